@@ -16,11 +16,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgp_runner.report.plots.colours import look_of
+from sgp_runner.report.plots.style import look_of
 from sgp_runner.report.rank.ranking import Ranking, Row, rankings
-from sgp_runner.report.read.names import title
+from sgp_runner.report.read.naming import title
+from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import settings_in
 from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from textwrap import indent
 
 from sgp_runner.config.choices import groups
-from sgp_runner.session.job_pool import Job, run_all
+from sgp_runner.session.job_pool import RunJob, run_all
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 # ResNet-50 on eight nodes and 10 Gbit/s, 200 steps of each: timing only.
@@ -113,7 +113,7 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         cases = {"none": NONE, **CASES}
         jobs = {
-            (algo, name): Job(
+            (algo, name): RunJob(
                 f"{algo}-{name.replace(',', '').replace(' ', '_')}",
                 words_of(algo, cases[name]),
                 Path(folder),

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sgp_runner.recording.recorder import metrics_path, read_lines
-from sgp_runner.session.job_pool import Job, run_all
+from sgp_runner.session.job_pool import RunJob, run_all
 
 SIMULATED = (
     "model=mlp",
@@ -80,12 +80,12 @@ OTHERS = {
 UNEQUAL = ("real_s", "time_s", "bytes_sent")
 
 
-def jobs(out: Path) -> Iterator[Job]:
+def jobs(out: Path) -> Iterator[RunJob]:
     for name, words in (SYNCHRONOUS | OTHERS).items():
-        yield Job(f"sim-{name}", (*SIMULATED, *words), out)
-        yield Job(f"sim-{name}-slow", (*SIMULATED, *words, *SLOW), out)
+        yield RunJob(f"sim-{name}", (*SIMULATED, *words), out)
+        yield RunJob(f"sim-{name}-slow", (*SIMULATED, *words, *SLOW), out)
         if name != "lost":  # events need the whole of a schedule
-            yield Job(
+            yield RunJob(
                 f"timing-{name}",
                 (
                     "model=timing_only",
@@ -98,7 +98,7 @@ def jobs(out: Path) -> Iterator[Job]:
                 out,
             )
     for name, words in SYNCHRONOUS.items():
-        yield Job(f"gloo-{name}", (*REAL, *words, "network=gloo"), out)
+        yield RunJob(f"gloo-{name}", (*REAL, *words, "network=gloo"), out)
 
 
 def run_mpi(out: Path) -> Iterator[tuple[str, int]]:

@@ -8,14 +8,13 @@
 `run`, `sweep` and `load` are those of `sgp_runner.api`, which is imported when one is first used.
 """
 
-import time
 from typing import TYPE_CHECKING
+
+from sgp_runner._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sgp_runner.api import ConfigError, Diverged, Result, Results, Stopped, load, run, sweep
 
-STARTED = time.monotonic()  # this process, but for the interpreter's own start
-__version__ = "0.1.0"
 __all__ = ["ConfigError", "Diverged", "Result", "Results", "Stopped", "load", "run", "sweep"]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sgp_runner.config import plugins
+from sgp_runner.config.plugins import loading as plugins
 from sgp_runner.utils.messages import show_messages
 
 show_messages()

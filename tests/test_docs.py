@@ -34,7 +34,7 @@ from sgp_runner.cli.search import apply, key_of, lowest, searches
 from sgp_runner.cli.sweep import is_sweep, plan
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import compose, configs, parse, search_in
-from sgp_runner.config.plugins import named
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.schema import make_experiment
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -260,6 +260,15 @@ def test_every_algorithm_has_a_page() -> None:
     for place in ("README.md", "docs/algorithms/index.md"):
         rows = re.findall(r"^\| (\[`.+?) \|", (ROOT / place).read_text(), re.MULTILINE)
         assert set(re.findall(r"\[`(\w+)`\]", " ".join(rows))) == pages
+
+
+@pytest.mark.parametrize("name", ["sgp", "osgp", "pipe_sgd", "gap_aware", "streaming_diloco"])
+def test_lines_beside_a_listing_are_those_of_the_code(name: str) -> None:
+    page = (ROOT / f"docs/algorithms/{name}.md").read_text()
+    lines = re.findall(r"^\|.*\| `(.+)` \|$", page, flags=re.MULTILINE)
+    module = (ROOT / f"sgp_runner/algorithms/{name}.py").read_text()
+    assert len(lines) > 4
+    assert [line for line in lines if line not in module] == []
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:

@@ -54,7 +54,10 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
     return found
 
 
-GRAPH = {name: imports(path, modules()) - {name, "sgp_runner"} for name, path in modules().items()}
+GRAPH = {
+    name: imports(path, modules()) - {name, "sgp_runner", "sgp_runner._version"}
+    for name, path in modules().items()
+}
 
 
 def package(module: str) -> str:

@@ -526,7 +526,7 @@ def num_bytes() -> int:
 
 
 def calibrate(config: str, seconds: float) -> None:
-    from sgp_runner.calibration.rank import main
+    from sgp_runner.calibration.probe_process import main
 
     if main([config], seconds=seconds):
         raise RuntimeError("a rank of the calibration failed")
@@ -540,11 +540,11 @@ def send_around(bits_per_second: float, num_bytes: int) -> float:
     import torch
 
     from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.link import Link
-    from sgp_runner.distributed.processes import DistributedWorld
     from sgp_runner.distributed.rank import connect
+    from sgp_runner.distributed.torch_world import TorchWorld
+    from sgp_runner.distributed.traffic_shaper import Link
 
-    world = DistributedWorld(link=Link(bits_per_second))
+    world = TorchWorld(link=Link(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)

@@ -9,7 +9,7 @@ from math import inf, isclose, sqrt
 
 from claims.power import LEVEL, MOST, Plan, seeds_needed
 from claims.tuning import Joint, Search
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 
 class Verdict(Enum):
@@ -113,7 +113,7 @@ class Finding:
     unit: str
     effect: Interval
     expected: Between
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[RunJob, ...] = ()
     beside: str = ""
     primary: bool = False
     earlier: bool = False
@@ -161,7 +161,7 @@ class Sample:
     findings of the finished runs.
     """
 
-    jobs: Callable[[], Sequence[Job]]
+    jobs: Callable[[], Sequence[RunJob]]
     find: Callable[[], Sequence[Finding]]
     searches: tuple[Search | Joint, ...] = ()
 
@@ -213,7 +213,7 @@ class Claim:
         return tuple(search for sample in self.samples for search in sample.searches)
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self) -> tuple[RunJob, ...]:
         """The runs of all samples whose searches have finished; others are not known yet."""
         return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
 

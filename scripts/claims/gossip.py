@@ -23,7 +23,7 @@ from claims.trained import (
     time_ratio,
 )
 from claims.tuning import number
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 FEW, MANY = 4, 32
 MARGIN = 0.02  # nats; on images about one point of accuracy
@@ -167,7 +167,7 @@ RATES = (0.025, 0.05, 0.1)  # constant learning rates
 def consensus(results: Path) -> Claim:
     """Test the consensus distance at constant learning rates."""
 
-    def jobs(algo: str, rate: float) -> tuple[Job, ...]:
+    def jobs(algo: str, rate: float) -> tuple[RunJob, ...]:
         """Return one run for each seed."""
         words = (
             *IMAGES.settings(algo, nodes=16, times=1),
@@ -177,9 +177,9 @@ def consensus(results: Path) -> Claim:
             f"optim.lr={rate:g}",
         )
         name = f"{IMAGES.name}-{algo}-constant{rate:g}-n16"
-        return tuple(Job(f"{name}-s{seed}", (*words, f"seed={seed}"), results) for seed in SEEDS)
+        return tuple(RunJob(f"{name}-s{seed}", (*words, f"seed={seed}"), results) for seed in SEEDS)
 
-    def distances(job: Job) -> list[float]:
+    def distances(job: RunJob) -> list[float]:
         """Return consensus distance at the end of each epoch."""
         lines = (job.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return [

@@ -15,7 +15,7 @@ from claims.evidence import Claim, Interval, Judged, Verdict, headline, judge, p
 from claims.tuning import HOLDOUT, SEEDS, Joint, Search
 from reproduce.archives import LOST, archived
 from sgp_runner.report.read.runs import version
-from sgp_runner.session.job_pool import Job, outdated
+from sgp_runner.session.job_pool import RunJob, outdated
 
 PICTURES = "figures"  # a folder beside the pages
 INTRO = (
@@ -86,7 +86,7 @@ class View:
     judged: tuple[Judged, ...]
     rows: tuple[Row, ...]
     earlier: tuple[Row, ...]
-    runs: tuple[Job, ...]
+    runs: tuple[RunJob, ...]
 
     @property
     def parts(self) -> Mapping[str, Verdict]:
@@ -196,7 +196,9 @@ def rounded(value: float) -> str:
     return f"{0.0 if abs(value) < 1e-9 else value:.3g}"
 
 
-def groups(jobs: Iterable[Job], out: Path) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+def groups(
+    jobs: Iterable[RunJob], out: Path
+) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     """Group runs whose names differ in the seed at their end alone."""
     found: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:

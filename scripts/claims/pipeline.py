@@ -10,7 +10,7 @@ from claims.evidence import Between, Claim, Finding, Sample, alike, exactly, mea
 from claims.power import Plan
 from claims.timing import ms
 from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 # The timing studies: ResNet-18, or AlexNet, which has more parameters for its compute time.
 MODELS = {"resnet18": (), "alexnet": ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")}
@@ -42,10 +42,10 @@ LONG_PLAN = Plan(
 )
 
 
-def study(results: Path, row: str, model: str) -> Job:
+def study(results: Path, row: str, model: str) -> RunJob:
     """Time per iteration of a published row, for one of the ``MODELS``."""
     words = (f"experiment={row}", "model=timing_only", "log_every=480", *MODELS[model])
-    return Job(f"timing-{row}-{model}", words, results)
+    return RunJob(f"timing-{row}-{model}", words, results)
 
 
 def claims(results: Path) -> Iterator[Claim]:
@@ -61,19 +61,19 @@ def trained(results: Path, algo: str, width: int = 2) -> Side:
 
 
 def pipe_sgd(results: Path) -> Claim:
-    def wide(width: int, model: str) -> Job:
+    def wide(width: int, model: str) -> RunJob:
         plain = study(results, PIPES["none"], model)
         return (
             plain
             if width == 2
-            else Job(
+            else RunJob(
                 f"claim9-k{width}-{model}",
                 (*plain.words, f"algo.depth={width}", "row=null"),
                 results,
             )
         )
 
-    def jittery(width: int, model: str, seed: int) -> Job:
+    def jittery(width: int, model: str, seed: int) -> RunJob:
         words = (
             *study(results, PIPES["none"], model).words,
             f"algo.depth={width}",
@@ -81,7 +81,7 @@ def pipe_sgd(results: Path) -> Claim:
             f"seed={seed}",
             "row=null",
         )
-        return Job(f"claim9-gamma-k{width}-{model}-s{seed}", words, results)
+        return RunJob(f"claim9-gamma-k{width}-{model}-s{seed}", words, results)
 
     two, four = (trained(results, "pipe_sgd", width) for width in (2, 4))
     ar = trained(results, "ar_sgd")
@@ -136,7 +136,7 @@ def pipe_sgd(results: Path) -> Claim:
             )  # where the network sets the pace
             yield Finding("wider: no faster", what, RATIO, effect, Between(least=0.98), (*a, *b))
 
-    def jobs() -> Iterator[Job]:
+    def jobs() -> Iterator[RunJob]:
         yield from all_jobs(sides)
         yield from (
             study(results, row, model)

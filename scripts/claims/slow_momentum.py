@@ -21,7 +21,7 @@ from claims.trained import (
     side,
 )
 from claims.tuning import Joint
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 BASES = ("local_sgd", "sgp", "osgp")
 TAU = 12  # 104 slow steps in 1,250
@@ -80,10 +80,10 @@ def alone(results: Path, base: str) -> Side:
 def over_bases(results: Path) -> Claim:
     pairs = {base: (slow(results, base), alone(results, base)) for base in BASES}
 
-    def timed(row: str) -> Job:
+    def timed(row: str) -> RunJob:
         """Return the timing study of a published row, shared with ``make reproduce``."""
         words = (f"experiment={row}", "model=timing_only", "log_every=480")
-        return Job(f"timing-{row}", words, results)
+        return RunJob(f"timing-{row}", words, results)
 
     def find() -> Iterator[Finding]:
         for base, (ours, theirs) in pairs.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Curves, Finding, Sample, mean_of
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 SEEDS = (1, 2, 3, 4, 5)
 NEW_SEEDS = (6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # of the second sample
@@ -32,7 +32,7 @@ def learning_rate(nodes: int, steps: int) -> float:
     return 0.5 * math.sqrt(nodes / steps)
 
 
-def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> Job:
+def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> RunJob:
     """Return a run of ``steps`` on ``nodes``; ``lr`` overrides the theorem's learning rate."""
     words = (
         *(
@@ -62,10 +62,10 @@ def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = Non
             "log_every=100000",
         ),
     )
-    return Job(f"claim10-n{nodes}-k{steps}{'-fast' if lr else ''}-s{seed}", words, results)
+    return RunJob(f"claim10-n{nodes}-k{steps}{'-fast' if lr else ''}-s{seed}", words, results)
 
 
-def mean_square(job: Job) -> float:
+def mean_square(job: RunJob) -> float:
     """Mean squared norm of the true gradient at the averaged model, over the evaluations."""
     squares = [
         float(str(record["gradient_norm"])) ** 2
@@ -76,7 +76,7 @@ def mean_square(job: Job) -> float:
     return math.fsum(squares) / LOOKS
 
 
-def exponent(points: Mapping[Job, int]) -> float:
+def exponent(points: Mapping[RunJob, int]) -> float:
     """Return the exponent of the mean squared gradient norm in the numbers of ``points``.
 
     It is fitted by least squares of the logarithms.
@@ -91,24 +91,24 @@ def exponent(points: Mapping[Job, int]) -> float:
 
 
 def linear_speed_up(results: Path) -> Claim:
-    def over_nodes(seed: int) -> dict[Job, int]:
+    def over_nodes(seed: int) -> dict[RunJob, int]:
         return {job(results, nodes, STEPS, seed): nodes for nodes in NODES}
 
-    def over_steps(seed: int) -> dict[Job, int]:
+    def over_steps(seed: int) -> dict[RunJob, int]:
         return {job(results, FEW, steps, seed): steps for steps in MORE_STEPS}
 
-    def over_both(seed: int) -> dict[Job, int]:
+    def over_both(seed: int) -> dict[RunJob, int]:
         return {job: n * STEPS for job, n in over_nodes(seed).items()} | {
             job: k * FEW for job, k in over_steps(seed).items()
         }
 
-    def alone(seed: int) -> Job:
+    def alone(seed: int) -> RunJob:
         return job(results, 1, STEPS, seed, learning_rate(NODES[-1], STEPS))
 
     def fitted(
         part: str,
         what: str,
-        points: Callable[[int], dict[Job, int]],
+        points: Callable[[int], dict[RunJob, int]],
         seeds: Sequence[int] = SEEDS,
         earlier: bool = False,
     ) -> Finding:
@@ -151,7 +151,7 @@ def linear_speed_up(results: Path) -> Claim:
         ]
 
     def curves() -> Curves:
-        def mean(points: Callable[[int], dict[Job, int]]) -> list[tuple[float, float]]:
+        def mean(points: Callable[[int], dict[RunJob, int]]) -> list[tuple[float, float]]:
             """Return the geometric mean over the seeds at each number."""
             found: dict[int, list[float]] = {}
             for seed in SEEDS:

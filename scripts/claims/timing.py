@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from claims.evidence import Between, Claim, Curves, Finding, Sample, exactly
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 SIZES = (4, 8, 16, 32)
 SLOW = (2, 10, 100)
@@ -25,7 +25,7 @@ def claims(results: Path) -> Iterator[Claim]:
     yield slow_link_of_a_slow_network(results)
 
 
-def ms(job: Job) -> float:
+def ms(job: RunJob) -> float:
     """Return simulated milliseconds per iteration of a finished timing study."""
     assert job.summary is not None
     value = job.summary["ms_per_iteration"]
@@ -33,7 +33,7 @@ def ms(job: Job) -> float:
     return float(value)
 
 
-def compute_ms(job: Job) -> float:
+def compute_ms(job: RunJob) -> float:
     """Mean compute time of one ResNet-50 gradient on the run's cluster, in milliseconds."""
     import yaml
 
@@ -42,9 +42,9 @@ def compute_ms(job: Job) -> float:
 
 
 def flat_in_n(results: Path) -> Claim:
-    def job(row: str, cluster: str, nodes: int) -> Job:
+    def job(row: str, cluster: str, nodes: int) -> RunJob:
         words = (f"experiment={row}", f"cluster={cluster}", f"nodes={nodes}", *COMMON)
-        return Job(f"claim3-{row}-{cluster}-n{nodes}", words, results)
+        return RunJob(f"claim3-{row}-{cluster}-n{nodes}", words, results)
 
     rows = {"AR-SGD": "sgp_ar_sgd_90", "SGP": "sgp_sgp_90", "1-OSGP": "sgp_osgp_270"}
 
@@ -138,7 +138,7 @@ def flat_in_n(results: Path) -> Claim:
 
 def one_slow(
     results: Path, claim: str, algo: str, kind: str, factor: int, words: Sequence[str] = ()
-) -> Job:
+) -> RunJob:
     """Return a run of 16 nodes, of which one is ``factor`` times slower, or its link."""
     faults = () if factor == 1 else (f"faults.slow_{kind}s={{3: {factor}}}",)
     every = (
@@ -153,11 +153,11 @@ def one_slow(
         "log_every=100000",
         *words,
     )
-    return Job(f"{claim}-{algo}-slow_{kind}-x{factor}", every, results)
+    return RunJob(f"{claim}-{algo}-slow_{kind}-x{factor}", every, results)
 
 
 def one_slow_node(results: Path) -> Claim:
-    def job(algo: str, kind: str, factor: int) -> Job:
+    def job(algo: str, kind: str, factor: int) -> RunJob:
         return one_slow(results, "claim6", algo, kind, factor)
 
     def slow_down(algo: str, kind: str, factor: int) -> Finding:
@@ -227,7 +227,7 @@ def one_slow_node(results: Path) -> Claim:
 
 
 def slow_link_of_a_slow_network(results: Path) -> Claim:
-    def job(factor: int) -> Job:
+    def job(factor: int) -> RunJob:
         return one_slow(results, "claim24", "ar_sgd", "link", factor, ("cluster.bandwidth=1e9",))
 
     def slow_down(factor: int) -> Finding:

@@ -19,7 +19,7 @@ from statistics import fmean
 from claims.evidence import Between, Finding, Sample, alike, exactly, mean_of
 from claims.tuning import HOLDOUT, Joint, Search, doublings, loss, number
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 CLOCK = (
     "cluster=sgp_ethernet",
@@ -136,12 +136,12 @@ class Side:
     results: Path
     seeds: tuple[int, ...]
 
-    def job(self, seed: int) -> Job:
+    def job(self, seed: int) -> RunJob:
         words = (*self.words, *self.search.chosen, f"seed={seed}")
-        return Job(f"{self.name}-s{seed}", words, self.results)
+        return RunJob(f"{self.name}-s{seed}", words, self.results)
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self) -> tuple[RunJob, ...]:
         return tuple(map(self.job, self.seeds))
 
     def lengthened(self, times: int, seeds: Sequence[int]) -> Side:
@@ -226,7 +226,7 @@ def found(part: str, what: str, pairs: Pairs, expected: Between, primary: bool) 
     )
 
 
-def differences(pairs: Pairs, measure: Callable[[Job], float]) -> list[float]:
+def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]:
     """Return the difference of the first pair of sides less that of the second, if any, by seed."""
     first, *others = (
         [measure(a) - measure(b) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
@@ -247,7 +247,7 @@ def beside(pairs: Pairs, task: Task) -> str:
     return "; ".join(words)
 
 
-def training_loss(job: Job) -> float:
+def training_loss(job: RunJob) -> float:
     """Return the mean loss of the workers' last batches, nats, each before its step."""
     records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
     return fmean({record["rank"]: record["loss"] for record in records}.values())
@@ -273,7 +273,7 @@ def ratio(
     )
 
 
-def all_jobs(sides: Iterable[Side]) -> tuple[Job, ...]:
+def all_jobs(sides: Iterable[Side]) -> tuple[RunJob, ...]:
     """Return the runs of all sides, seed by seed: an interrupted call leaves complete seeds."""
     return tuple(chain.from_iterable(zip(*(each.jobs for each in sides), strict=True)))
 

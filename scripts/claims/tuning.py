@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 HOLDOUT = 0.2
 SEEDS = (101, 102)
 
 
-def loss(job: Job, diverged: float = inf) -> float:
+def loss(job: RunJob, diverged: float = inf) -> float:
     """Return the validation loss of the averaged model; ``diverged`` if the run diverged."""
     return diverged if job.diverged else number(job, "average_loss")
 
 
-def number(job: Job, key: str) -> float:
+def number(job: RunJob, key: str) -> float:
     """Return a number of a finished run's summary."""
     assert job.summary is not None, job.name
     value = job.summary[key]
@@ -74,12 +74,12 @@ class Search:
     key: str = "optim.lr"
     seeds: tuple[int, ...] = SEEDS
 
-    def job(self, value: float, seed: int) -> Job:
+    def job(self, value: float, seed: int) -> RunJob:
         short = self.key.rpartition(".")[2]
         words = (*self.words, f"{self.key}={value:g}", f"seed={seed}")
-        return Job(f"tune-{self.name}-{short}{value:g}-s{seed}", words, self.results)
+        return RunJob(f"tune-{self.name}-{short}{value:g}-s{seed}", words, self.results)
 
-    def jobs_of(self, value: float) -> list[Job]:
+    def jobs_of(self, value: float) -> list[RunJob]:
         return [self.job(value, seed) for seed in self.seeds]
 
     def has(self, value: float) -> bool:
@@ -95,7 +95,7 @@ class Search:
         return climb(self.first, self.ladder, self.has, self.score)
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[RunJob]:
         """The runs that are known to be needed."""
         return [job for value in self.tried for job in self.jobs_of(value)]
 
@@ -155,7 +155,7 @@ class Joint:
         return tuple(map(self.part, self.tried))
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[RunJob]:
         return [job for part in self.parts for job in part.jobs]
 
     @property
@@ -183,7 +183,7 @@ def chosen_by(search: Search | Joint) -> tuple[str, ...]:
     return (f"{search.key}={best:g}", *first)
 
 
-def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[Job]]:
+def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[RunJob]]:
     """Yield the runs that are due, in rounds, as grids grow. Ends when a round has no new runs."""
     tried: set[str] = set()
     while jobs := [

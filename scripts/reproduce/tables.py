@@ -19,7 +19,7 @@ from reproduce.order import agreement, ranks, stated
 from sgp_runner.data.grammar import BYTES
 from sgp_runner.data.shapes import CLASSES
 from sgp_runner.report.read.published import Published, published
-from sgp_runner.session.job_pool import Job, outdated
+from sgp_runner.session.job_pool import RunJob, outdated
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "results" / "reproduced"
@@ -129,15 +129,15 @@ TO_RUN = "to be run"
 MISSING = "**{count} of {all} runs are still to be made:** `scripts/reproduce.py rehearsal`.\n"
 
 
-def job(name: str, *words: str) -> Job:
-    return Job(name, words, OUT.relative_to(ROOT))
+def job(name: str, *words: str) -> RunJob:
+    return RunJob(name, words, OUT.relative_to(ROOT))
 
 
-def timing(row: str) -> Job:
+def timing(row: str) -> RunJob:
     return job(f"timing-{row}", f"experiment={row}", "model=timing_only", "log_every=480")
 
 
-def scaling(row: str, nodes: int, cluster: str) -> Job:
+def scaling(row: str, nodes: int, cluster: str) -> RunJob:
     words = (
         f"experiment={row}",
         "model=timing_only",
@@ -149,11 +149,11 @@ def scaling(row: str, nodes: int, cluster: str) -> Job:
     return job(f"scaling-{row}-{cluster}-n{nodes}", *words)
 
 
-def pipe_sgd(row: str, model: str) -> Job:
+def pipe_sgd(row: str, model: str) -> RunJob:
     return pipeline.study(OUT.relative_to(ROOT), row, model)
 
 
-def rehearsal(row: str, seed: int) -> Job:
+def rehearsal(row: str, seed: int) -> RunJob:
     return job(
         f"rehearsed-{row}-s{seed}",
         f"experiment={row}",
@@ -169,7 +169,7 @@ def rows_with(*metrics: str) -> list[str]:
     ]
 
 
-def jobs(parts: Sequence[str]) -> Iterator[Job]:
+def jobs(parts: Sequence[str]) -> Iterator[RunJob]:
     if "timing" in parts:
         yield from map(timing, rows_with("ms_per_iteration"))
         for row, nodes in product(SCALED, (4, 8, 16)):
@@ -333,7 +333,7 @@ class Rehearsed:
     guess: loss of a model that knows nothing, which a diverged run counts as
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[RunJob]
     guess: float
 
     @property
@@ -453,11 +453,11 @@ def task_of(every: Iterable[Rehearsed]) -> str:
     return f"Ours: {' and '.join(tasks)}. " if tasks else ""
 
 
-def seeds_of(jobs: Sequence[Job]) -> str:
+def seeds_of(jobs: Sequence[RunJob]) -> str:
     return " ".join(f"[{seed}]({relative(job)})" for seed, job in zip(SEEDS, jobs, strict=True))
 
 
-def missing(jobs: Sequence[Job]) -> str:
+def missing(jobs: Sequence[RunJob]) -> str:
     """Return a paragraph on the runs that are still to be made; empty if there are none."""
     count = sum(not job.finished for job in jobs)
     return MISSING.format(count=count, all=len(jobs)) + "\n" if count else ""
@@ -498,7 +498,7 @@ def less_time(better: str, worse: str) -> str:
     return "; ".join(parts)
 
 
-def before_corrections(jobs: Iterable[Job]) -> str:
+def before_corrections(jobs: Iterable[RunJob]) -> str:
     """Return a paragraph that names the runs made by a version before a correction, if any."""
     sentence = outdated(jobs)
     return f"{sentence}\n\n" if sentence else ""
@@ -526,14 +526,14 @@ def spread(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def relative(job: Job) -> str:
+def relative(job: RunJob) -> str:
     return f"{archived(ROOT / job.folder).relative_to(ROOT / 'results').as_posix()}/metrics.jsonl"
 
 
-def log_of(job: Job) -> str:
+def log_of(job: RunJob) -> str:
     return f"[log]({relative(job)})"
 
 
-def commit(job: Job) -> str:
+def commit(job: RunJob) -> str:
     facts = json.loads((job.folder / "environment.json").read_text(encoding="utf-8"))
     return str((facts["git"] or {}).get("commit") or "unknown")[:9]

@@ -88,6 +88,6 @@ class DiLoCo(Algorithm):
                 x.copy_(theta)
 
     def change(self, worker: Worker, theta: Tensor) -> Tensor:
-        """The change of a worker by its inner steps [D], times its weight."""
+        """Return the change of a worker by its inner steps [D], times its weight."""
         change = theta - worker.params
         return change.mul_(worker.examples) if self.weights == "examples" else change

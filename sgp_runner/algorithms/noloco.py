@@ -73,7 +73,7 @@ class NoLoCo(Algorithm):
             )
 
     def group(self, worker: Worker, exchange: int) -> tuple[int, ...]:
-        """The partners of this worker."""
+        """Return the partners of this worker."""
         return self.topology.at(0.0).out_peers(worker.rank, worker.size, exchange)
 
     async def run(self, worker: Worker) -> None:

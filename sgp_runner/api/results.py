@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from sgp_runner.report.plots.figure import Plot
     from sgp_runner.report.rank.ranking import Ranking, Row
+    from sgp_runner.report.read.run_groups import RunGroup
     from sgp_runner.report.read.runs import Runs
-    from sgp_runner.report.read.settings import RunGroup
 
 #: What a plot shows the quality against.
 Against = Literal["time", "epochs", "bytes", "nodes"]
@@ -96,7 +96,7 @@ class Results:
 
     @cached_property
     def _settings(self) -> list[RunGroup]:
-        from sgp_runner.report.read.settings import settings_in
+        from sgp_runner.report.read.run_groups import settings_in
 
         return settings_in(self._read)
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sgp_runner.api.arguments import literal, words_in, words_of
+from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.results import Result, Results
-from sgp_runner.api.surroundings import alone, saving_on_interrupt, torch_as_usual
-from sgp_runner.api.words import literal, words_in, words_of
 from sgp_runner.cli.sweep import announce, check_number, combinations
-from sgp_runner.config import plugins
-from sgp_runner.config.in_memory import IN_MEMORY, InMemory, add
 from sgp_runner.config.overrides import compose, configs, parse, typed
+from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory, add
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Stopped
@@ -79,7 +79,7 @@ def run(
     with alone(verbose), torch_as_usual(), keeping(loss) as bring:
         values = [bring(key, value) for key, value in given(algo, model, data, settings).items()]
         asked = [*words_in(words), *(word for value in values for word in value.words)]
-        experiment = experiment_of(plugins.named(asked))
+        experiment = experiment_of(named(asked))
         return execute(dataclasses.replace(experiment, started=started))
 
 
@@ -215,7 +215,7 @@ def plan(words: Sequence[str], per_key: Sequence[Sequence[Value]]) -> list[tuple
     for chosen in itertools.product(*per_key):
         own = [word for value in chosen for word in value.words]
         titles = [value.title for value in chosen if any(value in values for values in several)]
-        asked = plugins.named([*words, *own])
+        asked = named([*words, *own])
         with configs():
             settings = parse(asked)
             swept = {setting.name for setting in settings if setting.swept}

@@ -14,38 +14,34 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 from zlib import crc32
 
 import torch
+from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.state import NamedState
-from sgp_runner.core.worker import Progress
+from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.cores import present_cores
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
 LONGEST_SECONDS = 0.6  # for one message or all-reduce; larger sizes are left out
 FEWEST_SIZES = 3  # are always measured
-MOST_REPEATS = 20
+MAX_REPEATS = 20
 BLOCK = 5
 TURNS = 3  # each with and without messages
 
 
-def place_here() -> tuple[int, float]:
-    """A number for this host and the cores that this process may use, and the cores themselves.
+def location_here() -> tuple[int, float]:
+    """Return a number for the host and cores of this process, and how many gradients fit on them.
 
-    Cores count by those that a gradient occupies. Ranks with different cores of one machine are on
-    different hosts.
+    Ranks with different cores of one machine are on different hosts.
     """
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [present_cores()]
     return crc32(f"{platform.node()} {cores}".encode()), present_cores() / torch.get_num_threads()
@@ -56,7 +52,7 @@ class Measured:
     """Measured seconds: means over the nodes, which did the same at the same time, except servers.
 
     nodes: their number
-    cores_per_host: cores that the ranks of a host have together, by those that a gradient occupies
+    cores_per_host: gradients that the cores of a host compute at a time
     ranks_per_host: number of ranks on a host
     num_bytes: size of the model
     exchanges, all_reduces: repeats by size in bytes; each node sends to the next, or all average
@@ -105,23 +101,23 @@ class Probe(Algorithm):
     """Algorithm that measures instead of training.
 
     folder: where rank 0 writes `Measured`
-    sizes: of messages, in bytes, beside the model's
+    sizes: of messages, in bytes, in addition to the model's
     seconds: approximate duration of each part
-    place: returns a number of this rank's host and the cores of it, by those of a gradient
+    location: returns a number for this rank's host and the gradients that it computes at a time
     """
 
     folder: Path
     sizes: tuple[int, ...] = SIZES
     seconds: float = 2.0
-    place: Callable[[], tuple[int, float]] = place_here
+    location: Callable[[], tuple[int, float]] = location_here
     title: ClassVar[str] = "calibration"
     is_probe: ClassVar[bool] = True
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
         start = x.clone()
-        host, cores = self.place()
-        places = await worker.comm.all_gather(x.new_tensor([host, cores], dtype=torch.float64))
+        host, cores = self.location()
+        locations = await worker.comm.all_gather(x.new_tensor([host, cores], dtype=torch.float64))
         steps = await self.in_blocks(worker, lambda: self.step(worker))
         barriers = await self.in_blocks(worker, lambda: self.average(worker, 0.0))
         locked_steps = await self.in_blocks(worker, lambda: self.locked_step(worker))
@@ -132,14 +128,14 @@ class Probe(Algorithm):
         all_reduces = await self.over_sizes(
             worker, lambda message: self.all_reduce(worker, message)
         )
-        quiet_steps, busy_steps, busy_bytes = await self.beside_messages(worker)
+        quiet_steps, busy_steps, busy_bytes = await self.during_messages(worker)
         x.copy_(start)
         num_bytes = x.numel() * x.element_size()
         times = steps, barriers, locked_steps, mean_steps, mixing, serving, streaming
         found = Measured(
             worker.size,
             cores,
-            sum(int(other[0]) == host for other in places),
+            sum(int(other[0]) == host for other in locations),
             num_bytes,
             exchanges,
             all_reduces,
@@ -163,7 +159,7 @@ class Probe(Algorithm):
         worker.params.sub_(worker.update(await worker.mean_grad()))
 
     async def mix(self, worker: Worker) -> None:
-        """Do the work of one SGP step besides its messages."""
+        """Do the work of one SGP step except its messages."""
         x = worker.push_sum
         to_numerator(x)
         x /= 2
@@ -246,7 +242,7 @@ class Probe(Algorithm):
         await work()
         first = await self.timed(worker, work)
         enough = min(
-            MOST_REPEATS,
+            MAX_REPEATS,
             max(3, int((self.seconds if seconds is None else seconds) / max(first, 1e-9))),
         )
         return [await self.timed(worker, work) for _ in range(enough)]
@@ -261,7 +257,7 @@ class Probe(Algorithm):
         """Return the mean of ``value`` over all nodes; it doubles as a barrier."""
         return float(await worker.comm.all_reduce(worker.params.new_full((1,), value)))
 
-    async def beside_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
+    async def during_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
         """Time steps with and without messages of the model's size passing, in turns.
 
         Returns seconds of a quiet step, seconds of a busy step, and the bytes passing in a busy
@@ -298,3 +294,9 @@ class Probe(Algorithm):
                 await self.step(worker)
             quiet.append(await self.average(worker, (worker.now - start) / steps))
         return quiet, busy, num_bytes
+
+
+def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
+    """Return the same experiment with a `Probe` as its algorithm."""
+    probe = Probe(experiment.directory, **sizes)
+    return replace(experiment, run=replace(experiment.run, algo=probe))

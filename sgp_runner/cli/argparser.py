@@ -46,7 +46,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 def load_plugins(sources: Sequence[str], words: Sequence[str] = ()) -> list[str]:
     """Load plug-ins; return ``words`` with the choices that are files by name."""
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     return named(words, sources) if sources or words else []
 

@@ -66,7 +66,7 @@ def prepared(words: Sequence[str]) -> Experiment:
     """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
     from sgp_runner.cli.options import read
     from sgp_runner.config.overrides import compose, configs, parse
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
     from sgp_runner.config.schema import make_experiment
 
     command = read(words)
@@ -108,14 +108,14 @@ def prepared(words: Sequence[str]) -> Experiment:
 
 def measure(experiment: Experiment) -> None:
     """Measure and write the result to the experiment's folder."""
-    from sgp_runner.calibration.rank import measuring
+    from sgp_runner.calibration.probe import measuring
     from sgp_runner.session.start import execute
     from sgp_runner.utils.launchers import launched
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
         from sgp_runner.distributed.launch import launch
 
-        launch(experiment, ("-m", "sgp_runner.calibration.rank_process"))
+        launch(experiment, ("-m", "sgp_runner.calibration.probe_process"))
     else:
         execute(measuring(experiment))
 

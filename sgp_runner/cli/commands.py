@@ -7,7 +7,7 @@ present folder.
 import os
 from typing import NoReturn
 
-from sgp_runner.utils.signals import end, hear
+from sgp_runner.utils.signals import end, install
 from sgp_runner.utils.variables import SAFE_PATH
 
 # A process with one of these variables may be one of several ranks (`sgp_runner.utils.launchers`).
@@ -15,7 +15,7 @@ OF_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"}
 
 
 def begin(command: str, deferred: bool = False) -> None:
-    hear(command, deferred)
+    install(command, deferred)
     os.environ.update(SAFE_PATH)
 
 

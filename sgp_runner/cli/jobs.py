@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.plugins import named
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import Diverged, Stopped
-from sgp_runner.utils.signals import hearing
+from sgp_runner.utils.signals import signal_state
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -21,7 +21,7 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Job:
+class SweepJob:
     """One run of a sweep.
 
     title: the settings in which this run differs from the others, as typed.
@@ -46,13 +46,13 @@ class Job:
 
 def job_of(
     title: str, config: Mapping[str, object], group: str | None, places: Sequence[str]
-) -> Job:
+) -> SweepJob:
     """The job of these settings, with the plug-ins in the files and folders ``places``."""
     named([], places)
-    return Job(title, make_experiment(config, group))
+    return SweepJob(title, make_experiment(config, group))
 
 
-def run_job(job: Job, number: str) -> Row:
+def run_job(job: SweepJob, number: str) -> Row:
     """Run a job and return its row of the comparison; an error becomes a row as well."""
     print(f"\n{number} {job.title}", flush=True)
     try:
@@ -60,7 +60,7 @@ def run_job(job: Job, number: str) -> Row:
     except Stopped:
         raise
     except Exception as error:
-        if hearing.interrupted:  # a library has made another error of Ctrl-C
+        if signal_state.interrupted:  # a library has made another error of Ctrl-C
             raise
         print_traceback_if_wanted(error)
         print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
@@ -69,12 +69,12 @@ def run_job(job: Job, number: str) -> Row:
     return job.row(summary or {})
 
 
-def failed_row(job: Job, sentence: str) -> Row:
+def failed_row(job: SweepJob, sentence: str) -> Row:
     """The row of a job that has no results, because of ``sentence``."""
     return {**job.row(job.experiment.facts), "failed": sentence}
 
 
-def row_if_done(job: Job) -> Row | None:
+def row_if_done(job: SweepJob) -> Row | None:
     """The row of a job that has finished before or in another process."""
     from sgp_runner.recording.recorder import finished
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, cast
 from rich.live import Live
 from rich.text import Text
 
-from sgp_runner.cli.jobs import Job, Row, failed_row, row_if_done, run_job
+from sgp_runner.cli.jobs import Row, SweepJob, failed_row, row_if_done, run_job
 from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
-from sgp_runner.session.pool import Ended, Pool, Task
+from sgp_runner.session.pool import Ended, Pool, PoolTask
 from sgp_runner.simulator.engines import cores_for
 from sgp_runner.utils.cores import KEY, asked_cores, present_cores
 from sgp_runner.utils.errors import ConfigError, Stopped
@@ -64,13 +64,13 @@ class Machine:
         return max(1, min(most, self.cores // max(cores, 1), self.memory // memory))
 
 
-def one_by_one(jobs: Iterable[Job], total: int) -> Iterator[tuple[int, Row]]:
+def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]]:
     """Run the jobs in this process and yield the number and the row of each."""
     for number, job in enumerate(jobs):
         yield number, run_job(job, f"[{number + 1}/{total}]")
 
 
-def on_cores(count: int, job: Job, number: str) -> Row:
+def on_cores(count: int, job: SweepJob, number: str) -> Row:
     """Run a job in a process of its own, with so many cores; real ranks share them all."""
     if job.experiment.run.network.clock == "simulated":
         os.environ[KEY] = str(count)
@@ -78,7 +78,12 @@ def on_cores(count: int, job: Job, number: str) -> Row:
 
 
 def side_by_side(
-    jobs: Iterable[Job], total: int, machine: Machine, most: int, logs: Path, imports: Sequence[str]
+    jobs: Iterable[SweepJob],
+    total: int,
+    machine: Machine,
+    most: int,
+    logs: Path,
+    imports: Sequence[str],
 ) -> Iterator[tuple[int, Row]]:
     """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
 
@@ -94,14 +99,14 @@ def side_by_side(
             signals.append(number)
             pool.stop()
 
-        def tasks() -> Iterator[Task]:
+        def tasks() -> Iterator[PoolTask]:
             for number, job in enumerate(jobs):
                 lines.begin(job)
                 run = job.experiment.run
-                yield Task(
+                yield PoolTask(
                     number,
                     partial(on_cores, machine.cores_for(run), job, f"[{number + 1}/{total}]"),
-                    place=job.experiment.directory,
+                    lock_key=job.experiment.directory,
                     cores=machine.cores_for(run),
                     memory=estimated_bytes(run),
                     log=logs / f"{number + 1}.log",
@@ -124,7 +129,7 @@ def imports_of(runs: Sequence[Run]) -> list[str]:
     return ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
 
 
-def row_of(ended: Ended, job: Job) -> Row:
+def row_of(ended: Ended, job: SweepJob) -> Row:
     if ended.result is not None:
         return cast(Row, ended.result)
     code = ended.exit_code or 0
@@ -146,7 +151,7 @@ class Lines:
 
     def __init__(self, total: int, pool: Pool) -> None:
         self.total, self.pool = total, pool
-        self.jobs: list[Job] = []
+        self.jobs: list[SweepJob] = []
         self.finished_before: set[int] = set()
         self.ended = 0
         self.seconds: list[float] = []
@@ -173,7 +178,7 @@ class Lines:
         if self.live is not None:
             self.live.stop()
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: SweepJob) -> None:
         with suppress(ConfigError):
             if row_if_done(job) is not None:
                 self.finished_before.add(len(self.jobs))

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from sgp_runner import STARTED
+from sgp_runner._version import __version__
+from sgp_runner.cli import STARTED
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.options import Command, read
 from sgp_runner.utils.errors import (
@@ -30,7 +31,7 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched, launched_rank
 from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.secrets import redacted, refuse_secrets
-from sgp_runner.utils.signals import INTERRUPTED, answer, defer, exit_code, hearing
+from sgp_runner.utils.signals import INTERRUPTED, defer, enable, exit_code, signal_state
 
 if TYPE_CHECKING:
     from sgp_runner.config.overrides import Setting
@@ -77,24 +78,24 @@ def defer_among_others() -> None:
     with suppress(LaunchError):  # a run says what is wrong
         process = launched()
         if process is not None and process.size > 1:
-            defer(speaks=process.rank == 0)
+            defer(reports=process.rank == 0)
             os.environ.update({**QUIET_LIBRARIES, **os.environ})  # before torch reads it
             return
-    answer()
+    enable()
 
 
 def is_of_plugin(error: SystemExit) -> bool:
     """Return whether code of the user wants to end the command, which is no success."""
-    from sgp_runner.utils.user_code import place
+    from sgp_runner.utils.user_code import user_code_line
 
-    return bool(place(error))
+    return bool(user_code_line(error))
 
 
 def ending(error: BaseException) -> tuple[str, int]:
     """Return the sentence and the exit code of a command that ``error`` ends."""
     if isinstance(error, KeyboardInterrupt):
         return " ".join(["interrupted", *error.args]), INTERRUPTED
-    if hearing.interrupted:  # a library has made another error of it
+    if signal_state.interrupted:  # a library has made another error of it
         return "interrupted", INTERRUPTED
     match error:
         case ConfigError():
@@ -125,7 +126,7 @@ def complain(error: BaseException, sentence: str, code: int) -> int:
         # Another rank reports for all; the launcher kills the others when the first one ends.
         time.sleep(SECONDS_TO_SPEAK)
     else:
-        hearing.command = ""  # a signal from now on adds no second sentence
+        signal_state.command = ""  # a signal from now on adds no second sentence
         print(f"sgp-run: {redacted(sentence)}", file=sys.stderr, flush=True)
     return code
 
@@ -154,8 +155,6 @@ def act(words: Sequence[str]) -> int:
 
         return new(words[1:])
     if "--version" in words:
-        from sgp_runner import __version__
-
         put(f"sgp-run {__version__}")
         return 0
     if "--shell-completion" in words or "-sc" in words:
@@ -205,7 +204,7 @@ def load_typed_plugins() -> None:
 
     A package that does not work completes nothing.
     """
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     option = re.compile(r"--plugin[= ](\S+)(?=\s)")
     line = os.environ.get("COMP_LINE", "")
@@ -216,7 +215,7 @@ def load_typed_plugins() -> None:
 
 def load_plugins(words: Sequence[str]) -> Command:
     """Parse the command line and load the plug-ins that it names."""
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.plugins.loading import named
 
     command = read(words)
     command.settings = named(command.settings, command.plugins)
@@ -231,7 +230,7 @@ def run(words: Sequence[str]) -> int:
 
     experiment = replace(make_experiment(compose(words)), started=STARTED)
     try:
-        summary = perform(experiment, fork=bool(hearing.command))
+        summary = perform(experiment, fork=bool(signal_state.command))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"before the end; what was recorded is in {experiment.directory}"

@@ -262,7 +262,7 @@ def class_name(name: str) -> str:
 def check_name(name: str, group: str) -> None:
     """Raise ConfigError for a name that the file of a plug-in could not have."""
     from sgp_runner.config.choices import groups
-    from sgp_runner.config.plugins import check_name as check_value
+    from sgp_runner.config.plugins.loading import check_name as check_value
 
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ConfigError("new", f"'{name}' cannot name a choice: use a-z, then a-z, 0-9 and _.")

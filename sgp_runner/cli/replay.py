@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sgp_runner import __version__
+from sgp_runner._version import __version__
 from sgp_runner.cli.argparser import Parser, add_plugins, exit_code, load_plugins, say
 from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.secrets import refuse_secrets

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from sgp_runner import __version__
+from sgp_runner._version import __version__
 from sgp_runner.cli.argparser import Parser, add_plugins, exit_code, load_plugins, say
 
 EXAMPLES = """examples

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.override_parser.types import IntervalSweep
 
-from sgp_runner.cli.jobs import Job, Row
+from sgp_runner.cli.jobs import Row, SweepJob
 from sgp_runner.cli.sweep import (
     LOCAL,
     check_plugins,
@@ -136,18 +136,18 @@ def search(settings: Sequence[Setting]) -> int:
     names = {setting.name for setting in swept.values()}
     names |= {condition[2] for name in names if (condition := condition_of(name))}
 
-    def job(values: Mapping[str, Any]) -> Job:
+    def job(values: Mapping[str, Any]) -> SweepJob:
         words = [f"{key}={written(value)}" for key, value in values.items()]
         applied = apply([*fixed, *words])
         title = [word for each in applied if (word := typed(each)).partition("=")[0] in names]
-        return Job(" ".join(title), make_experiment(compose(applied), group=directory.name))
+        return SweepJob(" ".join(title), make_experiment(compose(applied), group=directory.name))
 
     example = job({key: lowest(setting) for key, setting in swept.items()})
     space = {key: distribution(setting) for key, setting in swept.items()}
     study = open_study(directory, plan, space)
     trials: list[Trial | None] = []
 
-    def jobs() -> Iterator[Job]:
+    def jobs() -> Iterator[SweepJob]:
         for done in finished(study):
             trials.append(None)
             yield job(done.params)

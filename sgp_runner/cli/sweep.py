@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.cli import slurm_jobs as slurm
-from sgp_runner.cli.jobs import Job, Row, row_if_done, run_job
+from sgp_runner.cli.jobs import Row, SweepJob, row_if_done, run_job
 from sgp_runner.config.choices import PRESET
 from sgp_runner.config.overrides import (
     TARGET,
@@ -37,7 +37,7 @@ from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.signals import hearing, interruptible
+from sgp_runner.utils.signals import interruptible, signal_state
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Plan:
 
     for_hydra: Sequence[str]
     directory: Path
-    jobs: Sequence[Job]
+    jobs: Sequence[SweepJob]
     launcher: str
     variables: Mapping[str, str]
 
@@ -138,7 +138,7 @@ def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]
 
 
 def run_here(
-    jobs: Iterable[Job], runs: Sequence[Run], directory: Path, asked: int | None
+    jobs: Iterable[SweepJob], runs: Sequence[Run], directory: Path, asked: int | None
 ) -> Generator[tuple[int, Row]]:
     """Run the jobs on this machine and yield the number and the row of each as it ends.
 
@@ -182,7 +182,7 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
         )
         yield from enumerate(result.return_value for batch in batches for result in batch)
     except (Exception, KeyboardInterrupt) as error:
-        if hearing.interrupted or isinstance(error, KeyboardInterrupt):
+        if signal_state.interrupted or isinstance(error, KeyboardInterrupt):
             slurm.cancel(slurm.submissions(directory) - earlier)
             raise
         # Slurm's launcher gives up at the first lost job, while the others keep running.
@@ -239,7 +239,9 @@ def plan(settings: Sequence[Setting]) -> Plan:
         )
         try:
             jobs.append(
-                Job(title, make_experiment(compose([*for_hydra, *words]), group=directory.name))
+                SweepJob(
+                    title, make_experiment(compose([*for_hydra, *words]), group=directory.name)
+                )
             )
         except ConfigError as error:
             raise ConfigError(
@@ -351,8 +353,8 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
 def ranked(rows: Sequence[Row]) -> Runs | None:
     """Show the ranked tables of the runs that left records, and return these runs."""
+    from sgp_runner.report.read.run_groups import settings_in
     from sgp_runner.report.read.runs import read_runs
-    from sgp_runner.report.read.settings import settings_in
     from sgp_runner.report.render.terminal import show_rankings
 
     folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sgp_runner.cli.argparser import exit_code
 from sgp_runner.config.logger import Copies, Logger, NeedsPackages
-from sgp_runner.config.plugins import OPTION, without_options
+from sgp_runner.config.plugins.loading import OPTION, without_options
 from sgp_runner.utils.errors import ConfigError
 
 

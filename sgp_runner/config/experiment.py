@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sgp_runner.config.in_memory import InMemory
-from sgp_runner.config.plugins import Plugin
+from sgp_runner.config.plugins.from_python import InMemory
+from sgp_runner.config.plugins.loading import Plugin
 from sgp_runner.config.run import Run
 
 # Keys that do not change the result of a run, and so not its name.

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.config import plugins
 from sgp_runner.config.choices import (
     CONFIGS,
     NESTED,
@@ -28,6 +27,8 @@ from sgp_runner.config.choices import (
     groups,
     has_names,
 )
+from sgp_runner.config.plugins import composition
+from sgp_runner.config.plugins.loading import KEY, named
 from sgp_runner.config.schema import (
     IDENTITY,
     NAME,
@@ -123,12 +124,12 @@ def configs() -> Iterator[None]:
 
     class Folders(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in plugins.folders():
-                search_path.append(plugins.KEY, f"file://{folder}")
+            for folder in composition.folders():
+                search_path.append(KEY, f"file://{folder}")
 
-    if plugins.folders():
+    if composition.folders():
         Plugins.instance().register(Folders)
-    store, nodes = ConfigStore.instance(), list(plugins.nodes())
+    store, nodes = ConfigStore.instance(), list(composition.nodes())
     for group, name, node in nodes:
         store.store(name, node, group)
     try:
@@ -322,7 +323,7 @@ def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
 
 def experiment_of(words: Sequence[str]) -> Experiment:
     """The experiment that ``sgp-run`` would run with these words."""
-    words = plugins.named(words)
+    words = named(words)
     with configs():
         return make_experiment(compose(words))
 
@@ -432,8 +433,8 @@ def name_cluster(config: DictConfig) -> None:
     from hydra import compose as compose_choices
 
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
-    path = plugins.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
-    if path is None or NAME in plugins.read_values(str(path), PROFILE):
+    path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
+    if path is None or NAME in composition.read_values(str(path), PROFILE):
         return
     words = [f"hydra.searchpath={search}", f"{PROFILE}={choice}"]
     if config.cluster.get(NAME) == compose_choices("config", overrides=words).cluster.get(NAME):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
-from sgp_runner.config import corrections, plugins
+from sgp_runner.config import corrections
 from sgp_runner.config.choices import (
     class_of,
     extension_of,
@@ -28,13 +28,15 @@ from sgp_runner.config.choices import (
     has_names,
 )
 from sgp_runner.config.experiment import NOT_IN_NAME, Experiment
-from sgp_runner.config.in_memory import IN_MEMORY, InMemory
-from sgp_runner.config.plugins import Plugin
+from sgp_runner.config.plugins import loading as plugins
+from sgp_runner.config.plugins.composition import default_part
+from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
+from sgp_runner.config.plugins.loading import Plugin
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.reading import MOST_DIGITS, is_too_long, read_yaml
+from sgp_runner.utils.reading import MAX_DIGITS, is_too_long, read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.user_code import place
+from sgp_runner.utils.user_code import user_code_line
 
 NAME = "name"
 IDENTITY = (corrections.KEY, plugins.KEY)  # beside the settings
@@ -50,7 +52,7 @@ Tree = Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckedPart:
     """The settings of ``cls`` in a configuration, each value as its annotation wants it.
 
     name: of the choice, where its group has names.
@@ -83,13 +85,13 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
 
 
-def extensions_in(part: Part, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
+def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
     """The key of each part whose class a plug-in or a Python program brings, and which."""
     extension = extension_of(group_of(key) or "", part.name or "")
     if isinstance(extension, Plugin | InMemory):
         yield key, extension
     for name, value in part.values.items():
-        if isinstance(value, Part):
+        if isinstance(value, CheckedPart):
             yield from extensions_in(value, join(key, name))
 
 
@@ -212,7 +214,7 @@ def default_at(field: dataclasses.Field[Any], key: str) -> object:
     value, group = default_of(field), group_of(key)
     if group is None or not dataclasses.is_dataclass(value):
         return value
-    tree = plugins.default_part(group, field)
+    tree = default_part(group, field)
     return completed({NAME: tree.pop(NAME, None), **tree}, key)
 
 
@@ -224,12 +226,12 @@ def default_of(field: dataclasses.Field[Any]) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def check_tree(tree: Tree) -> Part:
+def check_tree(tree: Tree) -> CheckedPart:
     """Check a whole run; raise ConfigError for what no run can have, whatever else is set."""
     return check_part(tree, "", Run, tree)
 
 
-def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
+def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
     """``node`` as a part of ``cls``, with every value as its annotation wants it.
 
     1 becomes 1.0 for a float, so that both name the same run.
@@ -249,7 +251,7 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> Part:
                 if group_of(join(key, name))
                 else missing(join(key, name))
             )
-    return Part(cls, str(node[NAME]) if named else None, values)
+    return CheckedPart(cls, str(node[NAME]) if named else None, values)
 
 
 def is_named(key: str) -> bool:
@@ -349,7 +351,7 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
     A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
     """
-    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MOST_DIGITS:
+    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)
     if type(name) is not hint:
         raise ConfigError(key, f"{shown(name)} is not {words_for(hint)}; write {key}={{0: ...}}.")
@@ -358,7 +360,7 @@ def check_name(name: object, hint: Any, key: str) -> object:
     return name
 
 
-def build(part: Part, key: str) -> object:
+def build(part: CheckedPart, key: str) -> object:
     """The object of a checked part, inner parts first.
 
     A class with a field ``name`` receives its choice.
@@ -376,12 +378,12 @@ def build(part: Part, key: str) -> object:
     except Exception as error:
         raise ConfigError(
             key or "settings",
-            f"these do not go together ({type(error).__name__}: {error}){place(error)}.",
+            f"these do not go together ({type(error).__name__}: {error}){user_code_line(error)}.",
         ) from error
 
 
 def built(value: object, key: str) -> object:
-    if isinstance(value, Part):
+    if isinstance(value, CheckedPart):
         return build(value, key)
     return (
         tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value))
@@ -390,7 +392,7 @@ def built(value: object, key: str) -> object:
     )
 
 
-def plain(part: Part, made: object) -> dict[str, object]:
+def plain(part: CheckedPart, made: object) -> dict[str, object]:
     """``part`` as it is stored.
 
     A null becomes the value that ``made``, built from the part, has put there, such as the checksum
@@ -405,7 +407,9 @@ def plain(part: Part, made: object) -> dict[str, object]:
 def plain_value(value: object, made: Any) -> object:
     if isinstance(value, list):
         return [plain_value(each, other) for each, other in zip(value, made, strict=True)]
-    return plain(value, made) if isinstance(value, Part) else made if value is None else value
+    return (
+        plain(value, made) if isinstance(value, CheckedPart) else made if value is None else value
+    )
 
 
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
@@ -477,7 +481,7 @@ def choice_error(key: str, value: object) -> ConfigError:
 
 def too_long(key: str) -> ConfigError:
     """Return the error of a whole number that could not be read from a file again."""
-    return ConfigError(key, f"a whole number has at most {MOST_DIGITS} digits: use a smaller one.")
+    return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 
 def missing(key: str) -> ConfigError:

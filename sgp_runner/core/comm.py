@@ -67,7 +67,7 @@ class Transport(ABC):
         """Complete arrived messages: all ranks are between steps and about to checkpoint."""
 
     def end_of_step(self) -> None:
-        """Called between two steps."""
+        """Note that a step has ended."""
 
     def close(self) -> None:
         """Wait until the messages of all ranks have arrived."""
@@ -104,23 +104,23 @@ class Comm:
         self.num_bytes_sent += self.transport.send(dst, tag, message)
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
-        """A tensor like ``tensor``, to be filled and then sent to ``peers``."""
+        """Return a tensor like ``tensor``, to be filled and then sent to ``peers``."""
         return self.transport.empty_like(tensor, peers)
 
     def recv(self, src: int, tag: int = 0) -> Future[Tensor]:
-        """The next message from ``src``."""
+        """Receive the next message from ``src``."""
         if self.before is not None:
             self.before(src)
         return self.mailbox.recv(src, tag, self.convert)
 
     def recv_any(self, tag: int = 0) -> Future[tuple[int, Tensor]]:
-        """The message that arrived first, with its sender."""
+        """Receive the message that arrived first, with its sender."""
         self.transport.check_any_source()
         self.transport.before_receiving(None)
         return self.mailbox.recv_any(tag)
 
     def poll(self, src: int, tag: int = 0) -> Tensor | None:
-        """The next message from ``src`` if one has arrived, else None."""
+        """Return the next message from ``src`` if one has arrived, else None."""
         self.transport.before_receiving(src)
         if not self.transport.may_poll(self.mailbox.has(src, tag)):
             return None
@@ -129,7 +129,7 @@ class Comm:
         return self.transport.convert(message)
 
     def poll_any(self, tag: int = 0) -> tuple[int, Tensor] | None:
-        """The message that arrived first, with its sender, if one has arrived, else None."""
+        """Return the message that arrived first, with its sender, if one has arrived, else None."""
         self.transport.check_any_source()
         self.transport.before_receiving(None)
         return self.mailbox.poll_any(tag)
@@ -145,7 +145,7 @@ class Comm:
         return mean
 
     def all_gather(self, tensor: Tensor) -> Future[list[Tensor]]:
-        """The tensors of all workers in rank order, read-only; otherwise as `all_reduce`.
+        """Gather the tensors of all workers in rank order, read-only; otherwise as `all_reduce`.
 
         Length and type must be the same on all workers.
         """
@@ -164,7 +164,7 @@ class Comm:
         return self.mailbox.unread()
 
     def state_dict(self) -> dict[str, Any]:
-        """The unread messages, and how many collectives were begun."""
+        """Return the unread messages, and how many collectives were begun."""
         return {"mailbox": self.mailbox.state_dict(), "collectives": self.collectives}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

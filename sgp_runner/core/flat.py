@@ -15,7 +15,7 @@ PIECE = 2**16  # elements; a few such pieces fit into a core's second-level cach
 
 
 def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Matching slices of all ``vectors`` [D].
+    """Cut all ``vectors`` [D] into matching slices.
 
     On a CPU a slice stays in the cache from one operation on it to the next.
     """
@@ -25,14 +25,14 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def pieces(vector: Tensor) -> list[slice]:
-    """The places of the slices of ``vector`` [D] that `in_pieces` makes."""
+    """Return where the slices of ``vector`` [D] that `in_pieces` makes begin and end."""
     total = vector.numel()
     size = total if vector.is_cuda else PIECE
     return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]
 
 
 def joined(g: Gradient) -> Tensor:
-    """The gradient in one vector [D]."""
+    """Join the parts of a gradient into one vector [D]."""
     if not isinstance(g, list):
         return g
     import torch
@@ -64,13 +64,13 @@ class FlatModule:
         ]
 
     def vector(self) -> Tensor:
-        """The initial parameters, copied into one vector [D]."""
+        """Copy the initial parameters into one vector [D]."""
         import torch
 
         return torch.cat([p.reshape(-1) for p in self.own])
 
     def fresh_buffers(self) -> list[Tensor]:
-        """The initial buffers: BatchNorm's running statistics, dropout seeds."""
+        """Return the initial buffers: BatchNorm's running statistics, dropout seeds."""
         return [buffer.clone() for buffer in self.initial]
 
     def set_dropout_seed(self, buffers: Sequence[Tensor], seed: int) -> None:
@@ -82,7 +82,7 @@ class FlatModule:
             torch.manual_seed(seed)
 
     def bind(self, vector: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
-        """The module with these parameters [D] and these buffers, which it updates in place."""
+        """Return the module with these parameters [D] and buffers, which it updates in place."""
         for p, part in zip(self.parameters, vector.split_with_sizes(self.layers), strict=True):
             p.data = part.view(p.shape)
         for (m, name), buffer in zip(self.slots, buffers, strict=True):

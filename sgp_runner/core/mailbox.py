@@ -63,7 +63,7 @@ class Mailbox:
     def recv(
         self, src: int, tag: int, finish: Callable[[Tensor], Tensor] | None = None
     ) -> Future[Tensor]:
-        """The next message; ``finish`` maps it when it is awaited."""
+        """Return the next message; ``finish`` maps it when it is awaited."""
         future = self.scheduler.future(("message", src, tag), finish)
         message = self.poll(src, tag) if self.queues else None
         if message is None:
@@ -73,7 +73,7 @@ class Mailbox:
         return future
 
     def poll_any(self, tag: int) -> tuple[int, Tensor] | None:
-        """The message that arrived first, with its sender."""
+        """Receive the message that arrived first, with its sender."""
         arrived = [(queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag]
         if not arrived:
             return None

@@ -11,8 +11,8 @@ from sgp_runner.core.flat import FlatModule
 from sgp_runner.data.dataset import read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
-from sgp_runner.utils.place import WHOLE, Part
 from sgp_runner.utils.seeding import generator, seed_of
+from sgp_runner.utils.shard import WHOLE, Shard
 
 if TYPE_CHECKING:
     import torch
@@ -63,12 +63,12 @@ class Problem:
     trains: bool  # False for timing studies, which have no gradients
     vectorizes: bool
     compute: Compute = ON_CPU
-    part: Part = WHOLE
+    part: Shard = WHOLE
     sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
     initial: Tensor | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
-        """This part of the batch of worker ``rank`` for its own ``step``."""
+        """Return this part of the batch of worker ``rank`` for its own ``step``."""
         train = self.dataset.train
         requests = [self.request(rank, later) for later in range(step, step + 1 + train.ahead)]
         for request in requests:
@@ -82,7 +82,7 @@ class Problem:
             self.dataset.train.batch(*self.request(rank, 0))
 
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
-        """The samples to read here, and the seed of their augmentation.
+        """Return the samples to read here, and the seed of their augmentation.
 
         With fewer samples than devices, a sample of weight zero takes the place of none.
         """
@@ -103,14 +103,14 @@ class Problem:
         )
 
     def examples(self, rank: int) -> float:
-        """The examples of a worker's shard, as a multiple of the mean shard's."""
+        """Return the examples of a worker's shard, as a multiple of the mean shard's."""
         if not isinstance(self.sampler, ShardSampler):
             return 1.0
         sizes = [len(shard) for shard in self.sampler.shards]
         return sizes[rank] * len(sizes) / sum(sizes)
 
     def dropout_seed(self, rank: int, step: int) -> int:
-        """The seed of a step's dropout on this device.
+        """Return the seed of a step's dropout on this device.
 
         Devices of one node drop different elements; the first one drops those of a one-device node.
         """
@@ -119,7 +119,7 @@ class Problem:
         )
 
     def start(self) -> Tensor:
-        """The initial parameters [D], the same on every worker."""
+        """Return the initial parameters [D], the same on every worker."""
         return self.flat.vector() if self.initial is None else self.initial.clone()
 
     def gradient(
@@ -198,7 +198,7 @@ class Problem:
     def sums(
         self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
     ) -> list[Sequence[float]]:
-        """The sums of each of the `chunks`, or of some of them."""
+        """Return the sums of each of the `chunks`, or of some of them."""
         import torch
 
         task = self.dataset.task
@@ -236,7 +236,7 @@ class Problem:
         return self.evaluate(params, buffers)
 
     def among(self, workers: int, batch_size: int) -> Problem:
-        """The same data, divided among another number of workers."""
+        """Divide the same data among another number of workers."""
         return replace(
             self,
             sampler=self.dataset.partition.sampler(

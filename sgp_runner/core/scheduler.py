@@ -48,14 +48,14 @@ class Future(Generic[T]):
         return self.value if self.finish is None else self.result()
 
     def result(self) -> T:
-        """The value of a future that is done; it goes through ``finish`` once."""
+        """Return the value of a future that is done; it goes through ``finish`` once."""
         if self.finish is not None:
             self.value, self.finish = self.finish(self.value), None
         return self.value
 
 
 def resolved(value: T) -> Future[T]:
-    """A future that has already happened."""
+    """Return a future that is done."""
     future: Future[T] = Future()
     future.value, future.done = value, True
     return future
@@ -145,16 +145,19 @@ class RealClock:
         self.poll, self.poll_seconds = poll, seconds
 
     def computed(self, seconds: float) -> None:
-        """Hook: a gradient is complete and took ``seconds``."""
+        """Handle a gradient that is complete and took ``seconds``."""
+
+    def sends(self, dst: int, tag: int, num_bytes: int) -> None:
+        """Hook: this rank sends a message."""
 
     def delivers(self, src: int, tag: int) -> None:
-        """Hook: a message reaches the mailbox."""
+        """Handle a message that reaches the mailbox."""
 
     def ends(self, collective: int) -> None:
-        """Hook: a collective has ended."""
+        """Handle a collective that has ended."""
 
     def wakes(self, number: int) -> None:
-        """Hook: the sleep ``number`` of this rank has ended."""
+        """Handle the end of the sleep ``number`` of this rank."""
 
     @property
     def now(self) -> float:
@@ -236,7 +239,7 @@ class Scheduler:
         return task.finished
 
     def future(self, what: tuple[Any, ...], finish: Callable[[T], T] | None = None) -> Future[T]:
-        """An external event, whose time depends on the network."""
+        """Handle an external event, whose time depends on the network."""
         future = Future(what, finish)
         if self.in_order:
             future.held = True
@@ -302,7 +305,7 @@ class Scheduler:
         return "deadlock: every worker is blocked.\n" + "\n".join(lines)
 
     def waits(self) -> str:
-        """The waits of all coroutines, on one line."""
+        """Return the waits of all coroutines, on one line."""
         return ", ".join(f"waits for {describe(task.waiting)}" for task in list(self.tasks))
 
     def close(self) -> None:
@@ -313,7 +316,7 @@ class Scheduler:
 
 
 def describe(future: Future[Any] | None) -> str:
-    """A description of a future: its event, and the rank it comes from."""
+    """Return a description of a future: its event, and the rank it comes from."""
     if future is None:
         return "its turn"
     match future.what:

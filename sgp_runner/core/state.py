@@ -39,7 +39,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The inverse of `packed`."""
+    """Invert `packed`."""
     if isinstance(value, dict) and value.keys() == {NUMBER, VALUE}:
         future: Future[Any] = Future(("collective", value[NUMBER], None))
         if value[VALUE] is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sgp_runner.core.problem import Problem
     from sgp_runner.data.dataset import Batch, DataConfig
     from sgp_runner.models.config import ModelConfig
-    from sgp_runner.utils.place import Part
+    from sgp_runner.utils.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def make_problem(
     dtype: torch.dtype,
     shapes: Shapes | None = None,
 ) -> Problem:
-    """A problem with the parameters of ``model`` and the length of an epoch; reads no data.
+    """Return a problem with the parameters of ``model`` and the length of an epoch; reads no data.
 
     study: its length is that of all ``epochs``.
     shapes: of parameters without values in place of the model's own.
@@ -111,7 +111,7 @@ class Unread(Split):
     def indices(self, worker: int, step: int) -> Tensor:
         raise no_data()
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         raise no_data()
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:

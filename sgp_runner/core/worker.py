@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from sgp_runner.core.budget import Budget
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.names import renamed
@@ -35,48 +36,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Budget(Protocol):
-    """The steps that are left.
-
-    Synchronous workers have one each; asynchronous workers share one.
-    """
-
-    taken: int
-
-    def next_step(
-        self,
-    ) -> int | None: ...  # its number, or None when all are spent
-    @property
-    def spent(self) -> bool: ...
-
-
-@dataclass(slots=True)
-class OwnBudget:
-    """``total`` steps of one worker, or of one parameter server."""
-
-    total: int
-    taken: int = 0
-
-    def next_step(self) -> int | None:
-        if self.taken == self.total:
-            return None
-        self.taken += 1
-        return self.taken - 1
-
-    @property
-    def left(self) -> int:
-        return self.total - self.taken
-
-    @property
-    def spent(self) -> bool:
-        return self.left == 0
-
-
 class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
-        """The gradient; ``allow_parts``: it may come in parts (`Gradient`)."""
+        """Start a gradient; ``allow_parts``: it may come in parts (`Gradient`)."""
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
@@ -97,7 +61,7 @@ class StepListener(Protocol):
     def end_of_step(self, worker: Worker) -> None: ...
 
 
-class Steps:
+class StepHooks:
     """Forwards steps: their start to the saver of the run, their end to its recorder, if any."""
 
     def __init__(self) -> None:
@@ -113,7 +77,7 @@ class Steps:
             self.recorder(worker)
 
 
-NULL_LISTENER = Steps()
+NULL_LISTENER = StepHooks()
 
 
 @dataclass(slots=True)
@@ -241,12 +205,12 @@ class Worker:
             runtime.end_of_step(self)
 
     def limit(self, steps: int) -> Worker:
-        """The same worker, for at most ``steps`` more steps."""
+        """Return the same worker, for at most ``steps`` more steps."""
         until = self.steps_taken + steps
         return replace(self, until=until if self.until is None else min(self.until, until))
 
     def peers(self, topology: Topology, k: int) -> Exchange:
-        """The peers of this worker in step ``k`` of the graph of the present epoch."""
+        """Return the peers of this worker in step ``k`` of the graph of the present epoch."""
         graph, at = topology.at(self.epoch), (self.rank, self.size, k)
         return Exchange(graph.out_peers(*at), graph.in_peers(*at), graph.weights(*at))
 
@@ -265,13 +229,13 @@ class Worker:
         return self.runtime.mean_grad(self)
 
     def update(self, g: Tensor) -> Tensor:
-        """The local optimizer's step to subtract [D]; ``g`` is given away."""
+        """Return the local optimizer's step to subtract [D], in the memory of ``g``."""
         if not self.has_gradients:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
     def local_step(self) -> Awaitable[Updates]:
-        """The step to subtract [D] by `grad` at the present parameters and `update`.
+        """Return the step to subtract [D] by `grad` at the present parameters and `update`.
 
         It comes in pieces (where, what), each computed when it is asked for: one that is used at
         once is read from memory once.
@@ -281,7 +245,7 @@ class Worker:
         return future
 
     async def mean_step(self) -> Updates:
-        """The same by `mean_grad`."""
+        """Return the step to subtract [D] by `mean_grad` and `update`."""
         return self.updates(await self.runtime.mean_grad(self, True))
 
     def updates(self, g: Gradient) -> Updates:
@@ -376,7 +340,7 @@ class Worker:
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
     def explained(self, error: BaseException) -> BaseException:
-        """An error of this worker's coroutines, with the rank and the step."""
+        """Return the error of this worker's coroutines, with the rank and the step."""
         if isinstance(error, SPEAKING):
             return error
         if isinstance(error, NotFinite):
@@ -416,5 +380,5 @@ def fill(own: Tensor, saved: Tensor) -> None:
 
 
 def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:
-    """The name of an activity of a worker in reports."""
+    """Return the name of an activity of a worker in reports."""
     return f"rank {worker.rank} ({getattr(coroutine, '__name__', 'activity')})"

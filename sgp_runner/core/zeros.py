@@ -23,7 +23,7 @@ SINGLE = array("f", [0.0])  # rounds what is stored in it
 
 
 def zeros(length: int, dtype: torch.dtype) -> Tensor:
-    """A vector [length] of zeros in place of a tensor of type ``dtype``."""
+    """Return a vector [length] of zeros in place of a tensor of type ``dtype``."""
     return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
 
 
@@ -48,7 +48,7 @@ class Memory:
         return SINGLE[0]
 
     def materialise(self) -> Tensor:
-        """The tensor with the same entries, made at the first call."""
+        """Return the tensor with the same entries, made at the first call."""
         if self.tensor is None:
             self.tensor = torch.zeros(self.size, dtype=self.dtype)
             if self.number:
@@ -106,7 +106,7 @@ class Zeros:
     # The tensor that it stands for.
 
     def tensor(self) -> Tensor:
-        """The tensor that takes over the memory from now on, for this view."""
+        """Return the tensor that takes over the memory from now on, for this view."""
         whole = self.memory.materialise()
         return whole[self.start : self.start + self.length] if self.ndim else whole[self.start]
 
@@ -124,7 +124,7 @@ class Zeros:
         return function(*tensors_in(args), **tensors_in(keywords or {}))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Saved and copied as a tensor, while the memory stays as it is."""
+        """Pickle as a tensor, while the memory stays as it is."""
         vector: Any = self if self.memory.tensor is not None else self.clone()
         return vector.tensor().__reduce_ex__(protocol)
 
@@ -225,7 +225,7 @@ class Zeros:
         )
 
     def factor(self, other: Any) -> float | None:
-        """The finite number by which ``other`` scales this vector; None for other things."""
+        """Return the finite number by which ``other`` scales this vector; None for other things."""
         if self.memory.tensor is not None:
             return None
         if type(other) is float or type(other) is int:
@@ -236,51 +236,46 @@ class Zeros:
             return None
         return number if isfinite(number) else None
 
-    def takes(self, other: Any, alpha: float, sign: int) -> bool:
-        """Add ``sign * alpha * other`` if the result is such a vector too; else do nothing."""
-        if not self.fits(other) or not (alpha == 1 or isfinite(alpha)):
+    def write(self, number: float) -> Zeros:
+        """Count a write, after which the last entry is ``number`` if this view has it."""
+        memory = self.memory
+        if self.reaches:
+            memory.number = memory.rounded(number)
+        memory.version += 1
+        return self
+
+    def adds(self, other: Any, alpha: float) -> bool:
+        """Add ``alpha * other`` if the result is such a vector too; else do nothing."""
+        if not self.fits(other) or not isfinite(alpha):
             return False
         memory, number = self.memory, other.memory.number if other.reaches else 0.0
-        if number and not (self.reaches and alpha == 1):
+        if number and not (self.reaches and abs(alpha) == 1):
             return False
-        if number:
-            memory.number = memory.rounded(memory.number + sign * number)
-        memory.version += 1
+        self.write(memory.number + alpha * number if number else memory.number)
         return True
 
     def add_(self, other: Any, *, alpha: float = 1) -> Zeros:
-        if type(other) is not Zeros:
-            other = compact(other)
-        if not self.takes(other, alpha, 1):
+        other = compact(other)
+        if not self.adds(other, alpha):
             self.tensor().add_(tensors_in(other), alpha=alpha)
         return self
 
     def sub_(self, other: Any, *, alpha: float = 1) -> Zeros:
-        if type(other) is not Zeros:
-            other = compact(other)
-        if not self.takes(other, alpha, -1):
-            self.tensor().sub_(tensors_in(other), alpha=alpha)
-        return self
+        return self.add_(other, alpha=-alpha)
 
     def mul_(self, other: Any) -> Zeros:
-        memory = self.memory
-        if (by := self.factor(other)) is not None:
-            if self.reaches and memory.number:
-                memory.number = memory.rounded(memory.number * by)
-            memory.version += 1
+        if (by := self.factor(other)) is None:
+            self.tensor().mul_(tensors_in(other))
             return self
-        self.tensor().mul_(tensors_in(other))
-        return self
+        number = self.memory.number
+        return self.write(number and number * by)
 
     def div_(self, other: Any) -> Zeros:
-        memory = self.memory
-        if by := self.factor(other):
-            if self.reaches and memory.number:
-                memory.number = memory.rounded(memory.number / by)
-            memory.version += 1
+        if not (by := self.factor(other)):
+            self.tensor().div_(tensors_in(other))
             return self
-        self.tensor().div_(tensors_in(other))
-        return self
+        number = self.memory.number
+        return self.write(number and number / by)
 
     def lerp_(self, end: Any, weight: Any) -> Zeros:
         end = compact(end)
@@ -292,27 +287,18 @@ class Zeros:
         return self
 
     def copy_(self, other: Any) -> Zeros:
-        if type(other) is not Zeros:
-            other = compact(other)
+        other = compact(other)
         if self.fits(other):
-            memory, number = self.memory, other.memory.number if other.reaches else 0.0
+            number = other.memory.number if other.reaches else 0.0
             if self.reaches or not number:
-                if self.reaches:
-                    same = memory.dtype is other.memory.dtype
-                    memory.number = number if same else memory.rounded(number)
-                memory.version += 1
-                return self
+                return self.write(number)
         self.tensor().copy_(tensors_in(other))
         return self
 
     def fill_(self, value: Any) -> Zeros:
-        memory = self.memory
         known = value == 0 or (self.reaches and self.length == 1)
-        if type(value) in (int, float) and known and memory.tensor is None:
-            if self.reaches:
-                memory.number = memory.rounded(value)
-            memory.version += 1
-            return self
+        if type(value) in (int, float) and known and self.memory.tensor is None:
+            return self.write(value)
         self.tensor().fill_(tensors_in(value))
         return self
 
@@ -329,9 +315,7 @@ class Zeros:
         return self.tensor().add(tensors_in(other), alpha=alpha)
 
     def sub(self, other: Any, *, alpha: float = 1) -> Any:
-        if self.fits(other):
-            return self.clone().sub_(other, alpha=alpha)
-        return self.tensor().sub(tensors_in(other), alpha=alpha)
+        return self.add(other, alpha=-alpha)
 
     def mul(self, other: Any) -> Any:
         if self.factor(other) is not None:
@@ -339,9 +323,9 @@ class Zeros:
         return self.tensor().mul(tensors_in(other))
 
     def div(self, other: Any) -> Any:
-        if self.factor(other):
-            return self.clone().div_(other)
-        return self.tensor().div(tensors_in(other))
+        return (
+            self.clone().div_(other) if self.factor(other) else self.tensor().div(tensors_in(other))
+        )
 
     __add__, __sub__, __mul__, __rmul__, __truediv__ = add, sub, mul, mul, div
 
@@ -352,7 +336,7 @@ def tensors_in(value: Any) -> Any:
 
 
 def compact(value: Any) -> Any:
-    """A tensor [n] of zeros but for its last entry, as a checkpoint has, as `Zeros`.
+    """Return a tensor [n] of zeros but for its last entry, as a checkpoint has, as `Zeros`.
 
     Anything else stays as it is.
     """
@@ -368,11 +352,9 @@ def like(vector: Zeros) -> Tensor | None:
 
 
 def joined(parts: Sequence[Any]) -> Tensor | None:
-    """The concatenation of vectors of which only the last one has a number; None for others."""
+    """Concatenate vectors of which only the last has a number; return None for others."""
     *before, last = parts
-    if any(
-        type(each) is not Zeros or not each.ndim or each.memory.tensor is not None for each in parts
-    ):
+    if any(type(x) is not Zeros or not x.ndim or x.memory.tensor is not None for x in parts):
         return None
     if any(each.number for each in before):
         return None
@@ -394,7 +376,7 @@ DELEGATED = (
 
 
 def delegated(name: str) -> Callable[..., Any]:
-    """The method of the tensor that a `Zeros` stands for."""
+    """Return the method of the tensor that a `Zeros` stands for."""
 
     def method(self: Zeros, *args: Any) -> Any:
         return getattr(self.tensor(), name)(*tensors_in(args))
@@ -403,7 +385,7 @@ def delegated(name: str) -> Callable[..., Any]:
 
 
 def looked_up(name: str) -> property:
-    """The attribute, or bound method, of the tensor that a `Zeros` stands for."""
+    """Return the attribute, or bound method, of the tensor that a `Zeros` stands for."""
     return property(lambda self: getattr(self.tensor(), name))
 
 

@@ -109,7 +109,7 @@ class Cifar:
 
 def kind_of(name: str) -> Any:
     """Return torchvision's class of the data set ``name``."""
-    from sgp_runner.utils.torchvision import import_torchvision
+    from sgp_runner.utils.torchvision_import import import_torchvision
 
     import_torchvision()
     return getattr(importlib.import_module("torchvision.datasets"), name.upper())

@@ -16,7 +16,7 @@ from torch import Tensor
 from sgp_runner.data.shards import Extent
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.reading import MIB, open_regular
-from sgp_runner.utils.torchvision import import_torchvision
+from sgp_runner.utils.torchvision_import import import_torchvision
 
 import_torchvision()
 from torchvision.transforms import v2  # noqa: E402  # after the workaround

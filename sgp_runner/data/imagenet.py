@@ -122,7 +122,7 @@ class ImageNet:
     def files(self, part: str, classes: list[str], allow_empty: bool) -> Labelled:
         import torch
 
-        from sgp_runner.utils.torchvision import import_torchvision
+        from sgp_runner.utils.torchvision_import import import_torchvision
 
         import_torchvision()
         folder = importlib.import_module("torchvision.datasets.folder")

@@ -12,7 +12,7 @@ from sgp_runner.utils.seeding import seed_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.utils.place import Part
+    from sgp_runner.utils.shard import Shard
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
 _EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3
@@ -31,7 +31,7 @@ class Sampler(Protocol):
     def indices(self, worker: int, step: int) -> Tensor:
         """Return int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         """Weight of the mean loss over ``part`` of these samples in the average over all.
 
         The average is over all parts and workers.
@@ -129,7 +129,7 @@ class IIDSampler:
         order = _permutation(self.samples, seed_of(self.seed, _EPOCH_ORDER, epoch))
         return order[start : start + self.batch_size]
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         return 1.0
 
 
@@ -154,7 +154,7 @@ class ShardSampler:
             batch if missing == 0 else torch.cat([batch, self._pass(worker, number + 1)[:missing]])
         )
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         return 1.0
 
     def _pass(self, worker: int, number: int) -> Tensor:
@@ -190,7 +190,7 @@ class TokenSampler:
     def indices(self, worker: int, step: int) -> Tensor:
         return self.batches[self.row(step)[worker]]
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         indices = self.indices(worker, step)
         own = int(self.tokens[indices[part.of(len(indices))]].sum())
         return (

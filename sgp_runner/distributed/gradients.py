@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
-from sgp_runner.distributed.values import broadcast
+from sgp_runner.core.state import State
+from sgp_runner.distributed.json_collectives import all_gather
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.state import State
-    from sgp_runner.distributed.world import World
-
-STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # requests of a node's first device to the others
+STOP, LOCAL, MEAN, SAVE = range(4)  # requests of a node's first device to the others
 NOWHERE = torch.empty(0)
 
 
@@ -47,30 +42,6 @@ class LossScale:
         return g
 
 
-def tensors_of(state: State) -> list[Tensor]:
-    return [*state["model_buffers"], *(state["scale"] or ())]
-
-
-def as_bytes(state: State) -> Tensor:
-    """Concatenate the tensors of a state: uint8 [B]."""
-    parts = [tensor.cpu().contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
-    return torch.cat([*parts, torch.zeros(1, dtype=torch.uint8)])  # never empty
-
-
-def with_bytes(like: State, data: Tensor) -> State:
-    """Return a state of the same shapes as ``like`` with the values in ``data``."""
-    values, begin = [], 0
-    for tensor in tensors_of(like):
-        part = data[begin : begin + tensor.nbytes].clone()
-        values.append(part.view(tensor.dtype).view(tensor.shape))
-        begin += tensor.nbytes
-    buffers = len(like["model_buffers"])
-    return {
-        "model_buffers": values[:buffers],
-        "scale": None if like["scale"] is None else tuple(values[buffers:]),
-    }
-
-
 class Gradients:
     """Gradient number 0, 1, 2, ... of a node, averaged over its devices by data parallelism.
 
@@ -79,7 +50,7 @@ class Gradients:
 
     def __init__(self, problem: Problem, world: World) -> None:
         self.problem, self.world = problem, world
-        self.rank = world.place.node_rank
+        self.rank = world.layout.node_rank
         self.buffers = problem.flat.fresh_buffers()  # BatchNorm statistics of this device
         self.scale = (
             LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
@@ -100,7 +71,7 @@ class Gradients:
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
         """Return `local` for another thread to call, done when that returns.
 
-        On CUDA the device has other work meanwhile.
+        On CUDA the device can do other work at the same time.
         """
         if (stream := self.stream) is None:
             return partial(self.local, at, number)
@@ -134,8 +105,6 @@ class Gradients:
                 self.compute(at, number, groups[request])
             elif request == SAVE:
                 self.gather_states()
-            elif request == RESTORE:
-                self.take(self.spread_states([self.state()] * self.world.place.devices))
             else:
                 if (stop := self.send_stop(None)) is not None:
                     raise stop
@@ -148,25 +117,19 @@ class Gradients:
             self.send_stop(stop)
 
     def state_dict(self) -> list[State]:
-        """Return the state of this device and of those that follow it."""
+        """Return the states of this device and its followers."""
         if not self.served:
             return [self.state()]
         self.agree(SAVE)
         return self.gather_states()
 
-    def load_state_dict(self, states: list[State]) -> None:
-        """Restore this device, and those that follow it, to their saved states."""
-        self.take(states)
-        if self.served:
-            self.agree(RESTORE)
-            self.spread_states(states)
-
     def state(self) -> State:
         scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
         return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
 
-    def take(self, states: list[State]) -> None:
-        state = states[self.world.place.device if len(states) > 1 else 0]
+    def load_state_dict(self, states: list[State]) -> None:
+        """Restore this device from the states of its node."""
+        state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
         if self.scale is not None:
@@ -179,7 +142,7 @@ class Gradients:
 
     @property
     def served(self) -> bool:
-        return self.world.leads and self.world.hosts is not None
+        return self.world.leader_mode and self.world.node_cpu_group is not None
 
     def agree(self, request: int, at: Tensor = NOWHERE, number: int = 0) -> tuple[int, int]:
         """Broadcast the first device's request, with the number and parameters of the gradient.
@@ -191,7 +154,7 @@ class Gradients:
             return request, number
         word = torch.tensor([request, number])
         with waiting_for("waits for the devices of its node"):
-            dist.broadcast(word, group=world.hosts, group_src=0)
+            dist.broadcast(word, group=world.node_cpu_group, group_src=0)
             request, number = word.tolist()
             if request in (LOCAL, MEAN):
                 dist.broadcast(at, group=world.node, group_src=0)
@@ -199,27 +162,28 @@ class Gradients:
 
     def send_stop(self, stop: Stopped | None) -> Stopped | None:
         """Return the ``stop`` of the first device, on all of them."""
-        assert self.world.hosts is not None
+        assert self.world.node_cpu_group is not None
+        own = None if stop is None else [str(stop), stop.number, stop.saved]
         with waiting_for("waits for the devices of its node"):
-            sent = broadcast(stop and [str(stop), stop.number, stop.saved], self.world.hosts)
+            sent = all_gather(own, self.world.node_cpu_group)[0]
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
-        """Return the states of all devices, which have the same shapes and thus a known length."""
-        own = self.state()
-        parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.place.devices)]
+        """Return the states of all devices, which have the same shapes."""
+        own, devices = self.state(), range(self.world.layout.devices)
+        tensors = [*own["model_buffers"], *(own["scale"] or ())]
+        parts = [[torch.empty_like(tensor) for _ in devices] for tensor in tensors]
         with waiting_for("waits for the devices of its node"):
-            dist.all_gather(parts, as_bytes(own), group=self.world.hosts)
-        return [with_bytes(own, part) for part in parts]
-
-    def spread_states(self, states: list[State]) -> list[State]:
-        """Return the states of the first device, on all of them; own states give the shapes."""
-        data = torch.cat([as_bytes(state) for state in states])
-        with waiting_for("waits for the devices of its node"):
-            dist.broadcast(data, group=self.world.hosts, group_src=0)
+            for tensor, of_devices in zip(tensors, parts, strict=True):
+                dist.all_gather(of_devices, tensor, group=self.world.node_cpu_group)
+        states = [[of_devices[device] for of_devices in parts] for device in devices]
+        buffers = len(self.buffers)
         return [
-            with_bytes(state, part)
-            for state, part in zip(states, data.chunk(len(states)), strict=True)
+            {
+                "model_buffers": state[:buffers],
+                "scale": None if self.scale is None else tuple(state[buffers:]),
+            }
+            for state in states
         ]
 
     def compute(
@@ -262,9 +226,9 @@ class Gradients:
                 )
                 # The name of the constructor's argument depends on the version of PyTorch.
                 module.broadcast_buffers = False
-                if (link := self.world.link) is not None:
+                if (shaper := self.world.shaper) is not None:
                     module.register_comm_hook(
-                        group, lambda group, bucket: link.average(group, bucket.buffer())
+                        group, lambda group, bucket: shaper.average(group, bucket.buffer())
                     )
             if self.problem.compute.compile:
                 module = torch.compile(module)  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Rendezvous: the ranks of a real run find the store of rank 0, and wait for each other.
 
-Each rank resolves and connects by itself before PyTorch does, so that it can say after some seconds
-who waits for whom at which address, and why.
+Each rank resolves and connects before PyTorch does, so that after some seconds it can report who
+waits for whom at which address, and why.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.distributed.store import LocalStore
-from sgp_runner.recording.checkpoint import in_words
+from sgp_runner.recording.checkpoint import rank_list
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
 
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
-
 ANSWER = timedelta(minutes=5)  # of the store to one request
-FIRST_SECONDS, LATER_SECONDS = 10.0, 30.0  # of waiting until a rank says so, and says so again
+FIRST_SECONDS, LATER_SECONDS = 10.0, 30.0  # of waiting until the first report, and between reports
 POLL_SECONDS = 0.1
 ANSWER_SECONDS = 5.0  # for a connection
-SPEECH_SECONDS = 5.0  # for rank 0 to report
+REPORT_SECONDS = 5.0  # for rank 0 to report
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY = "network.start_timeout_seconds"
 
@@ -58,7 +55,7 @@ def meet(seconds: float) -> tuple[Any, int, int]:
 
 
 def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
-    """Return the store of rank 0, also if that is started again meanwhile. Raises RankFailed."""
+    """Return the store of rank 0, also if rank 0 is restarted. Raises RankFailed."""
     until = time.monotonic() + seconds
     while True:
         wait_for_host(rank, host, port, max(0.0, until - time.monotonic()))
@@ -138,34 +135,35 @@ def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: floa
     here = PrefixStore(f"here {attempt}", store)
 
     def reason() -> str | None:
-        absent = [each for each in range(size) if not here.check([str(each)])]
-        return f"{in_words(absent)} of {size} did not come" if absent else None
+        absent = [other for other in range(size) if not here.check([str(other)])]
+        return f"{rank_list(absent)} of {size} did not come" if absent else None
 
     fix = f"start all {size} with the same MASTER_ADDR and MASTER_PORT"
     try:
         here.set(str(rank), "")
         # Rank 0 gives up first, and reports.
-        patience = seconds if rank == 0 else seconds + SPEECH_SECONDS
-        wait(f"rank {rank} waits at {where}", reason, patience, fix, speaks=rank == 0)
+        patience = seconds if rank == 0 else seconds + REPORT_SECONDS
+        wait(f"rank {rank} waits at {where}", reason, patience, fix, reports=rank == 0)
     except DistError as error:
         raise Aborted("the host of the store is gone") from error
 
 
 def wait(
-    what: str, reason: Callable[[], str | None], seconds: float, fix: str, speaks: bool = True
+    what: str, reason: Callable[[], str | None], seconds: float, fix: str, reports: bool = True
 ) -> None:
-    """Wait until there is no ``reason`` to; print ``what`` waits, and why, from time to time.
+    """Wait until there is no ``reason`` to, and warn from time to time with ``what`` and why.
 
-    A signal is kept for the watchdog, which tells the ranks that are still to come; if they do not,
-    the process ends some seconds after it (`signals.attend`). Raises RankFailed after ``seconds``.
+    A signal is stored for the watchdog, which tells ranks that are still to come. If none come, the
+    process ends some seconds after it (`signals.signal_thread`). Raises RankFailed after
+    ``seconds``.
     """
     started = time.monotonic()
-    say_at = FIRST_SECONDS
+    report_at = FIRST_SECONDS
     while (why := reason()) is not None:
         waited = time.monotonic() - started
         if waited >= seconds:
             raise RankFailed(f"{what}: {why}, for {duration(round(waited))} ({KEY}): {fix}.")
-        if speaks and waited >= say_at:
+        if reports and waited >= report_at:
             logger.warning(f"{what}: {why}")
-            say_at += LATER_SECONDS
+            report_at += LATER_SECONDS
         time.sleep(POLL_SECONDS)

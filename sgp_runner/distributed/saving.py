@@ -8,7 +8,7 @@ All ranks save together, quiesced and with no message pending between them:
    whenever it waits for a gradient.
 2. *Quiescing.* A rank that is ready keeps serving its other activities until all are, and until
    every message sent has been received.
-3. *Saving.* Each rank writes a file of its own; rank 0 writes the manifest for all of them. If the
+3. *Saving.* Each rank writes a file; rank 0 writes the manifest for all of them. If the
    first device of a node leads, its file holds the state of its followers, which pass signals on to
    it.
 
@@ -19,27 +19,26 @@ run ends.
 from __future__ import annotations
 
 import time
+from math import isfinite
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State, futures_in
-from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
-from sgp_runner.recording.unkept import Unkept
+from sgp_runner.recording.observer import Observer
+from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.utils.waits import waiting_for
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.rank import Rank
-    from sgp_runner.distributed.world import World
-    from sgp_runner.recording.observer import Observer
-    from sgp_runner.utils.place import Place
-
 POLL_SECONDS = 0.01
+COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
 class RankSaver:
@@ -65,7 +64,7 @@ class RankSaver:
         self.pauses = 0
         self.saving = False
         self.unchecked = False  # whether a server has saved in the midst of a step
-        self.unkept = Unkept(
+        self.unsaved_state = UnsavedState(
             experiment.run.algo.title,
             runtime.scheduler,
             lambda: world.alarm.add("unkept", 1) == 1,
@@ -73,7 +72,7 @@ class RankSaver:
 
     @property
     def steps(self) -> int:
-        """Steps of the average worker; asynchronous workers count the gradients of all."""
+        """Return steps of the average worker; asynchronous workers count the gradients of all."""
         worker = self.worker
         return (worker.step + 1) // worker.size if self.asynchronous else worker.step + 1
 
@@ -84,7 +83,7 @@ class RankSaver:
         if self.asked:
             return
         alarm, request, rank = self.world.alarm, f"save {self.requests}", self.world.process_rank
-        if self.world.leads and alarm.check([signal_key := passed_on(self.world.place)]):
+        if self.world.leader_mode and alarm.check([signal_key := passed_on(self.world.layout)]):
             self.trigger.signal = int(alarm.get(signal_key))
         due = self.trigger.signal is not None or (rank == 0 and self.trigger.late)
         if due or (self.asynchronous and self.steps >= self.trigger.next_step):
@@ -99,9 +98,9 @@ class RankSaver:
     # Called on the scheduler's thread.
 
     def start_of_step(self, worker: Worker) -> None:
-        self.unkept.begin(worker)
+        self.unsaved_state.begin(worker)
         if self.unchecked:
-            self.unkept.check(worker)
+            self.unsaved_state.check(worker)
             self.unchecked = False
         if self.saving:  # a server finishes pending gradients
             return
@@ -133,7 +132,7 @@ class RankSaver:
         budget.saving = self.unchecked = True
         self.save()
         budget.saving = False
-        budget.tell()
+        budget.write_end()
 
     def save(self) -> None:
         """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""
@@ -166,13 +165,13 @@ class RankSaver:
                 return False
             self.serve()
         while True:
-            counts = self.world.consult((comm.num_sent, comm.mailbox.num_delivered))
+            counts = self.world.all_gather_workers((comm.num_sent, comm.mailbox.num_delivered))
             if sum(sent for sent, _ in counts) == sum(delivered for _, delivered in counts):
                 return True
             self.serve()
 
     def serve(self) -> None:
-        """Let this rank's other activities process what has arrived."""
+        """Let this rank's other activities process received messages."""
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
@@ -181,23 +180,24 @@ class RankSaver:
         """Write the checkpoint; return its path and the signal received by any rank, if one was."""
         world, run = self.world, self.experiment.run
         check_parameters(self.worker)
-        self.unkept.check(self.worker)
+        self.unsaved_state.check(self.worker)
         if self.observer is not None:
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
-        draft = Draft(self.experiment.checkpoints, world.consult(self.steps)[0])
+        draft = Draft(self.experiment.checkpoints, world.all_gather_workers(self.steps)[0])
         if world.process_rank == 0:
             draft.clear()
-        world.consult(None)
+        world.all_gather_workers(None)
         name = f"rank{world.process_rank}.pt"
         draft.add(name, self.state_dict())
-        each = world.consult((draft.files[name], self.trigger.signal))
+        written = world.all_gather_workers((draft.files[name], self.trigger.signal))
         draft.files = {
-            f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
+            f"rank{process}.pt": own
+            for process, (own, _) in zip(world.running, written, strict=True)
         }
         if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
-        world.consult(None)
-        return draft.place, next((number for _, number in each if number is not None), None)
+        world.all_gather_workers(None)
+        return draft.final, next((number for _, number in written if number is not None), None)
 
     def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime
@@ -216,15 +216,24 @@ class RankSaver:
         }
 
 
-def passed_on(place: Place) -> str:
+def passed_on(layout: RankLayout) -> str:
     """Return the store key where a follower reports the signal that it has received."""
-    return f"signal for rank {place.node_rank}"
+    return f"signal for rank {layout.node_rank}"
 
 
-def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
-    """Restore a rank that has not started to its ``saved`` state."""
-    worker.load_state_dict(saved["worker"])
-    runtime.gradients.load_state_dict(saved["devices"])
-    runtime.clock.start = time.monotonic() - saved["now"]
-    if observer is not None:
-        observer.load_state_dict(saved["observer"])
+def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
+    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
+    worker, start = saved["worker"], problem.start()
+    shapes = {name: buffer.shape for name, buffer in optim.buffers(start).items()}
+    model_shapes = [buffer.shape for buffer in problem.flat.fresh_buffers()]
+    counts = [worker[key] for key in COUNTS]
+    if worker["push_sum"].shape != (start.numel() + 1,):
+        raise ValueError("it has another number of parameters")
+    if {name: buffer.shape for name, buffer in worker["buffers"].items()} != shapes:
+        raise ValueError("it has another optimizer")
+    if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:
+        raise ValueError("it has other buffers of the model")
+    if not all(isinstance(count, int) for count in counts) or not isfinite(saved["now"]):
+        raise TypeError("its counts are no numbers")
+    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
+        raise KeyError(*missing)

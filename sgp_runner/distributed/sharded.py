@@ -6,7 +6,7 @@ of a node have the same parameters and take the same steps, because they see the
 all-reduces are averages with the same result everywhere, messages are assembled from the same
 parts, and whether a polled message has arrived is agreed on. So they make the same calls in the
 same order; by induction on the calls, every agreement finds all devices at the same call, and since
-it asks what has arrived and never waits for a message, it cannot block.
+it asks for arrivals and never waits for a message, it cannot block.
 
 That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order
 in which they asked for what they await (``in_order``), and a message is assembled when it is
@@ -15,20 +15,15 @@ awaited.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.functional import pad
 
 from sgp_runner.core.comm import Transport
+from sgp_runner.core.scheduler import Future
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.utils.place import Part
 
 NODE = "waits for the devices of its node"
 
@@ -36,13 +31,17 @@ NODE = "waits for the devices of its node"
 class ShardedTransport(Transport):
     """Transport of one device, which carries ``part`` of each message over ``base``.
 
-    node, hosts: process groups of the node, to move tensors and to agree
+    node, node_cpu_group: process groups of the node, to move tensors and to agree
     """
 
     def __init__(
-        self, base: Transport, part: Part, node: dist.ProcessGroup, hosts: dist.ProcessGroup
+        self,
+        base: Transport,
+        part: Shard,
+        node: dist.ProcessGroup,
+        node_cpu_group: dist.ProcessGroup,
     ) -> None:
-        self.base, self.part, self.node, self.hosts = base, part, node, hosts
+        self.base, self.part, self.node, self.node_cpu_group = base, part, node, node_cpu_group
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         """Send this device's part; return the bytes of the whole message, as sent by the node."""
@@ -63,7 +62,7 @@ class ShardedTransport(Transport):
             return False
         word = torch.tensor([arrived], dtype=torch.uint8)
         with waiting_for(NODE):
-            dist.all_reduce(word, dist.ReduceOp.MIN, group=self.hosts)
+            dist.all_reduce(word, dist.ReduceOp.MIN, group=self.node_cpu_group)
         return bool(word)
 
     def check_any_source(self) -> None:

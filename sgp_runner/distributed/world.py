@@ -1,7 +1,8 @@
-"""World: all processes of a real run and their operations besides sending messages."""
+"""World: all processes of a real run and their operations other than sending messages."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.utils.errors import RankFailed
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from sgp_runner.core.mailbox import Mailbox
     from sgp_runner.core.problem import Compute
     from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.link import Link
-    from sgp_runner.utils.place import Place
+    from sgp_runner.distributed.rank_layout import RankLayout
+    from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
 
 class World(Protocol):
@@ -26,49 +27,35 @@ class World(Protocol):
     All of them call the same methods in the same order: ``connect`` first, ``close`` last.
 
     process_rank, size: this process and their number, servers included
-    place: the device and node of this process
+    layout: the device and node of this process
     store: of this run
-    alarm: store where the first failing rank says so; a connection of its own, for the watchdog
+    alarm: store where the first failing rank writes it, over a separate connection
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
-    node, hosts: process groups of this node's devices, for tensors and for agreements of their
-        hosts; None with one device
-    link: the imitated link of this node, if any
-    leads: whether the first device of this node runs the algorithm alone
+    node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
+        values on CPUs; None with one device
+    shaper: the imitated link of this node, if any
+    leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
     compute: how this process computes gradients
+    in_order: whether coroutines must wake in an order independent of the arrival of messages
     """
 
-    @property
-    def process_rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def alarm(self) -> Store: ...
-    @property
-    def place(self) -> Place: ...
-    @property
-    def workers(self) -> ProcessGroup | None: ...
-    @property
-    def node(self) -> ProcessGroup | None: ...
-    @property
-    def hosts(self) -> ProcessGroup | None: ...
-    @property
-    def link(self) -> Link | None: ...
-    @property
-    def leads(self) -> bool: ...
-    @property
-    def running(self) -> Sequence[int]: ...
-    @property
-    def compute(self) -> Compute: ...
+    process_rank: int
+    size: int
+    store: Store
+    alarm: Store
+    layout: RankLayout
+    running: Sequence[int]
+    compute: Compute
+    workers: ProcessGroup | None = None
+    node: ProcessGroup | None = None
+    node_cpu_group: ProcessGroup | None = None
+    shaper: TrafficShaper | None = None
+    leader_mode: bool = False
+    in_order: bool = False
 
     def connect(self, nodes: int) -> None:
         """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether coroutines must wake in an order independent of the arrival of messages."""
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         """Return the transport between this rank, with its ``mailbox``, and the others."""
@@ -76,10 +63,10 @@ class World(Protocol):
     def gather(self, value: object) -> list[Any]:
         """Return the values of all processes, by process rank, on all of them.
 
-        They travel as JSON: see `sgp_runner.distributed.values`.
+        They travel as JSON: see `sgp_runner.distributed.json_collectives`.
         """
 
-    def consult(self, value: object) -> list[Any]:
+    def all_gather_workers(self, value: object) -> list[Any]:
         """Return the values of the processes in ``running``; only these call it."""
 
     def mean(self, tensor: Tensor) -> None:
@@ -90,11 +77,29 @@ class World(Protocol):
 
 
 def check_agreement(world: World, what: str, value: str) -> None:
-    """Raise RankFailed on all ranks, naming those that differ, unless all have the same value."""
+    """Raise RankFailed on all ranks, with the ranks that differ, unless all values are equal."""
     values = world.gather(value)
     if different := [rank for rank, other in enumerate(values) if other != values[0]]:
         where = ("rank " if len(different) == 1 else "ranks ") + ", ".join(map(str, different))
         raise RankFailed(
             f"the {what} is {values[0]} on rank 0 but {values[different[0]]} on {where}: "
             "start all ranks with the same command and code."
+        )
+
+
+def checksum(params: Tensor) -> str:
+    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def check_alike(processes: list[Any], layout: RankLayout) -> None:
+    """Raise RankFailed unless all devices of a node ended with the same parameters."""
+    ends = [
+        end["checksum"]
+        for process, end in enumerate(processes)
+        if end is not None and layout.node_rank_of(process) == layout.node_rank
+    ]
+    if len(set(ends)) > 1:
+        raise RankFailed(
+            f"the devices of rank {layout.node_rank} ended with different parameters: "
+            f"{', '.join(ends)}"
         )

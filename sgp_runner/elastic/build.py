@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sgp_runner.core import timing_study
+from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.optim import Horizon
 from sgp_runner.core.problem import ON_CPU, Compute, Problem, make_problem
-from sgp_runner.core.worker import Budget, OwnBudget, Runtime, Worker
+from sgp_runner.core.worker import Runtime, Worker
 from sgp_runner.utils.memory import flush_denormals
 
 if TYPE_CHECKING:

@@ -2,11 +2,11 @@
 
 The run's store holds the question, the answers and the decision. Each rank answers on its watchdog
 thread, whatever it computes. The asking rank waits until all members have answered or are known to
-be dead, at most `vote_seconds`; the first proposed list of live ranks is binding. A rank that was
-only slow is evicted and ends. As long as a member is known to be dead there is a next vote, so
+be dead, at most ``vote_seconds``; the first proposed list of live ranks is binding. A slow rank
+that is not in it is evicted and ends. While a member is known to be dead there is another vote, so
 ranks may die at any time: before a vote, during it, or while the survivors reconnect. If a run
-cannot continue without lost ranks, a rank may be silent for as long as `network.timeout_seconds`
-allows, and only a lost connection starts a vote.
+cannot continue without lost ranks, only a lost connection starts a vote, and a rank may be silent
+for `network.timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from sgp_runner.utils.errors import Aborted, MembershipChanged
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+    from sgp_runner.elastic.membership import LossDetection
+
 LOST = "lost"  # set in the store by a rank whose failure is the loss of another one
 DEAD = "dead"  # ranks whose processes have ended, written to the store by a launching process
 CONCLUDED = "concluded"  # set once rank 0 has the results of the run
@@ -34,21 +36,13 @@ class Vote:
 
     number: of votes that this rank has seen decided
     answered: whether it has answered the present vote
-    vote_seconds: longest wait for answers
-    silence_seconds: how long a rank may send no heartbeat while another one waits: gloo does not
-        report a lost peer to a rank that only receives
     """
 
     def __init__(
-        self,
-        store: Store,
-        original_rank: int,
-        size: int,
-        vote_seconds: float,
-        silence_seconds: float,
+        self, store: Store, original_rank: int, size: int, detection: LossDetection
     ) -> None:
         self.store, self.original_rank, self.members = store, original_rank, list(range(size))
-        self.vote_seconds, self.silence_seconds = vote_seconds, silence_seconds
+        self.detection = detection
         self.number = 0
         self.answered = False
         self.lock = Lock()  # between the watchdog thread and the asking one
@@ -62,13 +56,13 @@ class Vote:
         """Write a heartbeat, from the watchdog thread."""
         if (now := time.monotonic()) >= self.next_heartbeat:
             self.store.set(f"heartbeat {self.original_rank}", str(now))
-            self.next_heartbeat = now + self.silence_seconds / HEARTBEATS
+            self.next_heartbeat = now + self.detection.silence_seconds / HEARTBEATS
 
     def suspicion(self, waited: float) -> str | None:
         """Return a reason to start a vote: a dead member, or one that is silent too long."""
         if self.dead():
             return "the launching process has seen it end"
-        if waited < self.silence_seconds:
+        if waited < self.detection.silence_seconds:
             self.heard.clear()
             return None
         now = time.monotonic()
@@ -78,7 +72,7 @@ class Vote:
             before, since = self.heard.get(rank, (None, now))
             if heartbeat != before:
                 self.heard[rank] = heartbeat, now
-            elif now - since > self.silence_seconds:
+            elif now - since > self.detection.silence_seconds:
                 return f"rank {rank} has sent no heartbeat for {now - since:.0f} s"
         return None
 
@@ -106,7 +100,7 @@ class Vote:
         """
         with self.lock:
             self.answer()
-        deadline = time.monotonic() + self.vote_seconds
+        deadline = time.monotonic() + self.detection.vote_seconds
         while (
             not (self.complete() or self.concluded or self.store.check(["failed"]))
             and time.monotonic() < deadline
@@ -119,7 +113,7 @@ class Vote:
         return self.settle(self.present())
 
     def complete(self) -> bool:
-        """Whether the vote is decided, or each member has answered it or is known to be dead."""
+        """Return whether the vote is decided, or no living member has yet to answer."""
         return self.decided or set(self.members) == {*self.answers(), *self.dead()}
 
     @property
@@ -150,7 +144,7 @@ class Vote:
         return gone, why
 
     def conclude(self) -> None:
-        """Say that rank 0 has the results: a rank that is lost from now on is not missed."""
+        """Record that rank 0 has the results, so that later losses do not matter."""
         self.store.set(CONCLUDED, "")
 
     @property

@@ -11,7 +11,7 @@ from sgp_runner.data.dataset import Pixels
 from sgp_runner.models.dropout import DrawsFromTorch
 from sgp_runner.models.residual import init_classifier
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.torchvision import import_torchvision
+from sgp_runner.utils.torchvision_import import import_torchvision
 
 _SMALL = 64  # pixels; below it the ImageNet stem would shrink the image by 4 before the first block
 

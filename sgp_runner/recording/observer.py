@@ -8,127 +8,31 @@ finished that epoch.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.elastic.membership import full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
-from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
-from sgp_runner.utils.launchers import launched, local_ranks
-from sgp_runner.utils.messages import logger
-from sgp_runner.utils.units import counted, number
+from sgp_runner.recording.recorder import Position, Recorder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
-    from sgp_runner.config.experiment import Experiment
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import Worker
     from sgp_runner.elastic.membership import Membership
-    from sgp_runner.recording.estimate import Work
-
-
-@contextmanager
-def recording(
-    experiment: Experiment,
-    rank: int,
-    problem: Problem,
-    work: Callable[[], Work],
-    start: Position = START,
-) -> Iterator[Recorder]:
-    """Open the recorder of one process rank, which continues its file at ``start``.
-
-    On process rank 0 the console, which shows how much ``work`` is done, and the logger listen to
-    training.
-    """
-    from sgp_runner.recording.estimate import estimate
-    from sgp_runner.recording.progress import ConsoleListener
-
-    run, facts = experiment.run, experiment.facts
-    if rank != 0 or run.algo.is_probe:
-        with Recorder(experiment.directory, rank, (), start) as recorder:
-            yield recorder
-        return
-    names = (facts["algorithm"], facts["model"], facts["data"])
-    title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
-    notes = run.notes(run.total_steps(problem))
-    for note in [*notes, *crowded(run), *extrapolated(run, problem), *killed_unsaved(run)]:
-        logger.info(note)
-    path = metrics_path(experiment.directory, 0)
-    if start == START and (sentence := replaced(path, run.resume)):
-        logger.info(sentence)
-    trim(path, start)  # before the mirror counts the lines
-    mirror = run.logger.open(
-        experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
-    )
-    with (
-        ConsoleListener(
-            title, run.network.clock, run.epochs, work, estimate(run, problem)
-        ) as console,
-        Recorder(experiment.directory, rank, (console, mirror), start) as recorder,
-    ):
-        yield recorder
-
-
-def crowded(run: Run) -> list[str]:
-    """Return a warning if ranks share the cores of this machine, whose times say little then."""
-    ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
-    on_cpus = run.network.clock == "wall" and run.network.name != "nccl"
-    if not on_cpus or ranks <= cores:
-        return []
-    share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"
-    return [f"{share}: measured times say little about machines of their own."]
-
-
-def extrapolated(run: Run, problem: Problem) -> list[str]:
-    """Return a warning if the run is outside what its cluster's times were validated for."""
-    if run.network.clock == "wall" or not run.cluster.validated:
-        return []
-    params = problem.start()
-    sentence = run.cluster.beyond(run.nodes, run.timed_as.wire(params).num_bytes(params))
-    return [] if sentence is None else [sentence]
-
-
-def killed_unsaved(run: Run) -> list[str]:
-    """Return which signal saves the run if its launcher kills the ranks soon after the others.
-
-    Open MPI 5 sends SIGTERM a quarter of a second after Ctrl-C or SIGTERM, and SIGKILL another
-    quarter later; no option changes that.
-    """
-    process = launched()
-    if run.record or process is None or process.launcher != "mpirun":
-        return []
-    return [
-        "SIGUSR1 to mpirun saves this run and stops it. Ctrl-C and SIGTERM do not save it: "
-        "mpirun kills its ranks half a second later."
-    ]
-
-
-def replaced(path: Path, resume: str) -> str | None:
-    """Describe the records in the file ``path`` that a run from the beginning replaces."""
-    if not path.exists() or not path.stat().st_size:
-        return None
-    if resume == "never":
-        return "The records of an earlier run are replaced (resume=never)."
-    epoch = number((last_record(path) or {}).get("epoch"))
-    amount = "" if epoch is None else f" ({counted(round(epoch, 1), 'epoch')})"
-    return f"The records of an interrupted run{amount} are replaced: it has no checkpoint."
 
 
 @dataclass
-class Gathering:
+class EpochAverage:
     """The models of ``size`` workers at the end of one epoch, averaged as they come in.
 
-    Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does
-    not depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
+    The models of ranks 2i and 2i + 1 are joined first, then pairs of pairs. The result does not
+    depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
 
     parts: by (first rank, width), as in `join`
     metrics, weights: by rank
@@ -156,7 +60,7 @@ class Gathering:
     def complete(self) -> bool:
         return len(self.metrics) == self.size
 
-    def outcome(self) -> tuple[Tensor, dict[str, float]]:
+    def result(self) -> tuple[Tensor, dict[str, float]]:
         """Return the mean model [D] and the `spread`, once all workers have come in."""
         ((_, mean, squares),) = self.parts.values()
         ranks = range(self.size)
@@ -225,7 +129,7 @@ class Grid:
 
 
 class Observer:
-    """Records what the workers of one process do, under their original ranks.
+    """Records the workers of one process under their original ranks.
 
     settle: called before something is recorded at the end of a step
     started: start of the run's command, by `time.monotonic`
@@ -243,7 +147,7 @@ class Observer:
         self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
         self.started = time.monotonic() if started is None else started
         self.evaluated: dict[int, float] = {}  # original rank -> last evaluated epoch
-        self.gatherings: dict[float, Gathering] = {}  # by epoch
+        self.averages: dict[float, EpochAverage] = {}  # by epoch
         self.first_losses: dict[int, float] = {}  # original rank -> first recorded loss
         self.average: dict[str, float] = {}  # latest metrics of the averaged (or server) model
         self.membership = membership or full_membership(run)
@@ -258,7 +162,7 @@ class Observer:
         """
         before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
-        self.gatherings.clear()
+        self.averages.clear()
         self.evaluated = dict.fromkeys(membership.original_ranks, self.grid.before(epoch, 1))
         if records and before != after:
             kind = "lost" if before - after else "rejoined"
@@ -288,7 +192,7 @@ class Observer:
         return {
             "real_s": time.monotonic() - self.started,
             "evaluated": self.evaluated,
-            "gatherings": {epoch: vars(gathering) for epoch, gathering in self.gatherings.items()},
+            "gatherings": {epoch: vars(average) for epoch, average in self.averages.items()},
             "first_losses": self.first_losses,
             "average": self.average,
             "metrics_bytes": position.num_bytes,
@@ -299,7 +203,7 @@ class Observer:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         self.started -= saved["real_s"]
         self.evaluated = saved["evaluated"]
-        self.gatherings = gatherings_in(saved)
+        self.averages = averages_in(saved)
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
         self.membership = membership_of(self.run, saved["names"])
@@ -373,13 +277,11 @@ class Observer:
         return metrics
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
-        gathering = self.gatherings.setdefault(epoch, Gathering(worker.size))
-        gathering.add(worker.rank, worker.model, float(worker.push_sum[-1]), metrics)
-        if gathering.complete:
-            self.gatherings = {
-                other: rest for other, rest in self.gatherings.items() if other > epoch
-            }
-            self.record_average(worker, epoch, *gathering.outcome())
+        average = self.averages.setdefault(epoch, EpochAverage(worker.size))
+        average.add(worker.rank, worker.model, float(worker.push_sum[-1]), metrics)
+        if average.complete:
+            self.averages = {other: rest for other, rest in self.averages.items() if other > epoch}
+            self.record_average(worker, epoch, *average.result())
 
     def record_average(
         self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
@@ -396,15 +298,15 @@ class Observer:
         if not self.problem.trains:
             more = self.membership.run.study.extended(max(worker.now for worker in workers))
             return total_cost(costs, time.monotonic() - self.started) | more
-        self.gatherings.clear()
+        self.averages.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
         return total_cost(costs, time.monotonic() - self.started) | results(
             self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average
         )
 
 
-def gatherings_in(saved: Mapping[str, Any]) -> dict[float, Gathering]:
-    return {epoch: Gathering(**gathering) for epoch, gathering in saved["gatherings"].items()}
+def averages_in(saved: Mapping[str, Any]) -> dict[float, EpochAverage]:
+    return {epoch: EpochAverage(**average) for epoch, average in saved["gatherings"].items()}
 
 
 def position_in(saved: Mapping[str, Any]) -> Position:
@@ -412,7 +314,7 @@ def position_in(saved: Mapping[str, Any]) -> Position:
 
     Raises KeyError, TypeError or ValueError for a state that an observer cannot load.
     """
-    gatherings_in(saved)
+    averages_in(saved)
     if not all(isinstance(saved[key], dict) for key in ("evaluated", "first_losses", "average")):
         raise TypeError("it has no evaluations")
     if not math.isfinite(saved["real_s"]) or saved["metrics_bytes"] < 0:

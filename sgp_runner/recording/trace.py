@@ -3,18 +3,18 @@
 Each line is a JSON value, in the order of the events. The first is an object that describes the
 recording (`Header`), the last one verifies the rest (`Footer`), and between them are lists:
 
-* ``["message", place, time, src, tag, arrived]``: a message reached the mailbox
-* ``["gradient", place, time, seconds]``: a gradient was complete after ``seconds``
-* ``["collective", place, time, number]``: an all-reduce or all-gather ended, the ``number``-th that
-  the rank began
-* ``["sleep", place, time, number]``: the ``number``-th sleep of the rank ended
+* ``["message", call_index, time, src, tag, arrived]``: a message reached the mailbox
+* ``["gradient", call_index, time, seconds]``: a gradient was complete after ``seconds``
+* ``["collective", call_index, time, number]``: an all-reduce or all-gather ended, the ``number``-th
+  that the rank began
+* ``["sleep", call_index, time, number]``: the ``number``-th sleep of the rank ended
 * ``["step", number]``: drawn from the shared budget; null if the budget was spent
 * ``["send", dst, tag, bytes, sent]``
 
-``place`` is the rank's place in its program: 0, waiting; n > 0, in its n-th receiving call (`recv`,
-`recv_any` or `poll`); -1, computing the gradient inline. ``time`` is in seconds of the rank's
-clock, which excludes evaluation; ``arrived`` and ``sent`` are in seconds of its machine's clock,
-since 1970.
+``call_index`` tells in which call of the rank's program the event arrived: 0, waiting; n > 0, in
+its n-th receiving call (`recv`, `recv_any` or `poll`); -1, computing the gradient inline. ``time``
+is in seconds of the rank's clock, which excludes evaluation; ``arrived`` and ``sent`` are in
+seconds of its machine's clock, since 1970.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
+from sgp_runner.recording.recorder import LineFile
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 from sgp_runner.utils.reading import parse_json, read_lines
 
@@ -36,8 +37,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FORMAT = 3
-WAITING, ON_THE_SPOT = 0, -1  # places
-MOST_LINES = 1000  # buffered in memory
+WAITING, ON_THE_SPOT = 0, -1  # indices of calls
+DETAILS = {  # fields of an event after its call_index and its time
+    "message": ("src", "tag", "arrived"),
+    "gradient": ("seconds",),
+    "collective": ("number",),
+    "sleep": ("number",),
+}
+MAX_BUFFERED_LINES = 1000  # buffered in memory
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -100,7 +107,7 @@ class TraceEvent:
     """
 
     kind: str
-    place: int
+    call_index: int
     time: float
     src: int = -1
     tag: int = 0
@@ -147,47 +154,32 @@ class Writer:
     """Buffered writer of one rank's recording, which can be replayed only after `finish`."""
 
     def __init__(self, directory: Path, header: Header) -> None:
-        self.path = path_of(directory, header.rank)
+        path = path_of(directory, header.rank)
+        try:
+            self.file = LineFile(path, path.open("wb", buffering=0))
+        except OSError as error:
+            raise CannotWrite(path, error) from error
         self.lines: list[Mapping[str, object] | list[object]] = []
         self.count = 0
-        self.checksum = sha256()
-        self.file = self.attempt(lambda: self.path.open("wb", buffering=0))
         self.add(asdict(header))
 
     def add(self, value: Mapping[str, object] | list[object]) -> None:
         self.lines.append(value)
         self.count += 1
-        if len(self.lines) == MOST_LINES:
+        if len(self.lines) == MAX_BUFFERED_LINES:
             self.flush()
 
     def flush(self) -> None:
-        text = "".join(f"{ENCODE(line)}\n" for line in self.lines).encode()
-        self.lines.clear()
-        self.checksum.update(text)
-        self.write(text)
-
-    def write(self, text: bytes) -> None:
-        def whole() -> None:
-            rest = memoryview(text)
-            while rest:
-                rest = rest[self.file.write(rest) :]
-
-        self.attempt(whole)
+        lines, self.lines = self.lines, []
+        self.file.append("".join(f"{ENCODE(line)}\n" for line in lines).encode())
 
     def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
         """Complete the recording after the algorithm has ended, or failed, with ``push_sum``."""
         self.flush()
-        footer = Footer(
-            self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6)
-        )
-        self.write((json.dumps(asdict(footer)) + "\n").encode())
-        self.file.close()
-
-    def attempt(self, work: Any) -> Any:
-        try:
-            return work()
-        except OSError as error:
-            raise CannotWrite(self.path, error) from error
+        checksum = self.file.checksum.hexdigest()
+        footer = Footer(self.count, checksum, ended, checksum_of(push_sum), round(time, 6))
+        self.file.append((json.dumps(asdict(footer)) + "\n").encode())
+        self.file.file.close()
 
 
 def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
@@ -252,35 +244,25 @@ def read_recording(path: Path) -> Recording:
     events: list[TraceEvent] = []
     steps: list[int | None] = []
     sends: list[Send] = []
-    for line in lines[1:]:
-        match event_in(line):
-            case ["message", place, time, src, tag, arrived]:
-                events.append(TraceEvent("message", place, time, src, tag, arrived=arrived))
-            case ["gradient", place, time, seconds]:
-                events.append(TraceEvent("gradient", place, time, seconds=seconds))
-            case ["collective" | "sleep" as kind, place, time, number]:
-                events.append(TraceEvent(kind, place, time, number=number))
-            case ["step", number]:
-                steps.append(number)
-            case ["send", dst, tag, num_bytes, sent]:
-                sends.append(Send(dst, tag, num_bytes, sent))
-            case _:
-                raise damaged
-    return Recording(header, events, steps, sends, footer)
-
-
-def event_in(line: bytes) -> list[Any] | None:
-    """Return the event in a line; None unless it is a list of a name and numbers."""
     try:
-        event = parse_json(line.decode())
-    except ValueError:
-        return None
-    match event:
-        case ["step", None]:
-            return ["step", None]
-        case [str(), *numbers] if all(type(each) in (int, float) for each in numbers):
-            return [event[0], *numbers]
-    return None
+        for line in lines[1:]:
+            kind, *values = parse_json(line.decode())
+            if (kind, *values) == ("step", None):
+                steps.append(None)
+                continue
+            if any(type(value) not in (int, float) for value in values):
+                raise damaged
+            if kind == "step":
+                (number,) = values
+                steps.append(number)
+            elif kind == "send":
+                sends.append(Send(*values))
+            else:
+                names = ("call_index", "time", *DETAILS[kind])
+                events.append(TraceEvent(kind, **dict(zip(names, values, strict=True))))
+    except (ValueError, KeyError, TypeError):
+        raise damaged from None
+    return Recording(header, events, steps, sends, footer)
 
 
 def of_types(cls: type[T], fields: object) -> T:

@@ -15,8 +15,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +34,7 @@ from sgp_runner.recording.recorder import (
     replace_file,
     write_summary,
 )
+from sgp_runner.replay.what_if import with_settings_of
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.reading import read_text
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.overrides import Setting
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.scheduler import Future
@@ -64,94 +63,70 @@ class Machines:
     """Machines on which runs are re-timed.
 
     name: of the folders of the re-timed runs
-    cluster: all settings of the cluster; None for those of each run
-    changes: settings that replace those of the run, by their path below ``cluster``
+    source: a complete configuration
+    keys: the settings of ``source`` that replace those of a run
     """
 
     name: str
-    cluster: Mapping[str, Any] | None = None
-    changes: Mapping[tuple[str, ...], object] = field(default_factory=dict)
-
-    def instead_of(self, own: object) -> object:
-        """Return the settings of these machines for a run whose cluster is ``own``."""
-        if self.cluster is not None:
-            return self.cluster
-        tree = deepcopy(own)
-        for (*parents, name), value in self.changes.items():
-            place: Any = tree
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[name] = value
-        return tree
+    source: Mapping[str, Any]
+    keys: Sequence[str]
 
 
-def machines_in(words: Sequence[str], config_dir: str | None = None) -> list[Machines]:
-    """Return the machines that ``words`` describe, one for each combination of their values.
+def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Machines]:
+    """Return the machines that ``argv`` describes, one for each combination of their values.
 
-    words: ``cluster=a,./lab.yaml`` or settings such as ``cluster.bandwidth=1Gbit/s``, which change
+    argv: ``cluster=a,./lab.yaml`` or settings such as ``cluster.bandwidth=1Gbit/s``, which change
         the cluster of each run if no cluster is named
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
-    from sgp_runner.config.overrides import configs, parse, search_in
-    from sgp_runner.config.plugins import named
+    from sgp_runner.config.overrides import compose, configs, parse, search_in, typed
+    from sgp_runner.config.plugins.loading import named
 
-    for word in words:
-        key, _, values = word.partition("=")
+    for argument in argv:
+        key, _, values = argument.partition("=")
         if key.partition(".")[0] != CLUSTER or not values:
             raise ConfigError(
                 KEY,
-                f"'{word}' says nothing of a cluster: write {KEY} "
+                f"'{argument}' says nothing of a cluster: write {KEY} "
                 f"cluster=infiniband_100g,./lab.yaml or {KEY} cluster.bandwidth=1Gbit/s.",
             )
-    words = named(words)
+    argv = named(argv)  # before Hydra looks for the files that this registers
     with configs():
         search = [] if config_dir is None else [search_in(config_dir)]
-        settings = parse([*search, *words])[len(search) :]
+        settings = parse([*search, *argv])[len(search) :]
+        single_values = [
+            [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
+            if setting.swept
+            else [typed(setting.word)]
+            for setting in settings
+        ]
         return [
-            machines(combination, search) for combination in product(*map(single_values, settings))
+            machines_with(arguments, compose([*search, *arguments]))
+            for arguments in product(*single_values)
         ]
 
 
-def single_values(setting: Setting) -> list[str]:
-    """Return the words of a setting with one value each."""
-    from sgp_runner.config.overrides import typed
+def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machines:
+    """Return the machines of one combination of values, whose complete settings are ``source``."""
+    from sgp_runner.report.read.naming import file_name
 
-    if not setting.swept:
-        return [typed(setting.word)]
-    return [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
-
-
-def machines(words: Sequence[str], search: Sequence[str]) -> Machines:
-    """Return the machines of one combination of values."""
-    from sgp_runner.config.overrides import compose
-    from sgp_runner.report.read.names import file_name
-
-    tree: Any = compose([*search, *words])[CLUSTER]
-    names = {word.partition("=")[0]: word.partition("=")[2] for word in words}
-    chosen = names.pop(CLUSTER, None)
-    changed = [file_name(key.partition(".")[2], value) for key, value in names.items()]
-    name = "-".join([*([chosen] if chosen else []), *changed])
-    if chosen is not None:
-        return Machines(name, tree)
-    changes = {}
-    for key in names:
-        path = tuple(key.split(".")[1:])
-        value = tree
-        for part in path:
-            value = value[part]
-        changes[path] = value
-    return Machines(name, None, changes)
+    values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
+    names = [values[CLUSTER]] if CLUSTER in values else []
+    names += [
+        file_name(key.partition(".")[2], value) for key, value in values.items() if key != CLUSTER
+    ]
+    return Machines("-".join(names), source, [CLUSTER] if CLUSTER in values else [*values])
 
 
 def retime_all(
-    folders: Sequence[Path], words: Sequence[str], out: Path, config_dir: str | None = None
+    folders: Sequence[Path], argv: Sequence[str], out: Path, config_dir: str | None = None
 ) -> list[Path]:
-    """Re-time all runs in ``folders`` on the machines in ``words``; return their new folders."""
+    """Re-time all runs in ``folders`` on the machines in ``argv``; return their new folders."""
     from sgp_runner.report.read.run_folders import run_folders
 
-    others = machines_in(words, config_dir)
+    others = machines_in(argv, config_dir)
     runs, _ = run_folders(folders)
-    return [retime(folder, each, out) for folder in runs for each in others]
+    return [retime(folder, machines, out) for folder in runs for machines in others]
 
 
 def retime(folder: Path, machines: Machines, out: Path) -> Path:
@@ -161,10 +136,12 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     """
     import yaml
 
-    from sgp_runner.config.schema import stored
+    from sgp_runner.config.schema import make_experiment, stored
 
     trained, summary = finished(folder)
-    experiment = on_machines(trained, machines)
+    # The cluster defines the devices of a node.
+    config = {**trained.config, "gpus_per_node": 1}
+    experiment = make_experiment(with_settings_of(machines.source, machines.keys, config))
     there = out / f"{folder.name}-on-{machines.name}"
     with TemporaryDirectory() as scratch:
         costs = replay(experiment, folder, Path(scratch))
@@ -187,21 +164,12 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     try:
         there.mkdir(parents=True, exist_ok=True)
         (there / "summary.json").unlink(missing_ok=True)
-        replace_file(
-            there / "config.yaml",
-            yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True),
-        )
+        settings = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
+        replace_file(there / "config.yaml", settings)
         if (folder / "environment.json").exists():
-            replace_file(
-                there / "environment.json",
-                read_text(folder / "environment.json"),
-            )
-        replace_file(
-            metrics_path(there, 0),
-            "".join(
-                as_json(record) + "\n" for record in (*records, {"kind": "summary", **retimed})
-            ),
-        )
+            replace_file(there / "environment.json", read_text(folder / "environment.json"))
+        lines = map(as_json, (*records, {"kind": "summary", **retimed}))
+        replace_file(metrics_path(there, 0), "".join(f"{line}\n" for line in lines))
         write_summary(there, retimed)
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {there}: {error.strerror}.") from error
@@ -218,21 +186,18 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
     refuse_outdated(experiment.config, folder)
-    if run.network.clock != "simulated":
-        refuse(
-            folder,
-            "it is a real run, whose times are measured, not simulated; "
-            "run it on that network, or train with network=sim",
-        )
-    if not run.model.trains:
-        refuse(
-            folder,
-            "it is a timing study, without training to keep; run it with the other cluster",
-        )
-    if (folder / DIVERGED).exists():
-        refuse(folder, "it has diverged; train it with a smaller learning rate")
-    if summary is None:
-        refuse(folder, "it has not finished; run its command again to resume it")
+    refusals = {
+        "it is a real run, whose times are measured, not simulated; "
+        "run it on that network, or train with network=sim": run.network.clock != "simulated",
+        "it is a timing study, without training to keep; "
+        "run it with the other cluster": not run.model.trains,
+        "it has diverged; train it with a smaller learning rate": (folder / DIVERGED).exists(),
+        "it has not finished; run its command again to resume it": summary is None,
+    }
+    for why, applies in refusals.items():
+        if applies:
+            refuse(folder, why)
+    assert summary is not None
     check_decisions(run, folder)
     return experiment, summary
 
@@ -250,25 +215,16 @@ def refuse(folder: Path, why: str) -> NoReturn:
     raise ConfigError(KEY, f"{folder} cannot be re-timed: {why}.")
 
 
-def on_machines(trained: Experiment, machines: Machines) -> Experiment:
-    """Return the same experiment on other machines."""
-    from sgp_runner.config.schema import make_experiment
-
-    cluster = machines.instead_of(trained.config[CLUSTER])
-    # The devices of its nodes are the cluster's.
-    return make_experiment({**trained.config, "gpus_per_node": 1, CLUSTER: cluster})
-
-
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
     """Simulate the run without gradients, with its records in ``scratch``; return its costs."""
     from sgp_runner.core.scheduler import Deadlock
-    from sgp_runner.core.worker import Steps
+    from sgp_runner.core.worker import StepHooks
     from sgp_runner.recording.observer import Observer
     from sgp_runner.simulator.backend import simulate_times
 
     run = experiment.run
     problem = unlearned(run)
-    steps = Steps()
+    steps = StepHooks()
     simulation, workers = simulate_times(run, problem, wrap=WithoutPolls, listener=steps)
     with Recorder(scratch, 0, ()) as recorder:
         observer = Observer(run, problem, recorder)
@@ -340,7 +296,7 @@ class Unknown:
 def merged(
     trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, Any]], folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of ``trained`` in the order and with the times of those of ``timed``."""
+    """Yield the records of ``trained`` in the order and with the times of ``timed``."""
     waiting: dict[tuple[object, object], deque[Mapping[str, Any]]] = {}
     for record in trained:
         if record["kind"] != "summary":

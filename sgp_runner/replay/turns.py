@@ -3,94 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Semaphore, Thread
+from threading import Condition, Thread
 
 from sgp_runner.utils.errors import Aborted
-
-
-class Stuck(RuntimeError):
-    """Every rank waits for another one.
-
-    who: for each rank, what it waits for
-    """
-
-    def __init__(self, who: dict[int, str]) -> None:
-        super().__init__(
-            "every rank is blocked: "
-            + "; ".join(f"rank {rank} waits for {what}" for rank, what in who.items())
-        )
 
 
 class Turns:
     """Runs one function per rank until all have returned.
 
-    A rank runs until it must wait. The first error of any rank ends all of them.
+    A rank runs until it must wait, then the next one that can continue. The first error of any rank
+    ends all of them.
+
+    present: the rank that runs; -1 before the first
+    waiting: for each other rank that has not returned, whether it can continue, and the reason
+        for which it waits
     """
 
     def __init__(self) -> None:
-        self.present: Turn | None = None
+        self.present = -1
+        self.waiting: dict[int, tuple[Callable[[], bool], str]] = {}
+        self.error: BaseException | None = None
+        self.changed = Condition()
 
     def run(self, works: Sequence[Callable[[], None]]) -> None:
-        turns = {rank: Turn(work) for rank, work in enumerate(works)}
+        self.waiting = {rank: (lambda: True, "its first turn") for rank in range(len(works))}
+        threads = [
+            Thread(target=self.work, args=(rank, work), daemon=True)
+            for rank, work in enumerate(works)
+        ]
+        for thread in threads:
+            thread.start()
         try:
-            while turns:
-                able = {rank: turn for rank, turn in turns.items() if turn.ready()}
-                if not able:
-                    raise Stuck({rank: turn.what for rank, turn in turns.items()})
-                for rank, turn in able.items():
-                    self.present = turn
-                    turn.resume()
-                    if turn.error is not None:
-                        raise turn.error
-                    if turn.done:
-                        del turns[rank]
-        finally:
-            for turn in turns.values():
-                turn.end()
+            self.pass_on()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # a signal
+            self.error = error
+            self.pass_on()
+            for thread in threads:
+                thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def work(self, rank: int, work: Callable[[], None]) -> None:
+        try:
+            self.wait_for_turn(rank)
+            work()
+        except BaseException as error:
+            self.error = self.error or error
+        self.pass_on()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Pause the calling rank until it is ``ready``, and run others meanwhile."""
+        """Pause the present rank until it is ``ready``, and let others run until then."""
         if not ready():
-            assert self.present is not None
-            self.present.pause(ready, what)
+            rank = self.present
+            self.waiting[rank] = ready, what
+            self.pass_on()
+            self.wait_for_turn(rank)
 
+    def pass_on(self) -> None:
+        """Give the turn to the next rank that can continue."""
+        with self.changed:
+            able = [rank for rank, (ready, _) in sorted(self.waiting.items()) if ready()]
+            if self.waiting and not able and self.error is None:
+                what = [f"rank {rank} waits for {it}" for rank, (_, it) in self.waiting.items()]
+                self.error = RuntimeError(f"every rank is blocked: {'; '.join(what)}")
+            if able:
+                self.present = next((rank for rank in able if rank > self.present), able[0])
+            self.changed.notify_all()
 
-class Turn:
-    """The thread of one rank."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work = work
-        self.ready: Callable[[], bool] = lambda: True
-        self.what = "its first turn"
-        self.error: BaseException | None = None
-        self.done = self.ended = False
-        self.mine, self.others = Semaphore(0), Semaphore(0)
-        self.thread = Thread(target=self.body, daemon=True)
-        self.thread.start()
-
-    def body(self) -> None:
-        self.mine.acquire()
-        try:
-            if not self.ended:
-                self.work()
-        except BaseException as error:
-            self.error = error
-        self.done = True
-        self.others.release()
-
-    def resume(self) -> None:
-        self.mine.release()
-        self.others.acquire()
-
-    def pause(self, ready: Callable[[], bool], what: str) -> None:
-        self.ready, self.what = ready, what
-        self.others.release()
-        self.mine.acquire()
-        if self.ended:
-            raise Aborted("another rank failed")
-
-    def end(self) -> None:
-        """End the thread if it waits."""
-        if not self.done:
-            self.ended = True
-            self.resume()
+    def wait_for_turn(self, rank: int) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.present == rank or self.error is not None)
+            del self.waiting[rank]
+            if self.error is not None:
+                raise Aborted("another rank failed")

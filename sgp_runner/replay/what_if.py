@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -22,7 +23,7 @@ from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
-from sgp_runner.config.plugins import KEY
+from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem
@@ -50,7 +51,7 @@ Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Retimed:
-    """The simulated run beside the recorded one.
+    """The simulated run and the recorded one.
 
     time_s: simulated seconds
     recorded_s: wall-clock seconds of the recorded run, without evaluation
@@ -71,14 +72,14 @@ class Retimed:
         }
 
 
-def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
-    """Time the run in ``directory`` under the settings ``words``, for example ``algo=sgp``.
+def retime(directory: Path, argv: Sequence[str] = ()) -> Retimed:
+    """Time the run in ``directory`` under the settings ``argv``, for example ``algo=sgp``.
 
     Raises ConfigError if the recording has no answer.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)
-    run = make_experiment(changed(experiment.config, words)).run
+    run = make_experiment(changed(experiment.config, argv)).run
     if not all(recording.footer.ended for recording in recordings):
         raise ConfigError(
             "record", "the recorded run failed before its end, so there is no time to compare with."
@@ -88,7 +89,7 @@ def retime(directory: Path, words: Sequence[str] = ()) -> Retimed:
     return Retimed(run.algo.title, experiment.run.algo.title, steps, time_s, recorded_s)
 
 
-def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any]:
+def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]:
     """Compose a recorded configuration with other settings, as on the command line.
 
     The new run is not recorded itself.
@@ -96,7 +97,7 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
     from sgp_runner.config.overrides import compose, configs, parse
 
     with configs():
-        settings = parse(words)
+        settings = parse(argv)
         for setting in settings:
             if setting.swept:
                 raise ConfigError(setting.name, "a sweep cannot be timed; give one value.")
@@ -107,21 +108,23 @@ def changed(config: Mapping[str, object], words: Sequence[str]) -> dict[str, Any
                     f"the recorded times hold for its recorded value; only {others} may change.",
                 )
         composed = compose([setting.word for setting in settings])
-    tree = copied({**config, "record": False})
+    tree = {**config, "record": False}
     tree.pop(KEY, None)  # the new settings may use other plug-ins
-    for setting in settings:
-        *parents, name = setting.name.split(".")
-        place, source = tree, composed
+    return with_settings_of(composed, [setting.name for setting in settings], tree)
+
+
+def with_settings_of(
+    source: Mapping[str, Any], keys: Sequence[str], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return ``config`` with ``keys``, such as ``cluster.bandwidth``, as in ``source``."""
+    tree = deepcopy(dict(config))
+    for key in keys:
+        *parents, name = key.split(".")
+        target, values = tree, source
         for parent in parents:
-            place, source = place.setdefault(parent, {}), source[parent]  # type: ignore[assignment]
-        place[name] = source[name]
+            target, values = target.setdefault(parent, {}), values[parent]
+        target[name] = values[name]
     return tree
-
-
-def copied(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: copied(value) if isinstance(value, Mapping) else value for key, value in node.items()
-    }
 
 
 def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
@@ -160,9 +163,9 @@ class RecordedGradients:
             [event.seconds for event in recording.events if event.kind == "gradient"]
             for recording in recordings
         ]
-        together = [seconds for each in own for seconds in each]
+        together = [seconds for durations in own for seconds in durations]
         # A node may have had no step of a shared budget.
-        self.seconds = [cycle(each or together) for each in own]
+        self.seconds = [cycle(durations or together) for durations in own]
 
     def __call__(self, rank: int) -> float:
         return next(self.seconds[rank])
@@ -173,7 +176,7 @@ class RecordedDelays:
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
-        self.everywhere = [each for pair in sorted(delays) for each in delays[pair]]
+        self.everywhere = [message for pair in sorted(delays) for message in delays[pair]]
         self.chosen: dict[tuple[int, int, float], Iterator[float]] = {}
 
     def __call__(self, src: int, dst: int, num_bytes: float) -> float:
@@ -197,9 +200,9 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
-        for each in recording.events:
-            if each.kind == "message":
-                arrived[each.src, recording.header.rank, each.tag].append(each.arrived)
+        for event in recording.events:
+            if event.kind == "message":
+                arrived[event.src, recording.header.rank, event.tag].append(event.arrived)
     seen: dict[tuple[int, int, int], int] = defaultdict(int)
     out: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for recording in recordings:
@@ -211,29 +214,29 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
             if number < len(arrived[channel]):
                 out[src, send.dst].append((send.num_bytes, arrived[channel][number] - send.sent))
     hosts = [recording.header.host for recording in recordings]
-    fastest = {pair: min(seconds for _, seconds in each) for pair, each in out.items()}
+    fastest = {pair: min(seconds for _, seconds in messages) for pair, messages in out.items()}
 
     def ahead(src: int, dst: int) -> float:
-        """Seconds by which the clock of ``dst`` is ahead of that of ``src``."""
+        """Return the seconds by which the clock of ``dst`` is ahead of the clock of ``src``."""
         if hosts[src] == hosts[dst] or (dst, src) not in fastest:
             return 0.0
         return (fastest[src, dst] - fastest[dst, src]) / 2
 
     return {
-        (src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in each]
-        for (src, dst), each in sorted(out.items())
+        (src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in messages]
+        for (src, dst), messages in sorted(out.items())
     }
 
 
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
     """Return the cluster for all-reduces.
 
-    Its bandwidth is that of the largest messages, its latency that of the smallest ones if those
+    Its bandwidth follows from the largest messages, its latency from the smallest ones if these
     are far smaller.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
-    for each in delays.values():
-        for size, seconds in each:
+    for messages in delays.values():
+        for size, seconds in messages:
             by_size[size].append(seconds)
     small, large = min(by_size), max(by_size)
     latency = median(by_size[small]) if 100 * small < large else 0.0

@@ -10,16 +10,16 @@ import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import flat, identity_of, settings_of
+from sgp_runner.config.experiment import Experiment, flat, identity_of, settings_of
 from sgp_runner.config.logger import NeedsPackages
-from sgp_runner.config.plugins import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.run import Run
 from sgp_runner.config.schema import FORMAT, shown, stored
 from sgp_runner.config.size import check_memory
-from sgp_runner.recording.checkpoint import for_longer, keep_only
-from sgp_runner.recording.divergence import FILE, leave_word, refuse_to_repeat
+from sgp_runner.recording.checkpoint import extendable, keep_only
+from sgp_runner.recording.divergence import FILE, record_divergence, refuse_to_repeat
 from sgp_runner.recording.recorder import finished, replace_file, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
@@ -32,12 +32,8 @@ from sgp_runner.utils.messages import logger
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
-from sgp_runner.utils.signals import cause, hearing
+from sgp_runner.utils.signals import cause, signal_state
 from sgp_runner.utils.user_code import described
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
 
 
 def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
@@ -91,13 +87,13 @@ def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, o
         remove(made)
         raise
     except Diverged as error:
-        raise leave_word(experiment, error) from error
+        raise record_divergence(experiment, error) from error
     if summary is not None:
         conclude(experiment, summary)
         keeps = experiment.run.checkpoint.keep_last
-        kept = for_longer(experiment.checkpoints, experiment.digest)[:1] if keeps else []
+        kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
         keep_only(kept, experiment.checkpoints)
-    late, hearing.late = hearing.late, None
+    late, signal_state.late = signal_state.late, None
     if late is not None:
         where = f"the run has ended; its results are in {experiment.directory}"
         raise Stopped(f"{cause(late)}, but {where}", late)
@@ -125,7 +121,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 
     directory = experiment.directory
     config = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
-    used = {KEY_OF_PLUGINS: {each.name: each.record for each in experiment.plugins}}
+    used = {KEY_OF_PLUGINS: {plugin.name: plugin.record for plugin in experiment.plugins}}
     used = used if experiment.plugins else {}
     texts = {
         "config.yaml": config,
@@ -188,7 +184,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
             )
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
-            then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))
+            then, now = (shown(run[key]) if key in run else "not set" for run in (there, here))
             difference = f"{key} is {then} there and {now} here"
             raise ConfigError(
                 "name",
@@ -203,7 +199,7 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error in a sentence without secrets; those of other packages after their type."""
+    """Describe an error without secrets, with the type of an error of another package."""
     ours = type(error).__module__.startswith("sgp_runner.")
     return redacted(str(error)).strip() if ours else redacted(described(error))
 

@@ -7,25 +7,21 @@ bytes of a run that was as long from the start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import digest_of, identity_of, settings_of
+from sgp_runner.config.experiment import Experiment, digest_of, identity_of, settings_of
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.core.optim import ends_with_run
-from sgp_runner.recording.checkpoint import adopt, for_longer
+from sgp_runner.recording.checkpoint import adopt, extendable
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.units import counted, number
 
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-
 Settings = Mapping[str, object]
 
 
 def shorter_run(experiment: Experiment) -> Settings | None:
-    """The settings of the run in the folder of ``experiment`` if only its ``epochs`` are fewer.
+    """Return the settings of the run in the folder if it differs in fewer ``epochs`` alone.
 
     Raises ConfigError if it cannot be extended.
     """
@@ -49,7 +45,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
 
 
 def obstacle(experiment: Experiment, there: Settings) -> str | None:
-    """The reason why the run with the settings ``there`` cannot be extended, if any."""
+    """Return the reason why the run with the settings ``there`` cannot be extended, if any."""
     run = experiment.run
     if run.network.clock != "simulated":
         return "only simulated runs can be"
@@ -58,13 +54,13 @@ def obstacle(experiment: Experiment, there: Settings) -> str | None:
     if ends_with_run(run.optim.schedule):
         return "its optim.schedule depends on the number of epochs"
     names = (digest_of(there), experiment.digest)  # the latter after an interrupted extension
-    if not any(for_longer(experiment.checkpoints, name) for name in names):
+    if not any(extendable(experiment.checkpoints, name) for name in names):
         return "it has kept no checkpoint (checkpoint.keep_last=true keeps one)"
     return None
 
 
 def extend(experiment: Experiment, there: Settings) -> None:
-    """Make the checkpoints of the shorter run those of ``experiment``."""
+    """Let ``experiment`` resume from the checkpoints of the shorter run."""
     adopt(experiment.checkpoints, digest_of(there), experiment.digest)
     before, now = there["epochs"], experiment.run.epochs
     logger.info(f"Extending the run from {counted(number(before) or 0.0, 'epoch')} to {now:g}.")

@@ -18,14 +18,14 @@ from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.schema import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
-from sgp_runner.session.pool import Pool, Task
+from sgp_runner.session.pool import Pool, PoolTask
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run.
 
     name: its folder in ``results``/runs
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def command(self) -> str:
-        """The command that repeats the run, quoted for a shell."""
+        """Return the command that repeats the run, quoted for a shell."""
         return shlex.join(["sgp-run", *self.words])
 
     @property
@@ -51,17 +51,17 @@ class Job:
 
     @property
     def diverged(self) -> bool:
-        """Whether training has diverged, which is a result too."""
+        """Return whether training has diverged, which is a result too."""
         return (self.folder / DIVERGED).exists()
 
     @property
     def finished(self) -> bool:
-        """Whether the run has results, of this or an earlier version."""
+        """Return whether the run has results, of this or an earlier version."""
         return self.summary is not None or self.diverged
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """The stored configuration; None if the run has not begun."""
+        """Return the stored configuration; None if the run has not begun."""
         try:
             config: Mapping[str, Any] = read_yaml(self.folder / "config.yaml")
         except FileNotFoundError:
@@ -70,33 +70,35 @@ class Job:
 
     @property
     def since(self) -> list[Correction]:
-        """The corrections made since the run's results."""
+        """Return the corrections made since the run's results."""
         config = self.config
         return [] if config is None or config.get("format") != FORMAT else since(config)
 
     @property
     def replaces(self) -> bool:
-        """Whether the folder holds results from before a correction or in another format."""
+        """Return whether the folder holds results from before a correction or in another format."""
         config = self.config
         return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 
     @property
     def due(self) -> bool:
-        """Whether the run has no results, or outdated ones."""
+        """Return whether the run has no results, or outdated ones."""
         return not self.finished or self.replaces
 
 
-def outdated(jobs: Iterable[Job]) -> str:
+def outdated(jobs: Iterable[RunJob]) -> str:
     """Describe how many jobs have results from before which corrections; empty if none has."""
     since = [job.since for job in jobs if job.finished]
-    counts = Counter(correction.what for each in since for correction in each)
+    counts = Counter(correction.what for corrections in since for correction in corrections)
     if not counts:
         return ""
     parts = [f"{count} of {len(since)} runs ({what})" for what, count in counts.items()]
     return f"From before a correction: {'; '.join(parts)}."
 
 
-def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
+def run_all(
+    jobs: Iterable[RunJob], processes: int | None = None
+) -> Iterator[tuple[RunJob, str | None]]:
     """Run the jobs that are due and yield each as it ends, with a sentence if it failed.
 
     processes: number of runs at a time, with one thread each; None: one per core
@@ -109,7 +111,8 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
         Pool(most, cores=most, memory=0) as pool,
     ):
         tasks = (
-            Task(number, partial(run, job), place=job.folder) for number, job in enumerate(waiting)
+            PoolTask(number, partial(run, job), lock_key=job.folder)
+            for number, job in enumerate(waiting)
         )
         for ended in pool.run(tasks):
             lost = f"its process ended with exit code {ended.exit_code}"
@@ -117,7 +120,7 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
             yield waiting[ended.task.number], said or None
 
 
-def run_and_say(jobs: Iterable[Job]) -> int:
+def run_and_say(jobs: Iterable[RunJob]) -> int:
     """Run each job once (`run_all`), print a line as it ends, and return the number of failures."""
     failed = 0
     for job, error in run_all({job.name: job for job in jobs}.values()):
@@ -126,7 +129,7 @@ def run_and_say(jobs: Iterable[Job]) -> int:
     return failed
 
 
-def run(job: Job) -> str:
+def run(job: RunJob) -> str:
     """Run the job in this process; return the sentence of its error, or an empty one."""
     import sys
 

@@ -1,8 +1,7 @@
 """Pool of processes: several tasks at a time, as cores and memory permit.
 
-Each task has a process of its own, forked from a server that has imported PyTorch once. So it
-starts within milliseconds and as clean as a new command, and a process that is killed takes no
-other task with it.
+Each task runs in a new process, forked from a server that has imported PyTorch once. It starts
+within milliseconds and as clean as a new command, and a killed process affects no other task.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import logger, show_messages
-from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, hear
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
+from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, install
 
 # Imported once by the server, without starting a thread.
 IMPORTED = (
@@ -35,20 +32,20 @@ IMPORTED = (
 
 
 @dataclass(frozen=True)
-class Task:
-    """A call in a process of its own.
+class PoolTask:
+    """A call in a new process.
 
     number: of the task, for its caller
     call: travels to another process, and its result back
-    place: of two tasks with the same place, the second one waits for the first
+    lock_key: of two tasks with the same key, the second one waits for the first
     cores: that it keeps busy
     memory: that it needs, in bytes
-    log: file of what its process prints; None: nowhere
+    log: file for the output of its process; None: no output
     """
 
     number: int
     call: Callable[[], object]
-    place: object
+    lock_key: object
     cores: int = 1
     memory: int = 0
     log: Path | None = None
@@ -63,7 +60,7 @@ class Ended:
     seconds: from its start to its end
     """
 
-    task: Task
+    task: PoolTask
     result: object
     exit_code: int | None
     seconds: float
@@ -73,7 +70,7 @@ class Pool:
     """Processes for at most ``most`` tasks at a time.
 
     They keep at most ``cores`` cores busy and use at most ``memory`` bytes. A task that needs more
-    runs alone. Use it as a context manager: on leaving, what is still running is stopped.
+    runs alone. Use it as a context manager: on exit, running tasks are stopped.
 
     imported: further modules that the tasks need
     """
@@ -82,11 +79,11 @@ class Pool:
         self.most, self.cores, self.memory = most, cores, memory
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload([*IMPORTED, *imported])
-        self.processes: dict[Connection, tuple[Task, BaseProcess, float]] = {}
+        self.processes: dict[Connection, tuple[PoolTask, BaseProcess, float]] = {}
         self.stopping = False
 
     def __enter__(self) -> Pool:
-        """Start the server, which must not hear Ctrl-C or another signal to the whole group."""
+        """Start the server, which must not receive Ctrl-C or another signal to the group."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             ensure_running()
@@ -100,10 +97,10 @@ class Pool:
             self.ended()
 
     @property
-    def running(self) -> list[Task]:
+    def running(self) -> list[PoolTask]:
         return [task for task, *_ in self.processes.values()]
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Ended]:
+    def run(self, tasks: Iterable[PoolTask]) -> Iterator[Ended]:
         """Run the tasks in their order and yield each as it ends; after `stop`, start no more.
 
         A task is taken from ``tasks`` when there may be room for it.
@@ -120,16 +117,16 @@ class Pool:
             else:
                 return
 
-    def has_room(self, task: Task) -> bool:
+    def has_room(self, task: PoolTask) -> bool:
         running = self.running
         return not running or (
             len(running) < self.most
-            and task.place not in [other.place for other in running]
+            and task.lock_key not in [other.lock_key for other in running]
             and task.cores + sum(other.cores for other in running) <= self.cores
             and task.memory + sum(other.memory for other in running) <= self.memory
         )
 
-    def start(self, task: Task) -> None:
+    def start(self, task: PoolTask) -> None:
         ours, theirs = self.context.Pipe()
         process = self.context.Process(target=work, args=(theirs, task.call, task.log))
         process.start()
@@ -162,7 +159,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
     """Make the call in this process, and send its result."""
     print_to(log or Path(os.devnull))
     show_messages()
-    hear("")
+    install("")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C, for which the parent stops it
     Thread(target=end_with_parent, args=(connection,), daemon=True).start()
     code = 0
@@ -183,7 +180,7 @@ def print_to(log: Path) -> None:
 
 
 def end_with_parent(connection: Connection) -> None:
-    """Have the task saved and stopped when the process that started it has ended."""
+    """Save and stop the task when the process that started it has ended."""
     with suppress(EOFError, OSError):
         connection.recv()
     os.kill(os.getpid(), signal.SIGTERM)

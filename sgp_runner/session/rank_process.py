@@ -1,27 +1,42 @@
 """The program of one rank: ``python -m sgp_runner.session.rank_process config.yaml [GROUP]``.
 
-Options ``--plugin=...`` name the plug-ins of the run.
-
-A launcher has set up its environment.
+Options ``--plugin=...`` name the plug-ins of the run. A launcher has set up the environment.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from sgp_runner.utils.messages import logger, show_messages
-from sgp_runner.utils.signals import SAVED, end_at_once, hear_as_rank
+from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
+
+if TYPE_CHECKING:
+    from sgp_runner.config.experiment import Experiment
 
 
-def main(words: Sequence[str]) -> int:
-    """Run one rank of an experiment; the launching process reports its errors."""
+def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run the program ``main`` of this process with its arguments."""
+    install_in_rank()
+    show_messages()
+    end_at_once(main(sys.argv[1:]))
+
+
+def main(
+    words: Sequence[str],
+    adapt: Callable[[Experiment], Experiment] = lambda experiment: experiment,
+) -> int:
+    """Run one rank of an experiment; the launching process reports its errors.
+
+    adapt: returns the experiment to run, given the one in the file
+    """
     import time
     from dataclasses import replace
     from pathlib import Path
 
-    from sgp_runner.config.plugins import without_options
+    from sgp_runner.config.plugins.loading import without_options
     from sgp_runner.config.schema import load_experiment
     from sgp_runner.distributed.launch import STARTED
     from sgp_runner.recording.recorder import write_summary
@@ -43,7 +58,9 @@ def main(words: Sequence[str]) -> int:
         if os.environ.get("RANK") == "0":
             logger.error(str(error))
         return 1
-    experiment = replace(experiment, started=float(os.environ.get(STARTED, time.monotonic())))
+    experiment = replace(
+        adapt(experiment), started=float(os.environ.get(STARTED, time.monotonic()))
+    )
     try:
         summary = execute(experiment)
     except RankFailed as error:
@@ -59,6 +76,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    hear_as_rank()
-    show_messages()
-    end_at_once(main(sys.argv[1:]))
+    run(main)

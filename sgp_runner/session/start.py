@@ -1,10 +1,11 @@
-"""Starts a run on the backend of its network."""
+"""Start of a run on the backend of its network."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import RealNetwork
+from sgp_runner.distributed.world import World
 from sgp_runner.session.session import Session
 from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.errors import ConfigError
@@ -12,10 +13,6 @@ from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.memory import use_huge_pages
 from sgp_runner.utils.signals import interruptible
 from sgp_runner.utils.units import counted
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
 
 
 def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
@@ -37,9 +34,18 @@ def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
 
         return launch(experiment, fork=fork)
     check_number(experiment.run, process.size)
-    from sgp_runner.session.rank import run_rank
-
     return run_rank(experiment, network.world(experiment.run, process))
+
+
+def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
+    """Run this process's rank; return the summary on process rank 0, None on the others.
+
+    An error here stops every other rank.
+    """
+    from sgp_runner.distributed.failures import rank_backend
+
+    with rank_backend(experiment, world) as backend:
+        return Session(experiment, backend).run()
 
 
 def check_number(run: Run, started: int) -> None:

@@ -29,7 +29,7 @@ from sgp_runner.recording.recorder import START, Position
 from sgp_runner.simulator.engine import NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
-from sgp_runner.simulator.processes import Processes
+from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
@@ -99,7 +99,7 @@ class SimulatedBackend:
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
         self.engine = make_engine(self.problem, network.engine, network.vmap_width)
-        if isinstance(self.engine, Processes):
+        if isinstance(self.engine, Parallel):
             self.problem = replace(self.problem, sums_of=self.engine.sums)
         self.total = run.steps(self.problem) * run.nodes
         survives = self.experiment.run.on_failure == "continue"
@@ -170,7 +170,7 @@ class SimulatedBackend:
         return membership, epoch
 
     def steps_begun(self) -> int:
-        """Steps that all gradient workers have begun; each computes a gradient."""
+        """Count the steps that all gradient workers have begun; each computes a gradient."""
         run = self.membership.run
         begun = [worker.step + 1 for worker in self.workers[: run.nodes]]
         return max(begun) if run.algo.asynchronous else sum(begun)
@@ -215,7 +215,7 @@ def verify_times(run: Run) -> None:
 
 
 def too_long(run: Run, error: TimeOverflow) -> ConfigError:
-    """The error that names the most extreme number of the run's machines and faults."""
+    """Return the error that names the most extreme number of the run's machines and faults."""
     _, key, value = max(sizes(run))
     others = [f"{key}={value}" for size, key, value in sorted(sizes(run))[-4:-1] if size > EXTREME]
     also = f" (with {', '.join(others)})" if others else ""
@@ -231,7 +231,7 @@ def sizes(run: Run) -> list[tuple[float, str, float]]:
 
 
 def numbers(part: object, key: str) -> Iterator[tuple[str, float]]:
-    """The dotted keys and values of all numbers in a part of a run."""
+    """Yield the dotted keys and values of all numbers in a part of a run."""
     if is_dataclass(part):
         for field in fields(part):
             yield from numbers(getattr(part, field.name), f"{key}.{field.name}")

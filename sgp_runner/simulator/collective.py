@@ -53,7 +53,7 @@ class Collective:
         return f"{self.kind} {self.number}"
 
     def values(self, engine: Engine) -> list[Tensor]:
-        """The parts in rank order, so that sums do not depend on timing; each is released."""
+        """Return the parts in rank order, so that sums do not depend on timing."""
         return [self.value(rank, engine) for rank in sorted(self.parts)]
 
     def value(self, rank: int, engine: Engine) -> Tensor:
@@ -65,7 +65,7 @@ class Collective:
         return tensor
 
     def result(self, engine: Engine) -> Any:
-        """The mean of the parts, or a list of them."""
+        """Return the mean of the parts, or a list of them."""
         if self.gathers:
             return self.values(engine)
         total: Tensor | None = None
@@ -78,7 +78,7 @@ class Collective:
         return total
 
     def state_dict(self) -> State:
-        """The fields as plain data; a gradient is saved as None and computed again."""
+        """Return the fields as plain data; a gradient is saved as None and computed again."""
         parts = {
             rank: None if isinstance(part, Gradient) else part[0]
             for rank, part in self.parts.items()
@@ -123,7 +123,7 @@ class SimulatedCollectives:
         }
 
     def future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
-        """The future that ``rank`` awaits of the collective ``number``."""
+        """Return the future that ``rank`` awaits of the collective ``number``."""
         collective = self.under_way.get(number)
         if collective is None:
             collective = self.under_way[number] = Collective(

@@ -90,7 +90,7 @@ class OwnProcessors:
         self.clock.at(self.busy_until[rank], "served", sent)
 
     def host_seconds(self, seconds: float, num_bytes: float) -> float:
-        """The part of a collective of ``seconds`` that occupies no link."""
+        """Return the part of a collective of ``seconds`` that occupies no link."""
         return 0.0
 
     def reduce(self, number: int, num_bytes: float) -> int:

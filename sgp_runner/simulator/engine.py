@@ -3,7 +3,7 @@
 A gradient's inputs are fixed when it starts and its value is first visible when it ends, so an
 engine may compute it at any time in between. `Loop` computes gradients one by one as they end, when
 the memory is needed anyway; `Vmap` computes the one that is due together with others in flight.
-Both give the same numbers, up to rounding. `sgp_runner.simulator.processes` computes on several
+Both give the same numbers, up to rounding. `sgp_runner.simulator.parallel` computes on several
 cores what `Loop` would compute, to the same bytes.
 """
 
@@ -168,7 +168,7 @@ class Vmap:
     def stacked(
         self, gradients: list[Gradient]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """The arguments of `call`, a row each: parameters, dropout seeds, inputs, targets."""
+        """Stack the arguments of `call`, a row each: parameters, seeds, inputs, targets."""
         import torch
 
         problem = self.problem

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.core.problem import LARGE
 from sgp_runner.simulator.engine import Engine, Loop, NoGradients, Vmap
-from sgp_runner.simulator.processes import Processes
+from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.memory import keep_freed_memory
 
@@ -50,7 +50,7 @@ def cores_for(parameters: int) -> int:
 
 
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
-    """The engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
+    """Return the engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
 
     ``auto`` takes vmap for the models that gain from it on a CPU, which are small.
     """
@@ -60,7 +60,7 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
         return Vmap(problem, min(width, MOST_WIDTH))
     count = asked_cores() or present_cores()
     if count > 1 and not reads_ahead(problem) and hasattr(os, "fork"):
-        return Processes(problem, count)
+        return Parallel(problem, count)
     return Loop(problem)
 
 

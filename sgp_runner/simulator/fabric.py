@@ -77,7 +77,7 @@ class Sent:
 
 
 def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, Any]]) -> list[Any]:
-    """The ``events`` as plain data, the next one first, with their arguments by name."""
+    """Return the ``events`` as plain data, the next one first, with their arguments by name."""
     saved = []
     for time, order, event, arguments in sorted(events):
         names = signature(clock.handlers[event]).parameters
@@ -87,7 +87,7 @@ def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, A
 
 
 def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[Any, ...]]]:
-    """The inverse of `packed_events`."""
+    """Invert `packed_events`."""
     return [
         (time, order, event, tuple(Sent(*v) if k == "sent" else v for k, v in fields.items()))
         for time, order, event, fields in saved
@@ -95,7 +95,7 @@ def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[A
 
 
 def shared(numbers: Iterable[float]) -> list[float]:
-    """A list in which equal numbers are one object, which stays in the processor's cache."""
+    """Return a list in which equal numbers are one object, which stays in the processor's cache."""
     known: dict[float, float] = {}
     return [known.setdefault(number, number) for number in numbers]
 
@@ -229,7 +229,7 @@ class Fabric:
         self.deliver(sent)
 
     def random(self, *what: int) -> Generator:
-        """The random generator of one message, or of one all-reduce."""
+        """Return the random generator of one message, or of one all-reduce."""
         from numpy.random import default_rng
 
         return default_rng(seed_of(self.seed, *what))

@@ -51,7 +51,7 @@ class MachineModel:
         return seed_of(self.run_seed, _MEMBERS, *self.original_ranks)
 
     def factor(self, rank: int) -> float:
-        """The time of ``rank`` for its work, as a multiple of the others'."""
+        """Return the time of ``rank`` for its work, as a multiple of the others'."""
         return self.cluster.node_factors.get(rank, 1.0)
 
 

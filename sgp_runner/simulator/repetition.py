@@ -66,5 +66,5 @@ class Repetition:
 
 
 def copied(result: Any) -> Any:
-    """A copy of the tensor; those of an all-gather are read-only and not copied."""
+    """Return a copy of the tensor; those of an all-gather are read-only and not copied."""
     return list(result) if isinstance(result, list) else result.clone()

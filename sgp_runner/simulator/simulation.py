@@ -199,7 +199,7 @@ class Simulation:
     # Saving and resuming, when no worker is ready to run.
 
     def state_dict(self) -> State:
-        """The state of the machines."""
+        """Return the state of the machines."""
         return self.machines.state_dict()
 
     @contextmanager

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.worker import OwnBudget
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
-from sgp_runner.recording.unkept import Unkept
+from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.simulator.engine import Gradient
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Saver:
             resumed and any(map(self.near_the_end, workers))
         )
         self.missing: set[int] = set()
-        self.unkept = Unkept(experiment.run.algo.title, simulation.scheduler)
+        self.unsaved_state = UnsavedState(experiment.run.algo.title, simulation.scheduler)
 
     @property
     def steps(self) -> int:
@@ -127,7 +127,7 @@ class Saver:
         return self.begun // self.simulation.size
 
     def start_of_step(self, worker: Worker) -> None:
-        self.unkept.begin(worker)
+        self.unsaved_state.begin(worker)
         if worker.rank < worker.size:
             self.begun += 1
         if self.draft is None:
@@ -139,7 +139,7 @@ class Saver:
             self.draft.clear()
             self.missing = {each.rank for each in self.workers}
         check_parameters(worker)
-        self.unkept.check(worker)
+        self.unsaved_state.check(worker)
         self.draft.add(f"rank{worker.rank}.pt", worker.state_dict())
         self.simulation.journals.entries[worker.rank] = []
         if worker.rank in self.missing:
@@ -167,4 +167,4 @@ class Saver:
         self.simulation.journals.entries.clear()
         self.trigger.saved(self.steps)
         if self.trigger.signal is not None:
-            raise stopped(self.trigger.signal, draft.place)
+            raise stopped(self.trigger.signal, draft.final)

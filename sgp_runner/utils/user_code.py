@@ -1,194 +1,22 @@
-"""Code of the user: the files of a plug-in, their hash, their import, and its lines in errors.
-
-What is imported is what was hashed: modules are made from the bytes that were read, never from
-cached bytecode, and no folder of the user's is added to ``sys.path``.
-"""
+"""The user's own code in errors: the line of a plug-in that led to one."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import json
 import os
-import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
-from types import CodeType, ModuleType
 
-from sgp_runner.utils.reading import read_bytes
-
-
-@dataclass(frozen=True)
-class Code:
-    """The files of a plug-in.
-
-    folder: what paths in records are relative to
-    modules: the file of each module, by its full name
-    others: files that are hashed but not imported from here, such as compiled modules
-    """
-
-    folder: Path
-    modules: Mapping[str, Path]
-    others: Sequence[Path] = ()
-
-    @cached_property
-    def contents(self) -> Mapping[Path, bytes]:
-        return {path: read_bytes(path) for path in (*self.modules.values(), *self.others)}
-
-    @cached_property
-    def files(self) -> Mapping[str, str]:
-        """The SHA-256 of each file, by its path in the folder."""
-        return {
-            path.relative_to(self.folder).as_posix(): hashlib.sha256(content).hexdigest()
-            for path, content in sorted(self.contents.items())
-        }
-
-    @cached_property
-    def hash(self) -> str:
-        """A hash of the paths and contents of all files."""
-        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
-
-
-def code_of_file(file: Path) -> Code:
-    """``file`` with every module that it imports from its folder, at whatever depth.
-
-    Raises OSError or ValueError for a file that cannot be read, SyntaxError for one that is not
-    Python.
-    """
-    folder, modules, waiting = file.parent, {file.stem: file}, [file.stem]
-    while waiting:
-        name = waiting.pop()
-        path = modules[name]
-        package = name if path.stem == "__init__" else name.rpartition(".")[0]
-        for other in names_imported(ast.parse(read_bytes(path), str(path)), package):
-            for module, where in found_in(folder, other):
-                if module not in modules and module != "__main__":
-                    modules[module] = where
-                    waiting.append(module)
-    return Code(folder, modules)
-
-
-def code_of_package(name: str, folder: Path) -> Code:
-    """All modules of the package in ``folder``."""
-    modules = {}
-    for path in sorted(folder.rglob("*.py")):
-        words = [name, *path.relative_to(folder).with_suffix("").parts]
-        modules[".".join(words[:-1] if words[-1] == "__init__" else words)] = path
-    return Code(folder, modules, sorted(folder.rglob("*.so")))
-
-
-def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """The modules that import statements may name, wherever they stand."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            words = package.split(".") if package and node.level else []
-            words = words[: len(words) - node.level + 1]
-            base = ".".join([*words, *([node.module] if node.module else [])])
-            yield from (f"{base}.{each.name}" if base else each.name for each in node.names)
-
-
-def found_in(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """The module ``name`` and its packages, as far as they are files in ``folder``."""
-    words = name.split(".")
-    if words[0] in sys.stdlib_module_names:
-        return
-    for count in range(1, len(words) + 1):
-        place = folder.joinpath(*words[:count])
-        for path in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-            if path.is_file():
-                yield ".".join(words[:count]), path
-                break
-
-
-class Source(SourceFileLoader):
-    """Loader that runs the bytes that were hashed."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-    def get_data(self, path: str) -> bytes:
-        return FINDER.contents[path]
-
-
-class Finder(MetaPathFinder):
-    """Finds the modules of plug-ins."""
-
-    def __init__(self) -> None:
-        self.modules: dict[str, Path] = {}
-        self.contents: dict[str, bytes] = {}
-        self.of_plugin: dict[str, Code] = {}
-
-    def add(self, plugin: str, code: Code) -> None:
-        """Make the modules of ``code`` importable.
-
-        Raises ImportError if a module of this name comes from another place.
-        """
-        for name in sorted({name.partition(".")[0] for name in code.modules}):
-            taken, own = file_of(name), code.modules.get(name)
-            if taken is not None and (own is None or taken.resolve() != own.resolve()):
-                raise ImportError(
-                    f"the name of its module '{name}' is taken by {taken}; rename its file"
-                )
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-        self.of_plugin[plugin] = code
-        self.modules.update(code.modules)
-        self.contents.update({str(path): data for path, data in code.contents.items()})
-
-    def remove(self, plugin: str) -> None:
-        """Undo `add`, and forget the modules."""
-        if plugin in self.of_plugin:
-            for name in self.of_plugin.pop(plugin).modules:
-                self.modules.pop(name, None)
-                sys.modules.pop(name, None)
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        file = self.modules.get(name)
-        if file is None:
-            inner = next((each for each in self.modules if each.startswith(f"{name}.")), None)
-            if inner is None:
-                return None
-            folder = ModuleSpec(name, None, is_package=True)  # a folder without __init__.py
-            assert folder.submodule_search_locations is not None
-            return folder
-        spec = spec_from_file_location(name, file, loader=Source(name, str(file)))
-        if spec is not None and file.stem == "__init__":
-            # All modules of a package are hashed; of a folder beside a file, those that it imports.
-            whole = name.partition(".")[0] in self.of_plugin
-            spec.submodule_search_locations = [str(file.parent)] if whole else []
-        return spec
-
-
-FINDER = Finder()
-
-
-def file_of(module: str) -> Path | None:
-    """The file of an importable module, or its name if it has none; None if there is no module."""
-    try:
-        spec = find_spec(module)
-    except ValueError:  # a module that was made by hand
-        return Path(module)
-    return None if spec is None or spec.loader is None else Path(spec.origin or module)
+#: The files of the plug-ins that are loaded.
+FILES: set[str] = set()
 
 
 def described(error: BaseException) -> str:
-    """``KeyError: 'half' (my_algorithm.py:31)``: an error with its type and its `place`."""
+    """Return an error with its type and line: ``KeyError: 'half' (my_algorithm.py:31)``."""
     name, text = type(error).__name__, str(error).strip()
-    return f"{name}: {text}{place(error)}" if text else f"{name}{place(error)}"
+    return f"{name}: {text}{user_code_line(error)}" if text else f"{name}{user_code_line(error)}"
 
 
-def place(error: BaseException) -> str:
+def user_code_line(error: BaseException) -> str:
     """`` (my_algorithm.py:31)``: the last line of the user's code that led to ``error``.
 
     Empty for an error of other code.
@@ -198,7 +26,7 @@ def place(error: BaseException) -> str:
     frames = [
         (frame.f_code.co_filename, number)
         for frame, number in traceback.walk_tb(error.__traceback__)
-        if frame.f_code.co_filename in FINDER.contents
+        if frame.f_code.co_filename in FILES
     ]
     return said(*frames[-1]) if frames else ""
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from sgp_runner.algorithms.pipe_sgd import CODECS
 from sgp_runner.config.choices import groups
-from sgp_runner.core.codecs.casts import BF16, Identity
+from sgp_runner.core.codecs.casts import BF16, Identity, Truncate16
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.codecs.packing import pack, unpack
-from sgp_runner.core.codecs.quantised import FP4, Int8, TwoBit
+from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, TwoBit
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.utils.errors import ConfigError, NotFinite
@@ -183,3 +184,47 @@ def test_a_number_that_is_not_finite_is_an_error_that_names_its_tensor(
 def test_every_codec_is_tried() -> None:
     variants = {"top_k_2bit"}
     assert {codec.name for codec in EVERY} == {*groups()["codec"]} - variants
+
+
+def quantize8(values: torch.Tensor) -> torch.Tensor:
+    return Quantize8().to_message(values, [], 0)
+
+
+def dequantize8(message: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return Quantize8().from_message(message, [], like, 0)
+
+
+def test_truncation_drops_bits_towards_zero() -> None:
+    values = torch.tensor([1.0, -1.0, 1.0078124, -1.0078124, 3.1415927, 0.0])
+    # bfloat16 has steps of 2^-7 between 1 and 2; rounding would give +-1.0078125 for the third and
+    # fourth
+    assert Truncate16().to_message(values, [], 0).tolist() == [1.0, -1.0, 1.0, -1.0, 3.140625, 0.0]
+
+
+def test_quantisation_is_linear_in_the_largest_magnitude() -> None:
+    values = torch.tensor([2.54, -2.54, 0.02, 0.011, 0.009, 0.0])
+    message = quantize8(values)
+    assert message.dtype == torch.int8
+    assert message[:-4].tolist() == [127, -127, 1, 1, 0, 0]
+    assert dequantize8(message, values).tolist() == pytest.approx(
+        [2.54, -2.54, 0.02, 0.02, 0.0, 0.0]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeros_and_nothing_survive_quantisation(dtype: torch.dtype) -> None:
+    for length in (0, 3):
+        values = torch.zeros(length, dtype=dtype)
+        assert torch.equal(dequantize8(quantize8(values), values), values)
+
+
+def test_the_smallest_numbers_survive_quantisation() -> None:
+    assert quantize8(torch.tensor([1e-37, -5e-38, 0.0]))[:-4].tolist() == [127, -64, 0]
+
+
+def test_every_codec_decodes_to_the_type_it_is_told() -> None:
+    for codec in CODECS.values():
+        like = torch.linspace(-1, 1, 7, dtype=torch.float64)
+        decoded = codec.from_message(codec.to_message(like, [(7,)], 0), [(7,)], like, 0)
+        assert decoded.dtype == torch.float64
+        assert torch.allclose(decoded, like, atol=1 / 127)

@@ -24,9 +24,8 @@ from sgp_runner.calibration.fit import (
     slowest,
     spread,
 )
-from sgp_runner.calibration.probe import FILE, Measured, Probe
+from sgp_runner.calibration.probe import FILE, Measured, Probe, measuring
 from sgp_runner.calibration.profile import CalibratedSetting, profile
-from sgp_runner.calibration.rank import measuring
 from sgp_runner.cli.calibrate import prepared
 from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.hardware import Cluster
@@ -184,7 +183,7 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
         ranks_per_host=2,
         passing_seconds_per_byte=0.0001,
     )
-    probe = Probe(tmp_path, sizes=(64, 256, 1024), seconds=4.0, place=lambda: (0, 2.0))
+    probe = Probe(tmp_path, sizes=(64, 256, 1024), seconds=4.0, location=lambda: (0, 2.0))
     run(probe, 4, 1, cluster=cluster)
     found = constants(Measured.from_json((tmp_path / FILE).read_text()))
     assert (found.step_seconds, found.cv, found.mixing_seconds_per_byte) == (

@@ -27,8 +27,8 @@ from sgp_runner.cli.sweep import plan
 from sgp_runner.config.overrides import configs, parse
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import settings_in
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, RandomMatching
 
 

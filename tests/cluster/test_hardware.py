@@ -10,13 +10,13 @@ from helpers.experiments import make_experiment
 
 from sgp_runner.cli.main import main
 from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.observer import extrapolated
+from sgp_runner.recording.opening import outside_validation
 from sgp_runner.utils.errors import ConfigError
 
 
 def warning(tmp_path: Path, *words: str) -> list[str]:
     run = make_experiment(tmp_path, "model=timing_only", *words).run
-    return extrapolated(run, build_problem(run))
+    return outside_validation(run, build_problem(run))
 
 
 def test_a_run_outside_what_its_profile_was_validated_for_says_what_differs(tmp_path: Path) -> None:

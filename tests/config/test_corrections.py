@@ -16,10 +16,10 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.corrections import CORRECTIONS, KEY, results_version, since
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.schema import load_experiment
-from sgp_runner.recording.checkpoint import latest
+from sgp_runner.recording.checkpoint import valid
 from sgp_runner.replay.retiming import finished
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.session.job_pool import Job, outdated, run_all
+from sgp_runner.session.job_pool import RunJob, outdated, run_all
 from sgp_runner.utils.errors import ConfigError
 
 TINY = (
@@ -118,7 +118,7 @@ def test_an_old_run_is_another_run_and_keeps_its_own_name() -> None:
     folder = made_before("algo=slowmo")
     old = load_experiment(folder / "config.yaml", None)
     assert old.run == new.run and (old.digest, old.name) != (new.digest, new.name)
-    assert latest(folder / "checkpoints", new.digest) is None
+    assert list(valid(folder / "checkpoints", new.digest)) == []
     summary = json.loads((folder / "summary.json").read_text())
     assert read_runs([folder]).table.iloc[0]["settings"][KEY] == 0 and summary["name"] == new.name
 
@@ -164,7 +164,7 @@ def test_a_version_cannot_be_set(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_another_version_has_left_is_not_taken_for_this_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (job,) = jobs = [Job("slowmo", (*TINY[:-1], "algo=slowmo"), Path("results"))]
+    (job,) = jobs = [RunJob("slowmo", (*TINY[:-1], "algo=slowmo"), Path("results"))]
     assert dict(run_all(jobs, processes=1)) == {job: None} and not job.due
     change(job.folder / "config.yaml", {"format": None})
     assert job.finished and job.due and job.since == []
@@ -177,7 +177,9 @@ def test_what_another_version_has_left_is_not_taken_for_this_ones(
 
 
 def test_jobs_with_old_results_are_run_again() -> None:
-    jobs = [Job(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")]
+    jobs = [
+        RunJob(name, (*TINY[:-1], f"algo={name}"), Path("results")) for name in ("slowmo", "sgp")
+    ]
     assert dict.fromkeys(jobs) == dict(run_all(jobs, processes=1)) and outdated(jobs) == ""
     change(jobs[0].folder / "config.yaml", {KEY: 1})
     assert all(job.finished for job in jobs)

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-from sgp_runner.cli.jobs import Job
+from sgp_runner.cli.jobs import SweepJob
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
-from sgp_runner.config import plugins
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.plugins import loading as plugins
 from sgp_runner.config.schema import load_experiment
 from sgp_runner.utils.errors import ConfigError
 
@@ -509,7 +509,7 @@ def test_plug_ins_are_swept_and_nested(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_job_of_a_sweep_is_loaded_again_in_another_process() -> None:
     experiment = experiment_of(RUN)
-    packed = pickle.dumps(Job("algo=mine", experiment))
+    packed = pickle.dumps(SweepJob("algo=mine", experiment))
     another_command()
     job = pickle.loads(packed)
     assert (job.title, job.experiment.digest) == ("algo=mine", experiment.digest)

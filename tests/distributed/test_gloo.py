@@ -31,7 +31,7 @@ from torch import Tensor, uint8, zeros
 
 from sgp_runner.config.choices import CLASSES
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.gloo import TAIL, Transfer, one_after_the_other
+from sgp_runner.distributed.gloo_transport import TAIL, Transfer, one_after_the_other
 from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed

@@ -24,9 +24,9 @@ from helpers.slurm_cluster import free_ports, wait_until
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner
-from sgp_runner.distributed.gloo import DTYPES, check_header
-from sgp_runner.distributed.processes import DistributedWorld
-from sgp_runner.distributed.values import check_lengths, pack, unpack
+from sgp_runner.distributed.gloo_transport import DTYPES, check_header
+from sgp_runner.distributed.json_collectives import check_lengths, pack, unpack
+from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.utils.errors import RankFailed
 
 ROGUE = str(RANKS / "rogue_rank.py")
@@ -242,7 +242,7 @@ def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> 
                 r"another MASTER_PORT\.$"
             ),
         ):
-            DistributedWorld()
+            TorchWorld()
 
 
 def test_nothing_in_the_package_can_unpickle_what_comes_over_a_network() -> None:
@@ -260,7 +260,7 @@ def test_nothing_in_the_package_can_unpickle_what_comes_over_a_network() -> None
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             forbidden = (
                 objects | {"allgather", "bcast", "recv", "sendrecv"}
-                if path.name == "mpi.py"
+                if path.name == "mpi_world.py"
                 else objects
             )
             if (

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import pytest
 
+from sgp_runner.elastic.membership import LossDetection
 from sgp_runner.elastic.vote import DEAD, Vote
 
 RANKS = range(4)
@@ -67,7 +68,7 @@ class Step:
     def __init__(self, state: State, rank: int) -> None:
         self.entries, self.all, self.rank = Entries(state[0]), state[1], rank
         self.me = state[1][rank]
-        self.vote = Vote(cast("Any", self.entries), rank, len(RANKS), 5, 30)
+        self.vote = Vote(cast("Any", self.entries), rank, len(RANKS), LossDetection(5, 30))
         self.vote.number, self.vote.answered = self.me.number, self.me.answered
         self.vote.members = list(self.me.members)
 

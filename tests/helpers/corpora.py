@@ -14,7 +14,7 @@ from PIL import Image
 
 from sgp_runner.data import pieces
 from sgp_runner.data.numbers_en_de import sentences
-from sgp_runner.utils.torchvision import import_torchvision
+from sgp_runner.utils.torchvision_import import import_torchvision
 
 WNIDS = ("n01440764", "n01443537", "n02484975")
 COLOURS = ((200, 60, 60), (60, 200, 60), (60, 60, 200))

@@ -19,17 +19,18 @@ from sgp_runner.cluster.compute_variation import ComputeTime, ConstantTime
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.core.optim import SGD, Adam, Constant, Horizon, Schedule
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.worker import OwnBudget, Steps, Worker
+from sgp_runner.core.worker import StepHooks, Worker
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.models.vector import Diagonal
 from sgp_runner.simulator.engine import Engine, Loop
 from sgp_runner.simulator.machine_model import MachineModel
 from sgp_runner.simulator.simulation import Simulation
-from sgp_runner.utils.place import Part
+from sgp_runner.utils.shard import Shard
 
 D = 3
 STEPS = 12  # different samples per worker
@@ -56,7 +57,7 @@ class OneSample:
     def indices(self, worker: int, step: int) -> Tensor:
         return torch.tensor([worker * STEPS + step % STEPS])
 
-    def weight(self, worker: int, step: int, part: Part) -> float:
+    def weight(self, worker: int, step: int, part: Shard) -> float:
         return 1.0
 
 
@@ -140,7 +141,7 @@ def run(
     """``steps`` of every node (on average, for asynchronous algorithms)."""
     problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
     algo.check(nodes, optim)
-    listener = Steps()
+    listener = StepHooks()
     model = MachineModel(
         cluster,
         faults or Faults({}, {}),

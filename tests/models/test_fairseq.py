@@ -27,7 +27,7 @@ from sgp_runner.models.fairseq_transformer import FairseqTransformer
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.place import Part
+from sgp_runner.utils.shard import Shard
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("fairseq") is None,
@@ -155,12 +155,12 @@ def test_every_token_counts_the_same_whoever_reads_it() -> None:
     batches = torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3, 4])
     sampler = TokenSampler(batches, torch.tensor([1, 2, 9, 4, 2]), workers=3, seed=0)
     weights = {
-        tuple(sampler.indices(worker, 0).tolist()): sampler.weight(worker, 0, Part())
+        tuple(sampler.indices(worker, 0).tolist()): sampler.weight(worker, 0, Shard())
         for worker in range(3)
     }
     assert weights == {(0, 1): 3 * 3 / 18, (2,): 9 * 3 / 18, (3, 4): 6 * 3 / 18}
     (of_one,) = [worker for worker in range(3) if len(sampler.indices(worker, 0)) == 1]
-    assert [sampler.weight(of_one, 0, Part(device, 2)) for device in (0, 1)] == [9 * 3 * 2 / 18, 0]
+    assert [sampler.weight(of_one, 0, Shard(device, 2)) for device in (0, 1)] == [9 * 3 * 2 / 18, 0]
 
 
 def test_the_mean_of_the_gradients_is_the_gradient_of_the_mean_over_all_tokens(root: Path) -> None:

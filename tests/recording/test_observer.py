@@ -9,7 +9,7 @@ import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.observer import Gathering
+from sgp_runner.recording.observer import EpochAverage
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
 
@@ -185,40 +185,40 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_gathering_equal_models_finds_no_distance() -> None:
+def test_averaging_equal_models_finds_no_distance() -> None:
     model = torch.tensor([1e4, -2.0, 3e-4])
-    gathering = Gathering(5)
+    average = EpochAverage(5)
     for rank in range(5):
-        gathering.add(rank, model, 1.0, {"loss": 1.0})
-    mean, spread = gathering.outcome()
+        average.add(rank, model, 1.0, {"loss": 1.0})
+    mean, spread = average.result()
     assert torch.equal(mean, model)
     assert spread["consensus_distance"] == 0.0
 
 
-def test_gathering_does_not_depend_on_who_comes_in_when() -> None:
+def test_an_average_does_not_depend_on_the_order_of_arrival() -> None:
     models = torch.randn(7, 50, generator=torch.Generator().manual_seed(1))
-    outcomes = []
+    results = []
     for order in ((0, 1, 2, 3, 4, 5, 6), (6, 5, 4, 3, 2, 1, 0), (3, 0, 6, 1, 5, 2, 4)):
-        gathering = Gathering(7)
+        average = EpochAverage(7)
         for rank in order:
-            assert not gathering.complete
-            gathering.add(rank, models[rank], 1.0, {"accuracy": 0.1 * rank})
-        outcomes.append(gathering.outcome())
+            assert not average.complete
+            average.add(rank, models[rank], 1.0, {"accuracy": 0.1 * rank})
+        results.append(average.result())
     assert all(
-        torch.equal(mean, outcomes[0][0]) and spread == outcomes[0][1] for mean, spread in outcomes
+        torch.equal(mean, results[0][0]) and spread == results[0][1] for mean, spread in results
     )
-    mean, spread = outcomes[0]
+    mean, spread = results[0]
     assert torch.allclose(mean, models.mean(dim=0), atol=1e-6)
     assert spread["consensus_distance"] == pytest.approx(
         float((models - models.mean(dim=0)).square().sum() / 7) ** 0.5
     )
 
 
-def test_gathering_finds_the_root_mean_square_distance() -> None:
-    gathering = Gathering(3)
+def test_an_average_has_the_root_mean_square_distance() -> None:
+    average = EpochAverage(3)
     for rank, (x, accuracy) in enumerate(((0.0, 0.5), (2.0, 0.7), (4.0, 0.9))):
-        gathering.add(rank, torch.tensor([x, 1.0], dtype=torch.float64), x, {"accuracy": accuracy})
-    mean, spread = gathering.outcome()
+        average.add(rank, torch.tensor([x, 1.0], dtype=torch.float64), x, {"accuracy": accuracy})
+    mean, spread = average.result()
     assert mean.tolist() == [2.0, 1.0]
     assert spread["consensus_distance"] == pytest.approx((8 / 3) ** 0.5)
     assert (spread["accuracy_mean"], spread["accuracy_min"], spread["accuracy_max"]) == (

@@ -245,7 +245,7 @@ def command(folder: Path, *words: str, **environment: str) -> subprocess.Complet
 
 
 def expected_rows(run_dir: Path) -> list[tuple[int, dict[str, float]]]:
-    """Steps and numbers of the records that W&B is to receive."""
+    """Return steps and numbers of the records that W&B is to receive."""
     return [
         (step, row)
         for step, record in enumerate(read_metrics(run_dir))
@@ -368,13 +368,13 @@ def test_a_failure_while_running_is_one_warning(
 ) -> None:
     import wandb
 
-    logged, log = Event(), mirror.Copy.log
+    logged, log = Event(), mirror.WandbRun.log
 
-    def log_and_say(copy: mirror.Copy, rows: Sequence[Row]) -> None:
+    def log_and_say(copy: mirror.WandbRun, rows: Sequence[Row]) -> None:
         log(copy, rows)
         logged.set()
 
-    monkeypatch.setattr(mirror.Copy, "log", log_and_say)
+    monkeypatch.setattr(mirror.WandbRun, "log", log_and_say)
     listener = Wandb().open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
     assert logged.wait(60)  # a start under way would wait for the service, and teardown for it

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.read.settings import RunGroup, settings_in
 from sgp_runner.report.render.terminal import grid
 from sgp_runner.report.render.text_tables import csv as as_csv
 from sgp_runner.report.render.text_tables import markdown

@@ -25,7 +25,7 @@ from claims.power import Plan, power, seeds_needed
 from claims.trained import GRAMMAR, IMAGES, Side, all_jobs, compare, extra, searches, side
 from claims.trained import time_ratio as ratio
 from claims.tuning import Joint, Search, climb, doublings, loss, remaining
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.CONTRADICTED, Verdict.UNDECIDED
 
@@ -140,7 +140,7 @@ def test_averaging_is_exact_for_powers_of_two_only() -> None:
     assert headline(judge(find())) == "2 of 2 parts reproduced"
 
 
-def pretend(job: Job, score: float | None, seconds: float = 1.0) -> None:
+def pretend(job: RunJob, score: float | None, seconds: float = 1.0) -> None:
     """That it has finished with this loss, and an accuracy of 1 minus it; None: it has diverged.
 
     Two workers' last batches have half and three halves of the loss.

@@ -14,10 +14,10 @@ from claims.page import WAITS, groups, shown, write
 from claims.power import Plan
 from claims.tuning import Search
 from reproduce.archives import LOST
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 
-def finished(job: Job, score: float) -> Job:
+def finished(job: RunJob, score: float) -> RunJob:
     job.folder.mkdir(parents=True)
     facts = {"average_loss": score, "real_s": 1800.0}
     (job.folder / "summary.json").write_text(json.dumps(facts), encoding="utf-8")
@@ -26,7 +26,7 @@ def finished(job: Job, score: float) -> Job:
 
 def claim_of(results: Path) -> Claim:
     """A claim with a second sample: an earlier finding contradicts, the new one agrees."""
-    jobs = [finished(Job(f"sgp-n8-s{seed}", ("algo=sgp",), results), 0.5) for seed in (6, 7)]
+    jobs = [finished(RunJob(f"sgp-n8-s{seed}", ("algo=sgp",), results), 0.5) for seed in (6, 7)]
     search = Search("sgp", ("algo=sgp",), results, (0.1,), (0.1, 0.2), seeds=(101,))
     for value, score in ((0.1, 0.75), (0.2, 0.25)):
         finished(search.job(value, 101), score)
@@ -57,7 +57,7 @@ def test_an_effect_is_shown_with_its_interval_if_it_has_a_width() -> None:
 
 
 def test_runs_are_grouped_by_what_they_have_in_common_but_the_seed(tmp_path: Path) -> None:
-    jobs = [Job(name, (), tmp_path) for name in ("sgp-n8-s1", "sgp-n8-s12", "timing-sgp_90")]
+    jobs = [RunJob(name, (), tmp_path) for name in ("sgp-n8-s1", "sgp-n8-s12", "timing-sgp_90")]
     logs = "logs/{}.tar.xz#{}/metrics.jsonl".format
     assert groups(jobs, tmp_path) == (
         ("sgp-n8", (("1", logs("sgp", "sgp-n8-s1")), ("12", logs("sgp", "sgp-n8-s12")))),
@@ -67,7 +67,7 @@ def test_runs_are_grouped_by_what_they_have_in_common_but_the_seed(tmp_path: Pat
 
 def test_the_page_begins_with_answers_and_a_finding_is_one_short_line(tmp_path: Path) -> None:
     claim = claim_of(tmp_path)
-    to_come = Sample(lambda: [Job("missing", (), tmp_path)], list)
+    to_come = Sample(lambda: [RunJob("missing", (), tmp_path)], list)
     added = replace(claim, samples=(*claim.samples, to_come))
     waiting = replace(claim, number=4, samples=(to_come,), earlier="contradicted")
     reason = replace(waiting, number=5, explains=3)

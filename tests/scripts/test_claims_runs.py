@@ -22,7 +22,7 @@ from claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, 
 from claims.tuning import remaining
 from sgp_runner.config.overrides import compose, configs, parse
 from sgp_runner.config.schema import make_experiment
-from sgp_runner.session.job_pool import Job
+from sgp_runner.session.job_pool import RunJob
 
 FACTS = {
     "average_loss": 0.5,
@@ -41,7 +41,7 @@ def script() -> ModuleType:
     return module
 
 
-def finish(job: Job) -> None:
+def finish(job: RunJob) -> None:
     """As if it had been run, with the result of all others; a search finds a rate of 0.05."""
     if job.finished:
         return
@@ -60,11 +60,11 @@ def finish(job: Job) -> None:
 @dataclass(frozen=True)
 class Equal:
     claims: list[Claim]
-    jobs: dict[str, Job]
+    jobs: dict[str, RunJob]
     findings: list[list[Finding]]
 
 
-def later(claim: Claim) -> Iterator[Sequence[Job]]:
+def later(claim: Claim) -> Iterator[Sequence[RunJob]]:
     """The runs that are known once the searches have finished."""
     yield claim.jobs
 
@@ -134,7 +134,7 @@ def test_the_script_runs_one_claim_and_writes_the_page_of_all(
     assert "'29' is not a claim; choose from 1, 2, 3" in capsys.readouterr().err
 
 
-def leave(job: Job, gradient_norm: float) -> None:
+def leave(job: RunJob, gradient_norm: float) -> None:
     """As if it had been run."""
     finish(job)
     record = {"kind": "average", "time_s": 0.0, "gradient_norm": gradient_norm}

@@ -20,7 +20,7 @@ from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
 from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap
 from sgp_runner.simulator.engines import make_engine
-from sgp_runner.simulator.processes import Processes
+from sgp_runner.simulator.parallel import Parallel
 
 WORKERS = 7
 
@@ -194,7 +194,7 @@ def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
 
 def test_the_engine_suits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Processes)
+    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Parallel)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
     assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
@@ -227,7 +227,7 @@ def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> No
     problem = PROBLEMS[name](torch.float32)
     with threads(1):
         expected, losses, statistics = gradients(problem, Loop(problem), steps=4)
-    engine = Processes(problem, cores)
+    engine = Parallel(problem, cores)
     with threads(2):  # of which a fork has one
         torch.randn(1 << 20).exp_()
         actual, others, also = gradients(problem, engine, steps=4)
@@ -241,7 +241,7 @@ def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> No
 
 def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other_process() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
-    engine = Processes(problem, 2)
+    engine = Parallel(problem, 2)
     engine.start_assistants()
     for rank in range(WORKERS):
         gradient = Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers())
@@ -249,7 +249,7 @@ def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other
         engine.start(gradient)
     assert [gradient.rank for gradient in engine.running] == [0, 2]
     assert [gradient.rank for gradient in engine.pending] == [1, 3, 4, 5, 6]
-    assert engine.take_pending().rank == 6
+    assert engine.pop_pending().rank == 6
     engine.close()
 
 
@@ -257,7 +257,7 @@ def test_a_process_that_is_killed_is_done_without() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     with threads(1):
         expected, *_ = gradients(problem, Loop(problem), steps=1)
-    engine = Processes(problem, 2)
+    engine = Parallel(problem, 2)
     gradients(problem, engine, steps=1)
     params = [problem.start() + 0.01 * rank for rank in range(WORKERS)]
     assistant = engine.assistants[0]
@@ -280,7 +280,7 @@ def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     assert [len(chunk) for chunk in problem.chunks] == [64, 64, 64, 64, 64, 40]
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     expected = problem.sums(params, buffers)
-    engine = Processes(problem, 3)
+    engine = Parallel(problem, 3)
     assert len(engine.assistants) == 2  # of a large model, from the start
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == expected
@@ -294,7 +294,7 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
     problem = PROBLEMS["resnet8"](torch.float32)
     assert [len(chunk) for chunk in problem.chunks] == [360]
     params, buffers = problem.start(), problem.flat.fresh_buffers()
-    engine = Processes(problem, 3)
+    engine = Parallel(problem, 3)
     assert engine.assistants == []
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == problem.sums(params, buffers)
@@ -303,7 +303,7 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
 
 
 def test_processes_end_with_the_engine_that_started_them() -> None:
-    engine = Processes(PROBLEMS["resnet8"](torch.float32), 2)
+    engine = Parallel(PROBLEMS["resnet8"](torch.float32), 2)
     engine.start_assistants()
     (process,) = [assistant.process for assistant in engine.assistants]
     assert process.is_alive()

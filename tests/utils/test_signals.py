@@ -12,7 +12,7 @@ import pytest
 from helpers.processes import ranks_of
 from helpers.shooting import run, shot
 
-from sgp_runner.utils.signals import PROMISE
+from sgp_runner.utils.signals import STOPPING
 
 SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 GLOO = (*SIM, "network=gloo")
@@ -24,7 +24,7 @@ TWICE = [
 ]
 SAVES = {
     "SIGTERM": "sgp-run: stopped by SIGTERM",
-    "SIGINT": f"\n{PROMISE}\nsgp-run: interrupted",
+    "SIGINT": f"\n{STOPPING}\nsgp-run: interrupted",
 }
 UNSAVED = "There is no checkpoint yet to resume from."
 INTERRUPTED = "interrupted before the end; what was recorded is in results/runs/run"
@@ -63,7 +63,7 @@ def test_the_second_ctrl_c_is_130_though_a_library_makes_another_error_of_it(
     tmp_path: Path,
 ) -> None:
     outcome = run(tmp_path, *SIM, shots=TWICE, wrapped="error")
-    assert outcome == (130, f"\n{PROMISE}\nsgp-run: interrupted\n")
+    assert outcome == (130, f"\n{STOPPING}\nsgp-run: interrupted\n")
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_the_second_ctrl_c_that_a_library_loses_ends_the_command_after_a_while(
     tmp_path: Path,
 ) -> None:
     outcome = run(tmp_path, *SIM, "epochs=100000", shots=TWICE, wrapped="swallowed")
-    assert outcome == (130, f"\n{PROMISE}\nsgp-run: interrupted\n")
+    assert outcome == (130, f"\n{STOPPING}\nsgp-run: interrupted\n")
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_pa
     last = shot("sgp_runner.recording.observer:Observer.conclude", name)
     code, error = run(tmp_path, *SIM, shots=[last])
     what = "interrupted" if name == "SIGINT" else "stopped by SIGTERM"
-    promise = f"\n{PROMISE}\n" if name == "SIGINT" else ""
+    promise = f"\n{STOPPING}\n" if name == "SIGINT" else ""
     ended = "but the run has ended; its results are in results/runs/run"
     assert (code, error) == (CODES[name], f"{promise}sgp-run: {what}, {ended}\n")
     assert (tmp_path / "results/runs/run/summary.json").exists()
@@ -117,10 +117,10 @@ def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_pa
     [
         ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
         ("sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2"),
-        ("sgp_runner.utils.signals:hear_as_rank", "1", "self", "SIGUSR2"),
-        ("sgp_runner.distributed.processes:DistributedWorld.connect", "1", "launcher", "SIGUSR2"),
-        ("sgp_runner.distributed.processes:DistributedWorld.make_groups", "1", "self", "SIGINT"),
-        ("sgp_runner.distributed.backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
+        ("sgp_runner.utils.signals:install_in_rank", "1", "self", "SIGUSR2"),
+        ("sgp_runner.distributed.torch_world:TorchWorld.connect", "1", "launcher", "SIGUSR2"),
+        ("sgp_runner.distributed.torch_world:TorchWorld.make_groups", "1", "self", "SIGINT"),
+        ("sgp_runner.distributed.rank_backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
     ],
 )
 def test_all_ranks_end_where_they_do_not_train(
@@ -129,7 +129,7 @@ def test_all_ranks_end_where_they_do_not_train(
     """Whether the launching process is signalled, as soon as it has started them, or one rank."""
     code, error = run(tmp_path, *GLOO, shots=[shot(where, name, rank, to)])
     said = f"sgp-run: {INTERRUPTED}\n" if name == "SIGINT" else f"sgp-run: {STOPPED}\n"
-    promise = f"\n{PROMISE}\n" if name == "SIGINT" and not rank else ""
+    promise = f"\n{STOPPING}\n" if name == "SIGINT" and not rank else ""
     assert (code, error) == (CODES[name], promise + said)
     assert not ranks_of(tmp_path)
     assert not (tmp_path / "results/runs/run/summary.json").exists()
@@ -153,7 +153,7 @@ def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
         shot(f"{where}save", "SIGINT", "1", "launcher"),
     ]
     outcome = run(tmp_path, *GLOO, "epochs=1000", shots=shots)
-    assert outcome == (130, f"\n{PROMISE}\nsgp-run: {INTERRUPTED}\n")
+    assert outcome == (130, f"\n{STOPPING}\nsgp-run: {INTERRUPTED}\n")
     assert not ranks_of(tmp_path)
 
 
@@ -198,5 +198,5 @@ def test_ctrl_c_ends_every_command_with_one_sentence(
     code, error = run(
         tmp_path, *words, shots=[shot(where, "SIGINT")], command=(sys.executable, "-c", start)
     )
-    promised = error.removeprefix(f"\n{PROMISE}\n")  # by a command that starts ranks
+    promised = error.removeprefix(f"\n{STOPPING}\n")  # by a command that starts ranks
     assert (code, promised) == (130, sentence("SIGINT", command.replace("_", "-")))

@@ -48,7 +48,7 @@ class Adam:
     def direction(
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
-        """The step to subtract [D]."""
+        """Return the step to subtract [D]."""
         if self.weight_decay:
             g.add_(params, alpha=self.weight_decay)
         return normalised(g, buffers, self.beta1, self.beta2, self.eps).mul_(lr)
@@ -93,7 +93,7 @@ class AdamW:
     def direction(
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
-        """The step to subtract [D]."""
+        """Return the step to subtract [D]."""
         clipped(g, self.clip)
         step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
         if self.weight_decay:

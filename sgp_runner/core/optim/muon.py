@@ -72,7 +72,7 @@ class Muon:
     def direction(
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
-        """The step to subtract [D], in the memory of ``g``."""
+        """Return the step to subtract [D], in the memory of ``g``."""
         clipped(g, self.clip)
         before, sizes = buffers["steps"].clone(), [prod(shape) for shape in shapes.values()]
         buffers["steps"] += 1

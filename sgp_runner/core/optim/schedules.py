@@ -76,7 +76,7 @@ class Steps:
         )
 
     def start(self, nodes: int, global_batch: int) -> float:
-        """The learning rate at which the warm-up begins, as a fraction of the peak."""
+        """Return the learning rate at which the warm-up begins, as a fraction of the peak."""
         return {
             "reference": min(1.0, self.reference_batch / global_batch),
             "one_over_n": 1 / nodes,
@@ -84,7 +84,7 @@ class Steps:
         }[self.warmup_from]
 
     def without_effect(self, nodes: int, global_batch: int) -> str | None:
-        """A sentence if the warm-up starts at the peak and so has no effect, else None."""
+        """Return a sentence if the warm-up starts at the peak and so has no effect, else None."""
         if not self.warmup_epochs or self.start(nodes, global_batch) < 1:
             return None
         reference = f"optim.schedule.reference_batch={self.reference_batch}"

@@ -46,7 +46,7 @@ class SGD:
     def direction(
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
-        """The step to subtract [D], in the memory of ``g``."""
+        """Return the step to subtract [D], in the memory of ``g``."""
         for d, x, v in in_pieces(g, params, buffers["momentum"] if self.momentum else g):
             if self.weight_decay:
                 d.add_(x, alpha=self.weight_decay)
@@ -78,7 +78,7 @@ def updates(
     lr: float,
     shapes: Shapes,
 ) -> Updates:
-    """The step to subtract, as `Optimizer.direction`, in pieces that are computed one by one.
+    """Yield the step to subtract, as `Optimizer.direction`, in pieces.
 
     Only SGD has more than one piece: its step at one parameter depends on no other one.
     """

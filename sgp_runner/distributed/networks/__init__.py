@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from sgp_runner.cluster.checks import check_positive
-from sgp_runner.config.run import Network
+from sgp_runner.config.run import Network, Run
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
+from sgp_runner.utils.launchers import Launched
 
 
 @runtime_checkable
 class RealNetwork(Network, Protocol):
     """A network between real processes."""
 
-    @property
-    def vote_seconds(self) -> float: ...  # longest wait for answers of other ranks
-    @property
-    def silence_seconds(self) -> float: ...  # longest time without a heartbeat
     @property
     def start_timeout_seconds(self) -> float: ...  # longest wait for a rank at the start
     def world(self, run: Run, process: Launched) -> World: ...
@@ -79,7 +72,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
         raise ConfigError(
             "batch_size", f"{parts}: use batch_size={nearby}, or another multiple of gpus_per_node."
         )
-    if gossip == "shards" and run.gpus_per_node > 1 and leads(run, "auto"):
+    if gossip == "shards" and run.gpus_per_node > 1 and leader_mode(run, "auto"):
         what = "has a server" if run.algo.servers else "is asynchronous"
         raise ConfigError(
             "network.gossip",
@@ -94,8 +87,8 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
         )
 
 
-def leads(run: Run, gossip: str) -> bool:
-    """Whether the first device of a node runs the algorithm alone.
+def leader_mode(run: Run, gossip: str) -> bool:
+    """Return whether the first device of a node runs the algorithm alone.
 
     Asynchronous algorithms and those with a server need that.
     """

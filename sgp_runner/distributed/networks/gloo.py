@@ -11,17 +11,16 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.cluster.checks import check_positive
-from sgp_runner.distributed.networks import check_devices, check_real, leads
-from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
+from sgp_runner.config.run import Run
+from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
+from sgp_runner.distributed.world import World
+from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS, LossDetection
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import rendezvous
+from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.units import BitsPerSecond, Seconds
 
 if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Compute
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,12 @@ class Gloo:
             )
 
     @property
+    def loss_detection(self) -> LossDetection:
+        return LossDetection(self.vote_seconds, self.silence_seconds)
+
+    @property
     def slowed(self) -> bool:
-        """Whether links are imitated."""
+        """Return whether links are imitated."""
         return self.bandwidth is not None or self.latency_seconds > 0
 
     def check_start(self, run: Run, process: Launched | None) -> None:
@@ -100,15 +103,15 @@ class Gloo:
 
     def world(self, run: Run, process: Launched) -> World:
         os.environ.update(rendezvous(process))
-        from sgp_runner.distributed.link import Link
-        from sgp_runner.distributed.processes import DistributedWorld
+        from sgp_runner.distributed.torch_world import TorchWorld
+        from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
-        link = Link(self.bandwidth or inf, self.latency_seconds) if self.slowed else None
-        return DistributedWorld(
+        shaper = TrafficShaper(self.bandwidth or inf, self.latency_seconds) if self.slowed else None
+        return TorchWorld(
             run.gpus_per_node,
-            leads(run, self.gossip),
+            leader_mode(run, self.gossip),
             self.compute,
-            link=link,
+            shaper=shaper,
             start_seconds=self.start_timeout_seconds,
             shares_memory=self.shared_memory,
         )

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import check_real
-from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import Launched
 from sgp_runner.utils.units import Seconds
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,6 @@ class Mpi:
 
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
-    vote_seconds: ClassVar[float] = VOTE_SECONDS
-    silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "mpi"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
@@ -51,7 +46,7 @@ class Mpi:
             import mpi4py
 
             mpi4py.rc(thread_level="funneled", finalize=False)
-            from sgp_runner.distributed.mpi import MpiWorld
+            from sgp_runner.distributed.mpi_world import MpiWorld
         except (ImportError, RuntimeError) as error:  # the package, or a library for it to load
             raise ConfigError(
                 "network",

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from sgp_runner.distributed.networks import check_devices, check_real, leads
-from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS
+from sgp_runner.config.run import Run
+from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
+from sgp_runner.distributed.world import World
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import rendezvous
+from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import Seconds
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,6 @@ class Nccl:
     compile: bool = False
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
-    vote_seconds: ClassVar[float] = VOTE_SECONDS
-    silence_seconds: ClassVar[float] = SILENCE_SECONDS
     name: ClassVar[str] = "nccl"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
@@ -61,7 +55,7 @@ class Nccl:
                 "use network=sim or gloo, or faults=none.",
             )
         check_devices(run, self.gossip, self.autocast)
-        for topology in topologies(run.algo) if not leads(run, "auto") else ():
+        for topology in topologies(run.algo) if not leader_mode(run, "auto") else ():
             verify(topology, run.nodes, "balanced", "network=nccl", weighted=True)
 
     def check_start(self, run: Run, process: Launched | None) -> None:
@@ -79,9 +73,9 @@ class Nccl:
     def world(self, run: Run, process: Launched) -> World:
         os.environ.update(rendezvous(process))
         from sgp_runner.core.problem import Compute
-        from sgp_runner.distributed.processes import DistributedWorld
+        from sgp_runner.distributed.torch_world import TorchWorld
 
-        paired = not leads(run, "auto")
+        paired = not leader_mode(run, "auto")
         if process.rank == 0 and not paired:
             logger.info(
                 f"{run.algo.title} sends its messages over gloo, through pinned memory: "
@@ -89,9 +83,9 @@ class Nccl:
             )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
         compute = Compute(device, self.autocast, self.channels_last, self.compile)
-        return DistributedWorld(
+        return TorchWorld(
             run.gpus_per_node,
-            leads(run, self.gossip),
+            leader_mode(run, self.gossip),
             compute,
             "nccl",
             paired,

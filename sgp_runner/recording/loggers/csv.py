@@ -1,4 +1,4 @@
-"""``logger=csv``: ``metrics.csv`` beside ``metrics.jsonl``, a row per record of any kind."""
+"""``logger=csv``: ``metrics.csv`` next to ``metrics.jsonl``, a row per record of any kind."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Csv:
         tags: Sequence[str],
         group: str | None,
     ) -> Listener:
-        return Table(run_dir)
+        return CsvTable(run_dir)
 
 
-class Table:
+class CsvTable:
     """A table whose columns are the fields seen so far.
 
     With a new field, and when a run resumes, it is made again from the records on disk.

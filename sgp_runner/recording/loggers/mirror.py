@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Protocol
 
+from sgp_runner.config.experiment import flat
 from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
@@ -24,7 +25,7 @@ from sgp_runner.utils.units import number
 
 FINISH_SECONDS = 60.0  # how long the last rows may delay the exit
 HEAD_START = 2.0  # seconds that training has, unless it records before, to start alone
-MOST_ROWS = 100_000  # waiting for the destination
+MAX_WAITING_ROWS = 100_000  # waiting for the destination
 
 abandoned = Event()  # set if a thread still waits for a destination, which would delay the exit
 
@@ -55,7 +56,7 @@ class Mirror:
     """Copies the numbers of rank 0 and of the averaged model, until the first failure.
 
     title: of the destination, in messages
-    start: opens the destination, on the mirror's thread; None: it could not and has said so
+    start: opens the destination, on the mirror's thread; None: it could not, and has warned
     first_step: lines of the metrics that were recorded before; those that the destination lacks
         are read from the file
     """
@@ -77,8 +78,8 @@ class Mirror:
         self._recorded.set()
         if self.failed or not (row := row_of(record)):
             return
-        if self._rows.qsize() >= MOST_ROWS:
-            self._fail(f"has accepted none of the last {MOST_ROWS} rows")
+        if self._rows.qsize() >= MAX_WAITING_ROWS:
+            self._fail(f"has accepted none of the last {MAX_WAITING_ROWS} rows")
         else:
             self._rows.put((step, row))
 
@@ -171,20 +172,29 @@ def final(summary: Mapping[str, object]) -> dict[str, float]:
 
 
 def training_step(row: Mapping[str, float], before: int) -> int:
-    """Return the step of training that a row is about; ``before`` if it does not say."""
+    """Return the step of training that a row is about; ``before`` if it has none."""
     return int(next((row[name] for name in STEPS if name in row), before))
 
 
 def described(config: Mapping[str, object]) -> dict[str, object]:
-    """Return what runs are grouped by under flat names, and all else below ``settings``.
+    """Return the choices that runs are grouped by under flat names, the rest below ``settings``.
 
     The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
     """
     parts = {key: value for key, value in config.items() if isinstance(value, Mapping)}
-    names = {
-        name: parts[part]["name"] for name, part in PARTS.items() if "name" in parts.get(part, {})
-    }
-    return {**names, **{k: v for k, v in config.items() if k not in parts}, "settings": parts}
+    rest = {key: value for key, value in config.items() if key not in parts}
+    return {**choices(config), **rest, "settings": parts}
+
+
+def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the choices that runs are grouped by, and every setting under its dotted key."""
+    return {**choices(config), **dict(flat(config))}
+
+
+def choices(config: Mapping[str, object]) -> dict[str, object]:
+    settings = dict(flat(config))
+    names = {name: settings.get(f"{part}.name") for name, part in PARTS.items()}
+    return {name: value for name, value in names.items() if value is not None}
 
 
 def check_installed(name: str, *modules: str) -> None:

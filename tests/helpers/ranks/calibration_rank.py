@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from sgp_runner.calibration.rank import main
+from sgp_runner.calibration.probe_process import main
 
 if __name__ == "__main__":
     code = main(sys.argv[1:], sizes=(1024, 65536, 1048576), seconds=0.05)

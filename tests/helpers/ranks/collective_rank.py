@@ -27,12 +27,12 @@ def world_of(network: str, devices: int) -> World:
         import mpi4py
 
         mpi4py.rc(thread_level="funneled", finalize=False)
-        from sgp_runner.distributed.mpi import MpiWorld
+        from sgp_runner.distributed.mpi_world import MpiWorld
 
         return MpiWorld(60.0)
-    from sgp_runner.distributed.processes import DistributedWorld
+    from sgp_runner.distributed.torch_world import TorchWorld
 
-    return DistributedWorld(devices, paired=network == "paired")
+    return TorchWorld(devices, paired=network == "paired")
 
 
 def late(chance: random.Random) -> None:
@@ -91,7 +91,7 @@ def main(network: str, devices: int) -> None:
     world.connect(size)
     clock, chance, trace = RealClock(), random.Random(world.process_rank), []
     scheduler = Scheduler(clock, world.in_order)
-    comm, rank = connect(world, scheduler, clock), world.place.node_rank
+    comm, rank = connect(world, scheduler, clock), world.layout.node_rank
 
     async def everything() -> None:
         activities = [

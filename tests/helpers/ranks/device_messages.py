@@ -9,18 +9,18 @@ import time
 import torch
 
 from sgp_runner.core.scheduler import RealClock, Scheduler
-from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.rank import connect
+from sgp_runner.distributed.torch_world import TorchWorld
 
 SIZES = (5, 4, 1, 0)
 
-world = DistributedWorld(devices=2)
+world = TorchWorld(devices=2)
 world.connect(2)
 clock = RealClock()
 comm = connect(world, Scheduler(clock, world.in_order), clock)
 polls, seen = 0, []
-if world.place.node_rank == 0:
-    time.sleep(world.place.device)  # the second parts come a second later
+if world.layout.node_rank == 0:
+    time.sleep(world.layout.device)  # the second parts come a second later
     for size in SIZES:
         comm.send(1, torch.arange(size).bfloat16())
 else:
@@ -28,7 +28,7 @@ else:
         while (message := comm.poll(0)) is None:
             polls += 1
         seen.append(message.tolist())
-assert comm.num_bytes_sent == (2 * sum(SIZES) if world.place.node_rank == 0 else 0)
+assert comm.num_bytes_sent == (2 * sum(SIZES) if world.layout.node_rank == 0 else 0)
 assert comm.close() == []
 assert comm.poll(0) is None
 (_, _, first, second) = world.gather((polls, seen))

@@ -14,8 +14,8 @@ import time
 import torch
 
 from sgp_runner.core.scheduler import RealClock, Scheduler
-from sgp_runner.distributed.processes import DistributedWorld
 from sgp_runner.distributed.rank import connect
+from sgp_runner.distributed.torch_world import TorchWorld
 
 others: list[int] = []
 for rank in range(1, int(os.environ["WORLD_SIZE"])):
@@ -25,7 +25,7 @@ for rank in range(1, int(os.environ["WORLD_SIZE"])):
     others.append(process)
 else:
     os.environ["RANK"] = "0"
-world = DistributedWorld()
+world = TorchWorld()
 world.connect(world.size)
 clock = RealClock()
 comm = connect(world, Scheduler(clock), clock)

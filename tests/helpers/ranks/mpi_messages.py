@@ -8,7 +8,7 @@ import torch
 
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.scheduler import RealClock, Scheduler
-from sgp_runner.distributed.mpi import MpiWorld
+from sgp_runner.distributed.mpi_world import MpiWorld
 from sgp_runner.distributed.rank import connect
 
 

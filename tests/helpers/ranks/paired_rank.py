@@ -12,15 +12,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # of tests/, for helpers
 from helpers.experiments import instrumented
 
 from sgp_runner.config.schema import load_experiment
-from sgp_runner.distributed.processes import DistributedWorld
+from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.rank import run_rank
+from sgp_runner.session.start import run_rank
 from sgp_runner.utils.messages import show_messages
 
 show_messages()
 for config_file in sys.argv[1:]:
     experiment = instrumented(load_experiment(Path(config_file), None))
-    summary = run_rank(experiment, DistributedWorld(experiment.run.gpus_per_node, paired=True))
+    summary = run_rank(experiment, TorchWorld(experiment.run.gpus_per_node, paired=True))
     if summary is not None:
         write_summary(experiment.directory, summary)
 os._exit(0)

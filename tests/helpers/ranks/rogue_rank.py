@@ -36,9 +36,9 @@ if sys.argv[1] == "mpi":
 else:
     import torch.distributed as dist
 
-    from sgp_runner.distributed.processes import DistributedWorld
+    from sgp_runner.distributed.torch_world import TorchWorld
 
-    world = DistributedWorld()
+    world = TorchWorld()
     world.connect(2)
     dist.all_gather_object([None, None], Malice(), group=world.all_ranks)
     time.sleep(10)

@@ -1,0 +1,20 @@
+"""The program of one measuring rank: ``python -m sgp_runner.calibration.probe_process FILE``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from sgp_runner.session import rank_process
+
+
+def main(words: Sequence[str], **sizes: Any) -> int:
+    """Measure with the experiment of a file, which options ``--plugin=...`` may follow."""
+    from sgp_runner.calibration.probe import measuring
+
+    return rank_process.main(words, partial(measuring, **sizes))
+
+
+if __name__ == "__main__":
+    rank_process.run(main)

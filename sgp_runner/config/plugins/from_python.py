@@ -1,0 +1,65 @@
+"""Choices that a Python program brings for its own runs: its classes, and objects in its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sgp_runner.config import choices
+from sgp_runner.config.plugins.interfaces import INTERFACES, check_class, place_of
+from sgp_runner.config.plugins.loading import PYTHON
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.fingerprint import code_hash
+
+IN_MEMORY = "in_memory"  # the choice of a model or of data whose class is of this package
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """A class as a choice, whose code no file has to have.
+
+    title: what it is called in errors
+    hash: of its code; None for a class of this package, whose settings identify the object
+    """
+
+    name: str
+    cls: type[Any]
+    title: str
+    hash: str | None
+
+    def class_of(self, group: str, choice: str) -> type[Any]:
+        return self.cls
+
+    @property
+    def where(self) -> str:
+        return f"{self.cls.__name__}{place_of(self.cls)}"
+
+    @property
+    def record(self) -> dict[str, object]:
+        """The entry in ``environment.json``."""
+        return {"source": self.where, "hash": self.hash}
+
+
+def bring(group: str, cls: type[Any]) -> str:
+    """Add the user's class ``cls`` to the choices of ``group`` and return its name there.
+
+    Raises ConfigError for a class that lacks something, or whose name is taken.
+    """
+    group, name = "algo" if group == "base" else group, cls.__name__
+    if group not in INTERFACES:
+        kinds = ", ".join(INTERFACES)
+        raise ConfigError(group, f"{name} cannot be a choice of {group}; a class can of {kinds}.")
+    check_class(cls, group)
+    known = choices.EXTENSIONS.get((group, name))
+    if isinstance(known, InMemory) and known.cls is cls:
+        return name
+    if name in choices.groups()[group]:
+        raise ConfigError(group, f"{group}={name} is there already: rename the class.")
+    add(InMemory(name, cls, name, PYTHON + code_hash(cls)), group)
+    return name
+
+
+def add(given: InMemory, group: str) -> None:
+    """Add a choice. An algorithm is also a base of SlowMo."""
+    names = [(group, given.name), *([("base", given.name)] if group == "algo" else [])]
+    choices.extend(given, names)

@@ -1,0 +1,374 @@
+"""Loading of plug-ins: from a name on a command line to choices."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sgp_runner.config import choices
+from sgp_runner.config.plugins.importer import FINDER, Code, code_of_file, code_of_package
+from sgp_runner.config.plugins.interfaces import check_class, classes_in, no_class
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.provenance import version_of_files
+from sgp_runner.utils.user_code import described, nearby, user_code_line
+
+CONTRACT = 1  # of `sgp_runner.plugin`
+GROUP = "sgp_runner.plugins"  # of entry points
+OPTION = "--plugin"
+KEY = "plugins"  # in a stored configuration; absent if there are none
+PYTHON = "python:"  # begins the hash of a class that was given in Python
+GONE = (
+    "which a Python program had in its memory, and nothing of it is stored: "
+    "call sgp_runner.run with it again."
+)
+NO_NAMES = ("null", "true", "false", "nan", "inf")  # words that Hydra reads as values
+VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
+
+
+@dataclass(frozen=True, eq=False)
+class Plugin:
+    """A plug-in, whose code is read and imported when it is first used.
+
+    source: what names it on a command line, from any folder
+    module_name: imported for ``find``, which returns the class of each group and choice, or
+        ``module:Class``
+    configs: folder of its YAML files, by group
+    """
+
+    name: str
+    source: str
+    read: Callable[[], Code]
+    module_name: str
+    find: Callable[[ModuleType], Mapping[tuple[str, str], type[Any] | str]]
+    configs: Path | None = None
+
+    @cached_property
+    def code(self) -> Code:
+        with explained(self.source):
+            code = self.read()
+            return code
+
+    @property
+    def where(self) -> str:
+        """The file or folder that it is in."""
+        return self.source if self.configs is None else str(self.configs.parent)
+
+    @property
+    def hash(self) -> str:
+        return self.code.hash
+
+    @cached_property
+    def module(self) -> ModuleType:
+        with explained(self.source):
+            FINDER.add(self.name, self.code)
+            module = importlib.import_module(self.module_name)
+        contract = getattr(module, "CONTRACT", CONTRACT)
+        if contract != CONTRACT:
+            raise ConfigError(
+                OPTION,
+                f"{self.source} is written for contract {contract} of plug-ins, but this version "
+                f"of sgp-run has contract {CONTRACT}.",
+            )
+        return module
+
+    @cached_property
+    def classes(self) -> Mapping[tuple[str, str], type[Any] | str]:
+        return self.find(self.module)
+
+    def class_of(self, group: str, choice: str) -> type[Any] | None:
+        found = self.classes.get((group, choice))
+        if isinstance(found, str):
+            if found.partition(":")[0] not in self.code.modules:
+                raise ConfigError(
+                    OPTION,
+                    f"{nearby(self.source)}: '{found}' of its CHOICES is not "
+                    f"'module:Class' with a module of {self.name}.",
+                )
+            with explained(self.source):
+                found = choices.imported(found)
+        if found is not None:
+            check_class(found, group)
+        return found
+
+    def unload(self) -> None:
+        """Make its modules unimportable again."""
+        FINDER.remove(self.name)
+
+    @property
+    def record(self) -> dict[str, object]:
+        """The entry in ``environment.json``."""
+        return {
+            "source": self.source,
+            "hash": self.hash,
+            "contract": CONTRACT,
+            "files": dict(self.code.files),
+            **version_of_files(self.code.folder, self.code.files),
+        }
+
+
+@dataclass(frozen=True)
+class Values:
+    """A YAML file as a choice, ``cluster=./mine.yaml``. It has no code."""
+
+    name: str
+    source: str
+    hash: None = None
+
+    def class_of(self, group: str, choice: str) -> None:
+        return None
+
+
+LOADED: dict[str, Plugin] = {}
+
+
+@contextmanager
+def explained(source: str) -> Iterator[None]:
+    """Turn an error of a plug-in's import into a ConfigError with the line and the cause."""
+    try:
+        yield
+    except (ConfigError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        reason = described(error)
+        if isinstance(error, SyntaxError):
+            reason = f"SyntaxError: {error.msg}{user_code_line(error)}"
+        raise ConfigError(OPTION, f"{nearby(source)} cannot be imported: {reason}.") from error
+
+
+def named(words: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
+    """``words`` with choices by name, after loading ``sources`` and the files that they name.
+
+    Only for words of a command line: whatever they name is imported. Raises ConfigError for a
+    plug-in that does not work.
+    """
+    discover()
+    for source in sources:
+        load(source)
+    return [named_in(word) for word in words]
+
+
+def without_options(words: Sequence[str]) -> list[str]:
+    """``words`` without options ``--plugin=...``, after loading what they name."""
+    named([], [word.partition("=")[2] for word in words if word.startswith(f"{OPTION}=")])
+    return [word for word in words if not word.startswith(f"{OPTION}=")]
+
+
+def named_in(word: str) -> str:
+    """A word with the files that it chooses, as in ``algo=sgp,./mine.py``, by name."""
+    key, equals, value = word.partition("=")
+    group = choices.group_of(re.sub(r"^[+~]*(\w+@)?", "", key))
+    if group is None:
+        return word
+    of_file = re.compile(r"[^,()\[\]'\"]*\.(?:py|ya?ml)(?=$|[,)\]'\"])")
+    return f"{key}{equals}{of_file.sub(lambda match: choice_in(match[0], group, key), value)}"
+
+
+def choice_in(source: str, group: str, key: str) -> str:
+    """The name of the choice of ``group`` that the file ``source`` brings."""
+    group, source = "algo" if group == "base" else group, os.path.expanduser(source)
+    if source.endswith(".py"):
+        try:
+            plugin = load(source)
+        except ConfigError as error:
+            if error.key == OPTION:
+                raise ConfigError(key, error.sentence) from error
+            raise
+        if (group, plugin.name) not in choices.EXTENSIONS:
+            raise no_class(plugin.module, nearby(plugin.source), group, key)
+        return plugin.name
+    if group not in VALUES:
+        raise ConfigError(
+            key, f"'{source}' has only values: write {key}=CHOICE, and its values after it."
+        )
+    check_file(source, key)
+    values = Values(Path(source).stem, os.path.abspath(source))
+    if choices.EXTENSIONS.get((group, values.name)) != values:
+        check_free(group, values.name, source, key)
+        choices.extend(values, [(group, values.name)])
+    return values.name
+
+
+def load(source: str) -> Plugin:
+    """Load the plug-in that a file, a folder or an installed package is. Loads it once."""
+    source = os.path.expanduser(source)
+    plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
+    known = LOADED.get(plugin.name)
+    if known is not None and known.where == plugin.where:
+        return known
+    try:
+        classes = plugin.classes
+        register(plugin, classes if plugin.configs is None else yaml_choices(plugin), OPTION)
+    except ConfigError:
+        plugin.unload()
+        raise
+    return plugin
+
+
+def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
+    """Add the choices that ``plugin`` brings. An algorithm is also a base of SlowMo."""
+    if plugin.name in LOADED:
+        there = LOADED[plugin.name].source
+        raise ConfigError(
+            key, f"{plugin.source} and {there} have the same name: rename one of them."
+        )
+    found = list(found)
+    for group, name in found:
+        check_free(group, name, plugin.source, key)
+    LOADED[plugin.name] = plugin
+    bases = [("base", name) for group, name in found if group == "algo"]
+    choices.extend(plugin, [*found, *bases])
+
+
+def check_name(name: str, key: str) -> None:
+    """Raise ConfigError for a name that the command line reads as a value."""
+    if name.lower() in NO_NAMES:
+        raise ConfigError(
+            key, f"'{name}' is a value and cannot name a choice: rename it, for example my_{name}."
+        )
+
+
+def check_free(group: str, name: str, source: str, key: str) -> None:
+    check_name(name, key)
+    if name in choices.groups()[group]:
+        raise ConfigError(
+            key,
+            f"{group}={name} is there already: rename the '{name}' of {nearby(source)}, "
+            f"for example my_{name}.",
+        )
+
+
+def forget() -> None:
+    """Forget all plug-ins, as a new process would."""
+    for plugin in LOADED.values():
+        plugin.unload()
+    LOADED.clear()
+    choices.retract()
+
+
+def check_file(source: str, key: str) -> None:
+    if not Path(source).is_file():
+        raise ConfigError(key, f"there is no file '{source}'.")
+    if not re.fullmatch(r"[A-Za-z]\w*", Path(source).stem):
+        raise ConfigError(
+            key,
+            f"'{Path(source).stem}' cannot name a choice: rename the file, with a letter, then "
+            "letters, digits and _.",
+        )
+
+
+def file_plugin(source: str) -> Plugin:
+    check_file(source, OPTION)
+    path = Path(os.path.abspath(source))
+    return Plugin(path.stem, str(path), lambda: code_of_file(path), path.stem, classes_in)
+
+
+def package_plugin(source: str) -> Plugin:
+    """The plug-in in a folder or an installed package, whose code is not imported yet."""
+    folder = installed(source)
+    if folder is None:
+        folder = Path(os.path.abspath(source))
+        source = str(folder)
+    name = folder.name
+    if not (folder / "__init__.py").is_file():
+        raise ConfigError(
+            OPTION,
+            f"'{name}' is no package: neither installed nor a folder with an __init__.py.",
+        )
+    return Plugin(
+        name,
+        source,
+        lambda: code_of_package(name, folder),
+        name,
+        choices_of_package,
+        folder / "configs",
+    )
+
+
+def installed(name: str) -> Path | None:
+    """The folder of an importable package, without importing it; None if there is none."""
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:
+        return None
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        return None
+    return Path(os.path.abspath(spec.origin)).parent
+
+
+def discover() -> None:
+    """Add the choices of installed plug-ins; their code is imported only for a run that uses it."""
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.module not in LOADED:
+            plugin = package_plugin(point.module)
+            register(plugin, yaml_choices(plugin), GROUP)
+
+
+def yaml_choices(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    """The group and name of each YAML file of a package."""
+    assert plugin.configs is not None
+    for path in sorted(plugin.configs.glob("*/*.yaml")):
+        group = path.parent.name
+        if group not in choices.own_groups():
+            raise ConfigError(
+                OPTION,
+                f"{path}: there is no group '{group}'; there are "
+                f"{', '.join(choices.own_groups())}.",
+            )
+        yield group, path.stem
+
+
+def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
+    """The ``CHOICES`` of a package."""
+    given = getattr(module, "CHOICES", {})
+    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+        raise ConfigError(
+            OPTION,
+            f"CHOICES of {module.__name__} is not "
+            '{"algo": {"mine": "mypkg.mine:Mine"}} or the like.',
+        )
+    return {
+        (group, choice): str(name)
+        for group, names in given.items()
+        for choice, name in names.items()
+    }
+
+
+def hashes(used: Iterable[choices.Extension]) -> dict[str, str]:
+    """The hash of each plug-in, as it is stored in a configuration."""
+    found = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda each: each.name)}
+    return {name: digest for name, digest in found.items() if digest is not None}
+
+
+def check_stored(stored: object) -> None:
+    """Raise ConfigError unless the plug-ins of a stored run are loaded and have not changed."""
+    if not isinstance(stored, Mapping):
+        raise ConfigError(KEY, "it is not a mapping of names and hashes.")
+    if stored:
+        discover()
+    for name, hash_there in stored.items():
+        plugin = LOADED.get(str(name))
+        if str(hash_there).startswith(PYTHON):
+            raise ConfigError(KEY, f"this run used {name}, {GONE}")
+        if plugin is None:
+            raise ConfigError(
+                KEY,
+                f"this run needs the plug-in '{name}', and nothing that is stored is imported: "
+                f"name it again, for example {OPTION} ./{name}.py.",
+            )
+        if plugin.hash != hash_there:
+            raise ConfigError(
+                f"{KEY}.{name}",
+                f"{nearby(plugin.source)} has changed since this run: its hash was "
+                f"{str(hash_there)[:12]} and is {plugin.hash[:12]}; "
+                "restore it, or start another run.",
+            )

@@ -1,0 +1,43 @@
+"""The steps that workers have left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Budget(Protocol):
+    """The steps that are left.
+
+    Synchronous workers have one each; asynchronous workers share one.
+    """
+
+    taken: int
+
+    def next_step(self) -> int | None:
+        """Take a step and return its number, or None when all are spent."""
+
+    @property
+    def spent(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class OwnBudget:
+    """``total`` steps of one worker, or of one parameter server."""
+
+    total: int
+    taken: int = 0
+
+    def next_step(self) -> int | None:
+        if self.taken == self.total:
+            return None
+        self.taken += 1
+        return self.taken - 1
+
+    @property
+    def left(self) -> int:
+        return self.total - self.taken
+
+    @property
+    def spent(self) -> bool:
+        return self.left == 0

@@ -1,0 +1,399 @@
+"""Backend of a real rank: this process among others, which may be lost."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import StepListener
+from sgp_runner.distributed.gloo_transport import GlooTransport
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
+from sgp_runner.distributed.saving import RankSaver, check_fits, passed_on
+from sgp_runner.distributed.torch_collectives import named
+from sgp_runner.distributed.torch_world import TorchWorld
+from sgp_runner.distributed.trace_recorder import TraceRecorder
+from sgp_runner.distributed.watchdog import BUILT, Watchdog
+from sgp_runner.distributed.world import World, check_agreement, check_alike, checksum
+from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
+from sgp_runner.elastic.membership import (
+    Membership,
+    common_epoch,
+    kept,
+    membership_of,
+    step_snapshot,
+    take_over,
+)
+from sgp_runner.recording.checkpoint import (
+    Candidates,
+    Found,
+    Trigger,
+    UnusableCheckpoint,
+    read,
+    using,
+)
+from sgp_runner.recording.estimate import Work
+from sgp_runner.recording.observer import (
+    Observer,
+    cost_of,
+    position_in,
+    results,
+    spread,
+    total_cost,
+)
+from sgp_runner.recording.recorder import START, Position, num_whole_lines
+from sgp_runner.utils import waits
+from sgp_runner.utils.errors import (
+    ConfigError,
+    Evicted,
+    LostConnection,
+    MembershipChanged,
+    RankFailed,
+)
+from sgp_runner.utils.provenance import code_version
+from sgp_runner.utils.shard import Shard
+
+MAX_IDLE_VOTES = 3
+
+
+class RankBackend:
+    """One process rank of ``watch.world``."""
+
+    def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
+        self.experiment, self.watch = experiment, watch
+        # State of the worker at the start of its last step without a loss.
+        self.snapshot: State | None = None
+        self.steps_at_vote = -1  # steps of the worker at the latest vote
+        self.idle_votes = 0  # latest votes that missed no rank, without a step between them
+        self.abandoned: list[GlooTransport] = []  # that survivors may still wait for
+        self.record: TraceRecorder | None = None
+        self.candidates = Candidates(experiment)  # that process rank 0 proposes
+        self.built = False
+
+    @property
+    def world(self) -> World:
+        return self.watch.world
+
+    @property
+    def original_rank(self) -> int | None:
+        """Return the original rank on the first device of a node, which records; None elsewhere."""
+        layout = self.world.layout
+        return None if layout.device else self.membership.original_ranks[layout.node_rank]
+
+    def open(self) -> Found | None:
+        world = self.world
+        check_agreement(world, "configuration", self.experiment.digest[:16])
+        check_agreement(world, "code version", code_version())
+        candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
+        own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
+        name, names = world.gather(own)[0] or ("", [])
+        if name and self.experiment.run.record:
+            raise ConfigError(
+                "record",
+                f"this run was interrupted and would resume from {Path(name).name}, but its "
+                "beginning was not recorded: use record=false, or resume=never to start over.",
+            )
+        if not name:
+            return None
+        back = [rank for rank in range(self.experiment.run.ranks) if rank not in names]
+        return Found(Path(name), names, back)
+
+    def refuse(self, error: UnusableCheckpoint) -> None:
+        if self.world.process_rank == 0:
+            self.candidates.refuse(error)
+
+    def build(
+        self, membership: Membership, found: Found | None, listener: StepListener
+    ) -> Position | None:
+        self.membership, self.found, self.listener = membership, found, listener
+        world, run, layout = self.world, membership.run, self.world.layout
+        if not self.built:
+            self.make_problem()
+        self.built = True
+        self.saved = None if found is None else self.load(found)
+        if world.leader_mode and layout.device:
+            gradients = Gradients(self.problem, world)
+            if self.saved is not None:
+                gradients.load_state_dict(self.saved["devices"])
+            with closing(self.problem):
+                serve(self.experiment, gradients, self.watch)
+            world.gather(None)
+            return None
+        if run.record:
+            self.record = TraceRecorder(self.experiment, self.problem, world)
+        self.make_worker()
+        if world.process_rank == 0:
+            world.alarm.set(BUILT, "")
+        if found is None or self.saved is None or layout.device:
+            return START
+        if world.process_rank in found.back:
+            return Position(num_whole_lines(self.experiment.directory, world.process_rank))
+        return position_in(self.saved["observer"])
+
+    def make_problem(self) -> None:
+        world, layout = self.world, self.world.layout
+        problem = build_problem(self.membership.run, world.compute)
+        self.problem: Problem = replace(problem, part=Shard(layout.device, layout.devices))
+        if not layout.is_server:
+            self.problem.warm_up(layout.node_rank)
+        check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
+
+    def load(self, found: Found) -> State:
+        """Return this process's part of a checkpoint, or that of the device that leads it.
+
+        A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
+        processes if the part of any does not fit.
+        """
+        world, layout = self.world, self.world.layout
+        own = world.process_rank - (layout.device if world.leader_mode else 0)
+        number = 0 if own in found.back else found.original_ranks.index(own)
+        saved: State = {}
+        reason = None
+        try:
+            with using(found.path):
+                saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
+                check_fits(saved, self.problem, self.membership.run.optim)
+                if not layout.device:
+                    position_in(saved["observer"])
+        except UnusableCheckpoint as error:
+            reason = error.reason
+        for misfit in filter(None, world.gather(reason)):
+            raise UnusableCheckpoint(found.path, misfit)
+        return saved
+
+    def make_worker(self) -> None:
+        """Make the runtime and worker of this rank in the present membership."""
+        run, world, problem = self.membership.run, self.world, self.problem
+        survives = self.experiment.run.on_failure == "continue"
+        own = OwnBudget(run.total_steps(problem))
+        self.total = own.total
+        shared = run.algo.asynchronous and world.layout.node_rank < run.nodes
+        budget: Budget = own
+        if shared and self.record is not None:
+            budget = SharedBudget(world.store, own.total, self.record.step)
+        elif shared:
+            budget = SharedBudget(world.store, own.total)
+        elif run.algo.asynchronous:
+            budget = ServerBudget(own.total, store=world.store)
+        self.runtime = Rank(
+            problem,
+            world,
+            run.faults,
+            None if self.record is None else self.record.clock,
+            survives=survives,
+            listener=self.listener,
+        )
+        runtime = self.runtime
+        self.worker = build_worker(
+            run,
+            problem,
+            world.layout.node_rank,
+            runtime.comm,
+            budget,
+            runtime,
+            runtime.gradients.buffers,
+        )
+        self.watch.follow(runtime.clock)
+        self.watch.begun = lambda: runtime.paused > 0
+
+    def restore(self, observer: Observer | None) -> None:
+        assert self.found is not None and self.saved is not None
+        if not self.found.back:
+            self.worker.load_state_dict(self.saved["worker"])
+            self.runtime.gradients.load_state_dict(self.saved["devices"])
+        self.runtime.clock.start = time.monotonic() - self.saved["now"]
+        if observer is not None:
+            observer.load_state_dict(self.saved["observer"])
+        if observer is not None and self.found.back:
+            epoch = self.rejoin(self.found, kept(self.saved["worker"]))
+            records = self.original_rank == 0
+            observer.follow(self.membership, self.problem, self.now(), epoch, records)
+
+    def rejoin(self, found: Found, snapshot: State) -> float:
+        """Continue with all ranks from a checkpoint of fewer; return the epoch."""
+        before = membership_of(self.experiment.run, found.original_ranks).run
+        per_epoch = divide_problem(self.problem, before).sampler.steps_per_epoch
+        if before.algo.asynchronous:
+            per_epoch *= before.nodes
+        taken = snapshot["taken"] / per_epoch
+        epoch = self.common_epoch((taken, taken, 0.0))
+        is_back = self.world.process_rank in found.back
+        self.take_over(snapshot, 0 if is_back else snapshot["num_bytes_sent"], epoch)
+        return epoch
+
+    def make_saver(self, observer: Observer | None) -> RankSaver | None:
+        if self.record is not None:  # a replay needs the whole run, so nothing is saved
+            return None
+        saver = RankSaver(self.experiment, self.world, self.runtime, self.worker, observer)
+        self.watch.follow(self.runtime.clock, saver.on_tick)
+        return saver
+
+    def run(self) -> None:
+        while self.abandoned:  # by all survivors, since all have connected again
+            self.abandoned.pop().release()
+        algorithm = self.membership.run.algo.run(self.worker)
+        with self.record.recording(self.worker) if self.record is not None else nullcontext():
+            self.runtime.run(self.worker, algorithm)
+
+    def shrink(self, loss: Exception) -> tuple[Membership, float]:
+        self.leave_behind()
+        before = self.membership
+        self.membership = self.agree(loss)
+        return self.membership, self.start_over(before)
+
+    def leave_behind(self) -> None:
+        """Stop computing and sending for the old membership; pending waits keep their threads."""
+        transport = self.runtime.comm.transport
+        assert isinstance(transport, GlooTransport)
+        waits.left_behind.append("waits for lost ranks")
+        self.runtime.thread.shutdown()
+        transport.abandon()
+        self.abandoned.append(transport)
+        self.snapshot = self.runtime.step_snapshot or self.snapshot or step_snapshot(self.worker)
+
+    def agree(self, loss: Exception) -> Membership:
+        """Return the remaining membership, the same on all its ranks."""
+        vote = self.watch.vote
+        if isinstance(loss, LostConnection):
+            vote.start(str(loss))
+        gone, why = vote.decide()
+        own = vote.original_rank
+        if own in gone:
+            raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
+        idle = self.worker.steps_taken == self.steps_at_vote
+        self.idle_votes = self.idle_votes + 1 if idle and not gone else 0
+        self.steps_at_vote = self.worker.steps_taken
+        if self.idle_votes == MAX_IDLE_VOTES:
+            raise RankFailed(why)  # all ranks live, but their connections do not hold
+        before = self.membership.original_ranks
+        return self.membership.without([before.index(rank) for rank in gone if rank in before])
+
+    def start_over(self, before: Membership) -> float:
+        """Bring this rank to the start of the smaller membership; return its epoch."""
+        assert isinstance(self.world, TorchWorld) and self.snapshot is not None
+        run, snapshot = self.membership.run, self.snapshot
+        old, old_runtime = self.worker, self.runtime
+        dropped = old.steps_taken - snapshot["steps_taken"]
+        world = self.watch.world = self.world.subset(
+            [before.original_ranks.index(name) for name in self.membership.original_ranks]
+        )
+        with named("lost a connection while the remaining ranks connected"):
+            world.connect(run.nodes)
+        own = (
+            snapshot["taken"] / old.steps_per_epoch,
+            old.budget.taken / old.steps_per_epoch,
+            dropped / old.steps_per_epoch,
+        )
+        epoch = self.common_epoch(own)
+        self.problem = divide_problem(self.problem, run)
+        self.make_worker()
+        self.runtime.clock.start = old_runtime.clock.start
+        self.take_over(snapshot, old.comm.num_bytes_sent, epoch)
+        return epoch
+
+    def common_epoch(self, own: tuple[float, float, float]) -> float:
+        """Return the epoch from which all ranks continue.
+
+        own: epochs that this rank has taken between steps, that its budget has given out, and that
+            its dropped steps were
+        """
+        epochs = self.world.gather(own)
+        shared = max(taken for _, taken, _ in epochs) - sum(dropped for *_, dropped in epochs)
+        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in epochs], shared)
+
+    def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
+        """Bring the new worker to ``epoch``, with the model of the server if there is one."""
+        take_over(self.worker, snapshot, num_bytes_sent, epoch)
+        self.snapshot = step_snapshot(self.worker)  # before another rank can be lost
+        if self.membership.run.algo.servers:
+            assert isinstance(self.world, TorchWorld)
+            self.world.broadcast(self.worker.params, self.world.size - 1)
+            self.snapshot = step_snapshot(self.worker)
+
+    def work(self) -> Work:
+        """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
+        begun, asynchronous = self.worker.step + 1, self.experiment.run.algo.asynchronous
+        return Work(begun, self.total, "gradient" if asynchronous else "step")
+
+    def now(self) -> float:
+        return self.runtime.now()
+
+    def settle(self) -> None:
+        self.runtime.settle()
+
+    @property
+    def concluded(self) -> bool:
+        return self.watch.vote.concluded
+
+    def conclude(self, observer: Observer | None) -> dict[str, object] | None:
+        results = self.evaluate(observer)
+        if self.experiment.run.on_failure == "continue":
+            if self.original_rank == 0:
+                self.watch.vote.conclude()
+            try:
+                self.world.gather(None)  # the others stay until rank 0 has the results
+            except (LostConnection, MembershipChanged):
+                if not self.concluded:
+                    raise
+        return results
+
+    def evaluate(self, observer: Observer | None) -> dict[str, object] | None:
+        """Evaluate every rank's model and their average (or the server's)."""
+        worker, world = self.worker, self.world
+        if observer is None:
+            world.mean(worker.model.clone())
+            check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
+            return None
+        observer.recorder.check()  # while the other ranks can still learn of an error
+        run = self.membership.run
+        own: dict[str, Any] = {
+            "cost": cost_of(worker),
+            "weight": float(worker.push_sum[-1]),
+            "checksum": checksum(worker.params),
+        }
+        observer.record_training(worker)
+        own["metrics"] = observer.evaluate(worker, run.epochs)
+        mean = worker.model.clone()
+        if not worker.is_server:
+            world.mean(mean)
+            own["square"] = float((worker.model - mean).norm()) ** 2
+        processes = world.gather(own)
+        check_alike(processes, world.layout)
+        if self.original_rank != 0:
+            return None
+        ranks = [end for end in processes if end is not None and "cost" in end]
+        nodes = ranks[: run.nodes]
+        metrics = [node["metrics"] for node in nodes]
+        if run.algo.servers:
+            average = ranks[-1]["metrics"]
+        else:
+            squares = sum(node["square"] for node in nodes)
+            observer.record_average(
+                worker,
+                run.epochs,
+                mean,
+                spread(squares, metrics, [node["weight"] for node in nodes]),
+            )
+            average = observer.average
+        costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
+        return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+
+
+def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:
+    """Serve the first device of this node until its algorithm has ended."""
+    trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
+
+    def pass_signal_on() -> None:
+        if trigger.signal is not None:
+            world.alarm.set(passed_on(world.layout), str(trigger.signal))
+
+    watch.follow(None, pass_signal_on)
+    with trigger.listening():
+        gradients.serve()

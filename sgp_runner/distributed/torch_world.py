@@ -1,0 +1,235 @@
+"""`World` over torch.distributed: gloo connects the hosts, NCCL moves the tensors of GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.problem import ON_CPU, Compute
+from sgp_runner.core.scheduler import RealClock, Scheduler
+from sgp_runner.distributed.gloo_transport import GlooTransport
+from sgp_runner.distributed.json_collectives import all_gather
+from sgp_runner.distributed.nccl_transport import NcclTransport
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.rendezvous import meet
+from sgp_runner.distributed.sharded import ShardedTransport
+from sgp_runner.distributed.shared_memory import SharedMemory
+from sgp_runner.distributed.torch_collectives import TorchCollectives, named
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
+from sgp_runner.distributed.world import World
+from sgp_runner.utils.shard import WHOLE, Shard
+from sgp_runner.utils.waits import run_abandonable, waiting_for
+
+FOREVER = timedelta(days=365)
+START_SECONDS = 300.0
+GROUPS = (
+    "algorithm_group",
+    "all_ranks",
+    "p2p_groups",
+    "workers",
+    "averaging",
+    "node",
+    "node_cpu_group",
+    "memory",
+)
+RUNS = count()  # numbers this process's runs, which may share a launcher's store
+
+
+class TorchWorld(World):
+    """The processes that a launcher has described in the environment as ``torchrun`` does.
+
+    devices: number per node
+    leader_mode: whether the first device runs the algorithm and the others only compute gradients
+    backend: of the groups that move tensors between devices
+    paired: whether messages move in `NcclTransport`'s exchanges instead of over gloo
+    shaper: the imitated link of this node, which then has one device
+    start_seconds: how long the ranks may take to find each other
+    shares_memory: whether messages between processes of one machine may go through its memory
+    """
+
+    memory: SharedMemory | None = None
+
+    def __init__(
+        self,
+        devices: int = 1,
+        leader_mode: bool = False,
+        compute: Compute = ON_CPU,
+        backend: str = "gloo",
+        paired: bool = False,
+        shaper: TrafficShaper | None = None,
+        start_seconds: float = START_SECONDS,
+        shares_memory: bool = False,
+    ) -> None:
+        store, self.process_rank, self.size = meet(start_seconds)
+        self.stores = store, store.clone()  # keeps stores that are Python objects alive
+        # torchrun may restart its ranks and keep the store.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.alarm = PrefixStore(f"alarm {attempt}", self.stores[1])
+        self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
+        self.devices, self.compute, self.backend = devices, compute, backend
+        self.paired, self.shaper, self.shares_memory = paired, shaper, shares_memory
+        self.leader_mode = leader_mode and devices > 1
+        self.device = torch.device(compute.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def connect(self, nodes: int) -> None:
+        def start() -> None:
+            dist.init_process_group(
+                "gloo",
+                store=self.store,
+                rank=self.process_rank,
+                world_size=self.size,
+                timeout=FOREVER,
+            )
+
+        run_abandonable(start, "waits for all ranks to start")
+        with waiting_for("waits for all ranks to make their groups"):
+            self.make_groups(nodes)
+        self.memory = self.shared_memory()
+
+    def shared_memory(self) -> SharedMemory | None:
+        """Return memory shared with the processes that turn out to be on this machine."""
+        own = None
+        if self.shares_memory and hasattr(os, "memfd_create"):
+            with suppress(OSError):
+                own = SharedMemory(self.process_rank, self.size)
+        addresses = self.gather(own and own.address)
+        opened = self.gather(own and own.open(addresses))
+        if own is not None:
+            own.readers = {
+                process
+                for process, others in enumerate(opened)
+                if isinstance(others, list) and self.process_rank in others
+            }
+        return own
+
+    def make_groups(self, nodes: int) -> None:
+        self.layout = layout = RankLayout(self.process_rank, nodes, self.devices)
+        workers = range(nodes * self.devices)
+        self.running = [
+            *workers[:: self.devices if self.leader_mode else 1],
+            *range(len(workers), self.size),
+        ]
+        self.algorithm_group = dist.new_group(list(self.running), timeout=FOREVER)
+        self.all_ranks, *self.p2p_groups = (
+            dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3)
+        )
+        self.workers = self.averaging = self.group(workers)
+        if self.leader_mode:
+            self.averaging = self.group(workers[:: self.devices])
+        for rank in range(nodes if self.devices > 1 else 0):  # all processes make every group
+            node = self.group(layout.node(rank))
+            node_cpu_group = dist.new_group(layout.node(rank), timeout=FOREVER)
+            if rank == layout.node_rank:
+                self.node, self.node_cpu_group = node, node_cpu_group
+        self.in_order = self.paired or self.sharded
+
+    def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.new_group(
+            list(processes), backend=self.backend, timeout=FOREVER
+        )
+        if self.backend == "nccl" and self.process_rank in processes:
+            # NCCL requires all members to take part in the first call of a group.
+            dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+        return group
+
+    @property
+    def sharded(self) -> bool:
+        """Return whether each device of a node moves its part of every message."""
+        return self.node is not None and not self.leader_mode
+
+    def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
+        part = Shard(self.layout.device, self.devices) if self.sharded else WHOLE
+        collectives = TorchCollectives(
+            scheduler, clock, self.averaging, self.layout.nodes, self.shaper
+        )
+
+        def gloo(
+            deliver: Callable[[int, int, torch.Tensor], None], part: Shard, device: torch.device
+        ) -> GlooTransport:
+            return GlooTransport(
+                clock,
+                deliver,
+                self.layout,
+                part,
+                collectives,
+                device,
+                self.p2p_groups[0],
+                self.p2p_groups[1],
+                self.shaper,
+                self.memory if part is WHOLE and self.shaper is None else None,
+            )
+
+        base: Transport
+        if self.paired:
+            base = NcclTransport(
+                lambda deliver: gloo(deliver, WHOLE, torch.device("cpu")),
+                mailbox,
+                collectives,
+                part,
+                self.device,
+            )
+        else:
+            base = gloo(mailbox.deliver, part, self.device)
+        if not self.sharded:
+            return base
+        assert self.node is not None and self.node_cpu_group is not None
+        return ShardedTransport(base, part, self.node, self.node_cpu_group)
+
+    def gather(self, value: object) -> list[Any]:
+        with named("lost a connection while all ranks met"):
+            return run_abandonable(
+                lambda: all_gather(value, self.all_ranks), "waits for all ranks to come together"
+            )
+
+    def all_gather_workers(self, value: object) -> list[Any]:
+        with named("lost a connection while all nodes met"):
+            return run_abandonable(
+                lambda: all_gather(value, self.algorithm_group),
+                "waits for all nodes to come together",
+            )
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        with named("lost a connection while all models were averaged"):
+            run_abandonable(
+                lambda: dist.all_reduce(tensor, group=self.averaging),
+                "waits for the average of all models",
+            )
+        tensor /= self.averaging.size()
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Send the tensor of process ``source`` to all processes, in place."""
+        with named("lost a connection while all took one model"):
+            run_abandonable(
+                lambda: dist.broadcast(tensor, source, group=self.all_ranks), "waits for a model"
+            )
+
+    def subset(self, present: Sequence[int]) -> TorchWorld:
+        """Return a world of the processes ``present``, including this one; pending waits remain."""
+        smaller = copy(self)
+        smaller.process_rank, smaller.size = list(present).index(self.process_rank), len(present)
+        smaller.store, smaller.alarm = (
+            PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm)
+        )
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for name in GROUPS:  # or this world would keep their connections open
+            vars(self).pop(name, None)
+        return smaller
+
+    def close(self) -> None:
+        with named("lost a connection while all ranks ended"):
+            run_abandonable(lambda: dist.barrier(self.all_ranks), "waits for all ranks to end")
+        dist.destroy_process_group()

@@ -1,0 +1,113 @@
+"""Open the recorder of a run, and report before training on its limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
+from sgp_runner.utils.launchers import launched, local_ranks
+from sgp_runner.utils.messages import logger
+from sgp_runner.utils.units import counted, number
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sgp_runner.config.experiment import Experiment
+    from sgp_runner.config.run import Run
+    from sgp_runner.core.problem import Problem
+    from sgp_runner.recording.estimate import Work
+
+
+@contextmanager
+def open_recorder(
+    experiment: Experiment,
+    rank: int,
+    problem: Problem,
+    work: Callable[[], Work],
+    start: Position = START,
+) -> Iterator[Recorder]:
+    """Open the recorder of one process rank, which continues its file at ``start``.
+
+    On process rank 0 the console, which shows how much ``work`` is done, and the logger listen to
+    training.
+    """
+    from sgp_runner.recording.estimate import estimate
+    from sgp_runner.recording.progress import ConsoleListener
+
+    run, facts = experiment.run, experiment.facts
+    if rank != 0 or run.algo.is_probe:
+        with Recorder(experiment.directory, rank, (), start) as recorder:
+            yield recorder
+        return
+    names = (facts["algorithm"], facts["model"], facts["data"])
+    title = " · ".join([*map(str, names), counted(run.nodes, "node"), run.network.name, run.label])
+    notes = run.notes(run.total_steps(problem))
+    for note in [
+        *notes,
+        *oversubscribed(run),
+        *outside_validation(run, problem),
+        *killed_unsaved(run),
+    ]:
+        logger.info(note)
+    path = metrics_path(experiment.directory, 0)
+    if start == START and (sentence := replaced_records(path, run.resume)):
+        logger.info(sentence)
+    trim(path, start)  # before the mirror counts the lines
+    mirror = run.logger.open(
+        experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
+    )
+    console = ConsoleListener(
+        title, run.network.clock, run.epochs, work, partial(estimate, run, problem)
+    )
+    with Recorder(experiment.directory, rank, (console, mirror), start) as recorder:
+        console.start()
+        yield recorder
+
+
+def oversubscribed(run: Run) -> list[str]:
+    """Return a warning if ranks share the cores of this machine, so that times are not typical."""
+    ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
+    on_cpus = run.network.clock == "wall" and run.network.name != "nccl"
+    if not on_cpus or ranks <= cores:
+        return []
+    share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"
+    return [f"{share}: measured times say little about machines of their own."]
+
+
+def outside_validation(run: Run, problem: Problem) -> list[str]:
+    """Return a warning if the run is outside the validated range of its cluster's times."""
+    if run.network.clock == "wall" or not run.cluster.validated:
+        return []
+    params = problem.start()
+    sentence = run.cluster.beyond(run.nodes, run.timed_as.wire(params).num_bytes(params))
+    return [] if sentence is None else [sentence]
+
+
+def killed_unsaved(run: Run) -> list[str]:
+    """Return which signal saves the run if its launcher kills the ranks soon after the others.
+
+    Open MPI 5 sends SIGTERM a quarter of a second after Ctrl-C or SIGTERM, and SIGKILL another
+    quarter later; no option changes that.
+    """
+    process = launched()
+    if run.record or process is None or process.launcher != "mpirun":
+        return []
+    return [
+        "SIGUSR1 to mpirun saves this run and stops it. Ctrl-C and SIGTERM do not save it: "
+        "mpirun kills its ranks half a second later."
+    ]
+
+
+def replaced_records(path: Path, resume: str) -> str | None:
+    """Describe the records in the file ``path`` that a run from the beginning replaces."""
+    if not path.exists() or not path.stat().st_size:
+        return None
+    if resume == "never":
+        return "The records of an earlier run are replaced (resume=never)."
+    epoch = number((last_record(path) or {}).get("epoch"))
+    amount = "" if epoch is None else f" ({counted(round(epoch, 1), 'epoch')})"
+    return f"The records of an interrupted run{amount} are replaced: it has no checkpoint."

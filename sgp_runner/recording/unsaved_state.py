@@ -1,0 +1,201 @@
+"""A warning about state of an algorithm that checkpoints do not have.
+
+A resumed run calls `Algorithm.run` again at the start of a step, with the saved contents of
+`Worker.state`. A variable of its coroutines loses its value if two conditions hold. The bytecode
+may read it before it assigns it again, and it holds a tensor or a pending collective that belongs
+neither to the worker nor to its saved state. A tensor that has not changed since the first step,
+such as a table of weights, is made again by `run`, unless it was a copy of the parameters.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from types import CellType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from sgp_runner.core.scheduler import Future, Scheduler
+from sgp_runner.core.worker import Worker
+from sgp_runner.utils.messages import logger
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+DEPTH = 4  # of containers and objects in each other, as in an optimizer of PyTorch
+ALIKE = ("shape", "dtype", "device", "layout")  # of tensors that can be compared
+ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
+RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
+
+
+class UnsavedState:
+    """Warns once in a run, at a checkpoint.
+
+    title: of the algorithm
+    first: whether no other rank has warned
+    """
+
+    def __init__(
+        self, title: str, scheduler: Scheduler, first: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.title, self.scheduler, self.first = title, scheduler, first
+        self.warned = False
+        # Tensors that were there before the first step, by rank and identity, and their versions.
+        self.before: dict[int, dict[int, tuple[ref[Tensor], int]]] = {}
+
+    def begin(self, worker: Worker) -> None:
+        """Note the tensors that are there before the first step of a worker."""
+        if worker.rank in self.before or not worker.has_gradients:
+            return
+        self.before[worker.rank] = {
+            id(each): (ref(each), each._version)
+            for _, each in self.lost(worker)
+            if isinstance(each, Tensor) and not is_copy(each, worker)
+        }
+
+    def check(self, worker: Worker) -> None:
+        """Warn if a checkpoint of ``worker``, at the start of a step, loses state."""
+        if self.warned or not worker.has_gradients:
+            return
+        names = [name for name, each in self.lost(worker) if not self.is_old(each, worker.rank)]
+        if not names:
+            return
+        self.warned = True
+        if self.first():
+            listed = ", ".join(f"'{name}'" for name in dict.fromkeys(names))
+            logger.warning(
+                f"{self.title}: a resumed run does not have the tensors in {listed}: keep "
+                "them with worker.state, or make them in the step that uses them."
+            )
+
+    def is_old(self, each: Any, rank: int) -> bool:
+        """Return whether nothing has changed a tensor since the first step."""
+        noted, version = self.before.get(rank, {}).get(id(each), (lambda: None, 0))
+        tensor = noted()
+        return tensor is not None and tensor is each and tensor._version == version
+
+    def lost(self, worker: Worker) -> Iterator[tuple[str, Any]]:
+        """Yield the tensors and collectives that a checkpoint would lose, with their variables."""
+        own = [worker.push_sum, worker.buffers, worker.model_buffers, worker.state]
+        kept = {identity(each) for each in held(own, depth=sys.maxsize)}
+        for frame in self.frames(worker):
+            live = read_after(frame.f_code, frame.f_lasti)
+            for name, value in variables(frame).items():
+                if name in live:
+                    yield from ((name, each) for each in held(value) if identity(each) not in kept)
+
+    def frames(self, worker: Worker) -> Iterator[FrameType]:
+        """Yield the frames that wait for the next step, and those of the worker's activities."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not Worker.steps.__code__:
+            frame = frame.f_back
+        while frame is not None and frame.f_code.co_flags & RESUMABLE:
+            if frame.f_code is not Worker.steps.__code__:
+                yield frame
+            frame = frame.f_back
+        for task in self.scheduler.tasks:
+            inner: Any = task.coroutine
+            while task.name.startswith(f"rank {worker.rank} (") and inspect.iscoroutine(inner):
+                if inner.cr_frame is not None:
+                    yield inner.cr_frame
+                inner = inner.cr_await
+
+
+def is_copy(tensor: Tensor, worker: Worker) -> bool:
+    """Return whether ``tensor`` equals the worker's parameters, with or without the weight."""
+    return any(
+        all(getattr(own, each) == getattr(tensor, each) for each in ALIKE)
+        and torch.equal(own, tensor)
+        for own in (worker.params, worker.push_sum)
+    )
+
+
+def identity(each: Tensor | Future[Any]) -> int:
+    """Return the same number for all views of a tensor."""
+    if isinstance(each, Tensor) and each.layout is torch.strided:
+        storage: int = each.untyped_storage()._cdata
+        return storage
+    return id(each)
+
+
+def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
+    """Yield the tensors and collectives in a value, its containers, attributes and closure."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Future):  # an activity starts again with its worker
+        yield from [value] if value.what[:1] != ("finish",) else []
+    elif depth:
+        for each in inside(value):
+            yield from held(each, depth - 1)
+
+
+def inside(value: Any) -> Iterable[object]:
+    """Return the contents of a container, a function or an object of the user."""
+    match value:
+        case Mapping():
+            return value.values()
+        case list() | tuple() | set() | frozenset() | deque():
+            return value
+        case type() | str():
+            return ()
+    if inspect.isfunction(value):
+        return [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+    if inspect.ismodule(value) or type(value).__module__.startswith("sgp_runner."):
+        return ()
+    if is_dataclass(value):
+        return [getattr(value, field.name, None) for field in fields(value)]
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def variables(frame: FrameType) -> dict[str, object]:
+    """Return the variables of a frame, of which Python 3.12 and before would keep a copy."""
+    present = frame.f_locals
+    copied = dict(present)
+    if isinstance(present, dict):
+        present.clear()
+    return copied
+
+
+@lru_cache
+def read_after(code: CodeType, offset: int) -> frozenset[str]:
+    """Return the variables that may be read, before they are assigned, after an instruction."""
+    steps = list(dis.get_instructions(code))
+    number = {step.offset: index for index, step in enumerate(steps)}
+    live: list[frozenset[str]] = [frozenset()] * (len(steps) + 1)
+
+    def after(index: int) -> frozenset[str]:
+        step = steps[index]
+        found = frozenset[str]()
+        if step.opname not in ENDS and not re.match("JUMP_(?!IF)", step.opname):
+            found |= live[index + 1]
+        if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+            found |= live[number[step.argval]]
+        return found
+
+    def before(index: int) -> frozenset[str]:
+        step, found = steps[index], after(index)
+        if re.search("FAST(?!_AND_CLEAR)|DEREF|CLOSURE", step.opname):
+            names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+            words = re.findall("LOAD|STORE|DELETE", step.opname)
+            for word, name in reversed(list(zip(words, names, strict=True))):
+                found = found | {name} if word == "LOAD" else found - {name}
+        return found
+
+    changed = True
+    while changed:
+        changed = False
+        for index in reversed(range(len(steps))):
+            found = before(index)
+            changed |= found != live[index]
+            live[index] = found
+    # The offset may point into the instruction's cache.
+    return after(max((i for i, step in enumerate(steps) if step.offset <= offset), default=0))

@@ -1,0 +1,299 @@
+"""Settings: groups of runs that differ only in their seed, named by method, nodes and kind."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
+from sgp_runner.report.read.runs import FINISHED, RETIMED, Runs
+from sgp_runner.utils.errors import printable
+from sgp_runner.utils.units import bit_rate, counted, number
+
+MEASURED = ("epoch", "time_s", "bytes", "quality")
+HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
+CLUSTER = "cluster."
+CLUSTER_NAME = f"{CLUSTER}name"
+# Say nothing about the machines.
+ABOUT_THE_PROFILE = (f"{CLUSTER}fitted_on", f"{CLUSTER}validated")
+INSTANT_RATE = 1e15  # bit/s; profiles that neglect the network have such rates
+MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
+
+
+@dataclass(frozen=True, eq=False)
+class RunGroup:
+    """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
+
+    overrides: the settings that distinguish it from the algorithm's other runs in this report
+    cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
+    runs: lines of ``Runs.table``, one per seed
+    curves: their lines of ``Runs.curves``
+    curve: for each epoch that every seed has, the mean over the seeds of ``MEASURED`` and the range
+        ``low`` to ``high`` of the quality
+    """
+
+    overrides: Sequence[str]
+    cluster: str
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    curve: pd.DataFrame
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the value of a column of ``runs`` that all runs have in common."""
+        if name.startswith("_") or name not in self.runs:
+            raise AttributeError(name)
+        return self.runs[name].iloc[0]
+
+    @property
+    def method(self) -> str:
+        """The algorithm with its overrides."""
+        return " ".join([self.algorithm, *self.overrides])
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(seed) for seed in self.runs["seed"]]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.state in (FINISHED, RETIMED))
+
+    def mean(self, column: str) -> float:
+        """Return the mean over the seeds; NaN where a value is unknown."""
+        return float(self.runs[column].astype(float).mean())
+
+    def range(self, column: str) -> tuple[float, float]:
+        values = self.runs[column].astype(float)
+        return float(values.min()), float(values.max())
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the time of an iteration that its gradient computes, on average.
+
+        NaN unless the setting is timed as a language model in simulated time.
+        """
+        model = str(self.settings.get("timed_as.model"))
+        if self.clock != "simulated" or model not in LANGUAGE_MODELS:
+            return math.nan
+        own = LANGUAGE_MODELS[model].step_seconds
+        seconds = number(self.settings.get(f"{CLUSTER}step_seconds.{model}", own))
+        return 1000 * (seconds or math.nan) / self.mean("ms_per_iteration")
+
+    @property
+    def better(self) -> float:
+        """1 if a higher quality is better, -1 if a lower one is."""
+        return 1.0 if HIGHER_IS_BETTER[self.metric] else -1.0
+
+    @property
+    def best(self) -> float:
+        """The best quality that every seed reached; NaN if the setting was never evaluated."""
+        if self.curves.empty or self.metric is None:
+            return math.nan
+        return float(
+            self.better
+            * (self.better * self.curves["quality"]).groupby(self.curves["folder"]).max().min()
+        )
+
+    def times_to(self, target: float) -> list[float]:
+        """Return the seconds until the target, for each seed that reaches it."""
+        times = (self.time_to(target, curve) for _, curve in self.curves.groupby("folder"))
+        return [time for time in times if time is not None]
+
+    def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
+        """Return the seconds until a curve reaches the target, linearly between evaluations.
+
+        A target that the first evaluation reaches counts from there, as nothing is known before it.
+        """
+        ahead = list(self.better * (curve["quality"] - target))
+        times = list(curve["time_s"])
+        there = next((index for index, by in enumerate(ahead) if by >= 0), None)
+        if there is None:
+            return None
+        if there == 0:
+            return float(times[0])
+        behind = -ahead[there - 1]
+        share = behind / (behind + ahead[there])
+        return float(times[there - 1] + share * (times[there] - times[there - 1]))
+
+
+def settings_in(runs: Runs) -> list[RunGroup]:
+    """Return the settings by method, model, data and nodes; methods in the order of the runs."""
+    table = runs.table
+    keys = [
+        json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str)
+        for _, line in table.iterrows()
+    ]
+    lines_in_order = list(table.to_dict("records"))
+    clusters = cluster_names(lines_in_order)
+    overrides = overrides_of(lines_in_order, clusters)
+    out = []
+    for _, lines in table.groupby(keys, sort=False):
+        curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
+        by_epoch = curves.groupby("epoch", as_index=False)
+        curve = by_epoch[list(MEASURED[1:])].mean()
+        quality = curves.groupby("epoch")["quality"]
+        curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
+        curve = curve[(quality.count() == len(lines)).to_numpy()]
+        line = lines.index[0]
+        out.append(RunGroup(overrides[line], clusters[line], lines, curves, curve))
+    first = {setting.method: int(setting.runs.index[0]) for setting in reversed(out)}
+    return sorted(
+        out,
+        key=lambda setting: (
+            first[setting.method],
+            str(setting.model),
+            str(setting.data),
+            int(setting.nodes),
+            not setting.finished,
+        ),
+    )
+
+
+def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the modelled machines of each run by profile and bandwidth; real runs have none.
+
+    Different machines of one profile and bandwidth are distinguished by their other settings.
+    """
+    machines = [
+        {
+            key: value
+            for key, value in line["settings"].items()
+            if key.startswith(CLUSTER)
+            and not key.startswith(ABOUT_THE_PROFILE)
+            and line["clock"] == "simulated"
+        }
+        for line in lines
+    ]
+    names = [cluster_name(machine) for machine in machines]
+    alike: dict[str, list[Mapping[str, object]]] = {}
+    for name, machine in zip(names, machines, strict=True):
+        alike.setdefault(name, []).append(machine)
+    keys = {name: distinguishing(members, ()) for name, members in alike.items()}
+    return [
+        " ".join([name, *as_overrides(machine, keys[name])])
+        for name, machine in zip(names, machines, strict=True)
+    ]
+
+
+def cluster_name(machines: Mapping[str, object]) -> str:
+    """Name a profile with the rate of its links, above all of the slowest ones."""
+    name = machines.get(CLUSTER_NAME)
+    if name is None:
+        return ""
+    both, up, down = (
+        number(machines.get(f"{CLUSTER}{key}"))
+        for key in ("bandwidth", "bandwidth_up", "bandwidth_down")
+    )
+    up, down = up or both, down or both
+    rates, rate = [], math.inf
+    if up and down:
+        rate = min(up, down)
+        text = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
+        rates.append(text if rate < INSTANT_RATE else "instant messages")
+    single = [
+        number(value)
+        for key, value in machines.items()
+        if key.startswith((f"{CLUSTER}node_bandwidth_up.", f"{CLUSTER}node_bandwidth_down."))
+    ]
+    if (slowest := min((each for each in single if each), default=rate)) < rate:
+        rates.append(f"slowest node {bit_rate(slowest)}")
+    sizes, least = regions_in(machines.get(f"{CLUSTER}regions"))
+    if len(sizes) > 1:
+        rates = rates if min(rate, slowest) <= least else []
+        alike = sizes[:1] if len({*sizes}) == 1 else sizes
+        of_sizes = " + ".join(f"{size:g}" for size in alike)
+        rates.append(f"{len(sizes)} regions of {of_sizes}, {bit_rate(least)} between")
+    return printable(f"{name}"[:MAX_OVERRIDE_LENGTH]) + (f" ({', '.join(rates)})" if rates else "")
+
+
+def regions_in(value: object) -> tuple[list[float], float]:
+    """Return the nodes of each inhabited region, and the bits per second of their slowest link."""
+    known = (
+        [region for region in value if isinstance(region, dict)] if isinstance(value, list) else []
+    )
+    found = [
+        [number(region.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
+        for region in known
+    ]
+    inhabited = [region for region in found if min(region) > 0]
+    return [nodes for nodes, *_ in inhabited], min(
+        (rate for _, *rates in inhabited for rate in rates), default=math.inf
+    )
+
+
+def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
+    """Return a few settings of each run.
+
+    They distinguish it from the other runs of the same algorithm, task, cluster and nodes.
+    """
+    keys: dict[tuple[str, ...], list[str]] = {}
+    cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
+    for line, cluster in zip(lines, clusters, strict=True):
+        where = *task(line), cluster, str(line["nodes"])
+        cells.setdefault(where, []).append(line["settings"])
+    for cell, members in cells.items():
+        known = keys.setdefault(cell[:-2], [])
+        known += [key for key in distinguishing(members, known) if key not in known]
+    return [as_overrides(line["settings"], keys[task(line)]) for line in lines]
+
+
+def task(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the key of the runs that overrides distinguish."""
+    return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
+
+
+def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
+    """Choose keys, ``known`` ones first, whose values together distinguish all members.
+
+    A key is chosen only if it distinguishes more members.
+    """
+    chosen: list[str] = []
+    groups = 1
+    keys = dict.fromkeys([*known, *(key for member in members for key in member)])
+    # A cluster's name is clearer than its numbers, so it comes first.
+    for key in sorted(keys, key=lambda key: key != CLUSTER_NAME):
+        values = {repr([member.get(name) for name in (*chosen, key)]) for member in members}
+        if len(values) > groups:
+            chosen.append(key)
+            groups = len(values)
+    return chosen
+
+
+def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
+    """Write settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
+    out = []
+    for key in keys:
+        if key not in settings:
+            continue
+        value = settings[key]
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        out.append(printable(f"{key.removesuffix('.name')}={text}"[:MAX_OVERRIDE_LENGTH]))
+    return out
+
+
+def labels(settings: Sequence[RunGroup]) -> list[str]:
+    """Name each setting by its method and its other differences among these settings."""
+    texts: dict[str, Callable[[RunGroup], str]] = {
+        "model": lambda setting: setting.model,
+        "data": lambda setting: f"on {setting.data}",
+        "nodes": lambda setting: counted(setting.nodes, "node"),
+        "kind": lambda setting: setting.kind,
+        "network": lambda setting: setting.network,
+        "cluster": lambda setting: setting.cluster,
+    }
+    differing = [key for key in texts if len({getattr(setting, key) for setting in settings}) > 1]
+    if len({(setting.kind, setting.network) for setting in settings}) == len(
+        {setting.kind for setting in settings}
+    ):
+        differing = [key for key in differing if key != "network"]  # the kind says as much
+    states = [[] if setting.state == FINISHED else [setting.state] for setting in settings]
+    return [
+        " · ".join(
+            [setting.method, *filter(None, (texts[key](setting) for key in differing)), *state]
+        )
+        for setting, state in zip(settings, states, strict=True)
+    ]

@@ -1,0 +1,363 @@
+"""Gradients and evaluations on several cores, by processes.
+
+A process is a fork of this one, so it has the model and the data; what a gradient reads and writes
+is in memory that both share, and a message names only its slot, its rank and its step. An
+evaluation is divided into passes that do not depend on the number of processes. Each process
+computes with one thread, so results have the same bytes wherever they are computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from sgp_runner.simulator.engine import Gradient, Loop
+from sgp_runner.utils.signals import ENDING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+
+    from torch import Tensor
+
+    from sgp_runner.core.problem import Problem
+
+WORTH_SECONDS = 1e-3  # a shorter gradient is computed sooner than it is handed over
+QUEUED = 2  # gradients of a process: while one is copied, it computes another
+AHEAD = 2  # values that wait here to be used
+ALIGNMENT = 64  # bytes
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+
+
+@dataclass(frozen=True)
+class GradientMemory:
+    """Shared memory of one gradient: ``params`` [D], ``buffers`` and, computed, ``value`` [D]."""
+
+    params: Tensor
+    value: Tensor
+    buffers: Sequence[Tensor]
+
+
+def make_slot(problem: Problem) -> GradientMemory:
+    start = problem.start()
+    params, value, *buffers = shared([start, start, *problem.flat.initial])
+    return GradientMemory(params, value, buffers)
+
+
+def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return new tensors of these shapes and types, in memory shared with forked processes."""
+    import torch
+
+    begins, size = [], 0
+    for tensor in tensors:
+        begins.append(size)
+        size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    memory = mmap.mmap(-1, size)
+    return [
+        torch.frombuffer(memory, dtype=each.dtype, count=each.numel(), offset=begin).view(
+            each.shape
+        )
+        for each, begin in zip(tensors, begins, strict=True)
+    ]
+
+
+def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connection) -> None:
+    """Compute gradients in a forked process, until the other end of ``connection`` is closed."""
+    import torch
+
+    try:
+        torch.set_num_threads(1)  # others of its threads were not forked
+        for number in ENDING:  # the process that has forked this one ends it
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        library = ctypes.CDLL(None)
+        if hasattr(library, "prctl"):
+            library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        while True:
+            number, *what = connection.recv()
+            received = None
+            with suppress(Exception):  # the other process meets the same error, and reports it
+                received = perform(problem, slots[number], *what)
+            connection.send((number, received))
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)  # without leaving a trace on stdout, which another thread may have locked
+
+
+def perform(
+    problem: Problem, slot: GradientMemory, rank: int | None, step: int, processes: int
+) -> float | list[Sequence[float]]:
+    """Compute the gradient of a rank's step and return its loss.
+
+    Without a rank, return the sums of every ``processes``-th pass of an evaluation from the
+    ``step``-th on.
+    """
+    if rank is None:
+        return problem.sums(slot.params, [*slot.buffers], slice(step, None, processes))
+    value, loss = problem.gradient(slot.params, [*slot.buffers], rank, step)
+    slot.value.copy_(value)
+    return float(loss)
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A gradient ``value`` [D] with its loss, and the buffers that its forward pass has updated."""
+
+    value: Tensor
+    loss: float
+    buffers: list[Tensor]
+
+
+class Assistant:
+    """A process that computes gradients, at most ``QUEUED`` at a time, and parts of evaluations."""
+
+    def __init__(self, problem: Problem, others: Sequence[Connection]) -> None:
+        self.slots = [make_slot(problem) for _ in range(QUEUED + 1)]  # the last to evaluate
+        self.free = list(range(QUEUED))
+        self.sums: list[Sequence[float]] | None = None
+        self.evaluates = False
+        self.asked: dict[int, Gradient] = {}  # by slot
+        context = get_context("fork")
+        self.connection, theirs = context.Pipe()
+
+        def work() -> None:
+            for each in (*others, self.connection):
+                each.close()
+            serve(problem, self.slots, theirs)
+
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        try:
+            self.process = context.Process(target=work, daemon=True)
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        # Also called when nothing refers to this object any more, and before Python ends.
+        self.close = Finalize(self, end, (self.connection, self.process), exitpriority=0)
+
+    def ask(self, gradient: Gradient) -> None:
+        """Let the process compute ``gradient``."""
+        gradient.check()
+        number = self.free.pop()
+        self.asked[number] = gradient
+        self.request(number, gradient.params, gradient.buffers, gradient.rank, gradient.step, 1)
+
+    def evaluate(
+        self, params: Tensor, buffers: Sequence[Tensor], number: int, processes: int
+    ) -> None:
+        """Let the process compute every ``processes``-th pass of an evaluation."""
+        self.sums, self.evaluates = None, True
+        self.request(QUEUED, params, buffers, None, number, processes)
+
+    def request(
+        self, number: int, params: Tensor, buffers: Sequence[Tensor], *what: int | None
+    ) -> None:
+        slot = self.slots[number]
+        slot.params.copy_(params)
+        for there, buffer in zip(slot.buffers, buffers, strict=True):
+            there.copy_(buffer)
+        self.connection.send((number, *what))
+
+    def receive(self) -> tuple[Gradient, Computed | None] | None:
+        """Wait for the next message.
+
+        Returns a gradient with its result, or without one if it has failed there; None for `sums`.
+        """
+        number, received = self.connection.recv()
+        if number == QUEUED:
+            self.sums, self.evaluates = received, False
+            return None
+        slot = self.slots[number]
+        result = None
+        if received is not None:
+            buffers = [buffer.clone() for buffer in slot.buffers]
+            result = Computed(slot.value.clone(), received, buffers)
+        self.free.append(number)
+        return self.asked.pop(number), result
+
+
+def end(connection: Connection, process: ForkProcess) -> None:
+    """End a forked process, which ignores signals that end a program."""
+    connection.close()
+    process.kill()
+    process.join()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch use one thread, as in the other processes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Parallel:
+    """Computes gradients in flight, and evaluates, on ``cores`` cores; this process uses one.
+
+    The others start when gradients turn out to take long enough; those of a large model at once,
+    before there are workers, whose vectors a fork would keep as they were. One that ends early, for
+    want of memory, is done without.
+    """
+
+    def __init__(self, problem: Problem, cores: int) -> None:
+        self.problem, self.cores = problem, cores
+        self.loop = Loop(problem)
+        self.ranks: set[int] = set()  # with a gradient that may be computed early
+        self.pending: dict[Gradient, None] = {}
+        self.running: dict[Gradient, Assistant] = {}
+        self.done: dict[Gradient, Computed] = {}
+        self.assistants: list[Assistant] = []
+        self.timed = 0
+        if problem.is_large:
+            self.start_assistants()
+
+    def start_assistants(self) -> None:
+        for _ in range(self.cores - 1):
+            others = [each.connection for each in self.assistants]
+            self.assistants.append(Assistant(self.problem, others))
+
+    def start(self, gradient: Gradient) -> None:
+        if gradient.rank not in self.ranks:  # a second one needs the buffers after the first one
+            self.ranks.add(gradient.rank)
+            self.pending[gradient] = None
+            self.hand_out()
+
+    def finish(self, gradient: Gradient) -> Tensor:
+        self.collect(timeout=0)
+        while gradient in self.running:
+            if not self.work_ahead():
+                self.collect(timeout=None)
+        result = self.done.pop(gradient, None)
+        if result is None:
+            self.pending.pop(gradient, None)
+            self.hand_out()
+            result = self.timed_here(gradient)
+        else:
+            self.hand_out()
+        gradient.check()  # again: catches a write after an early computation
+        self.ranks.discard(gradient.rank)
+        gradient.loss = result.loss
+        for buffer, computed in zip(gradient.buffers, result.buffers, strict=True):
+            buffer.copy_(computed)
+        return result.value
+
+    def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
+        """Return the sums of each pass of an evaluation, as `Problem.sums`."""
+        passes = len(self.problem.chunks)
+        helping = self.assistants[: passes - 1]  # the others compute gradients meanwhile
+        every = len(helping) + 1
+        for number, assistant in enumerate(helping, start=1):
+            with suppress(OSError):  # found out below
+                assistant.evaluate(params, buffers, number, every)
+        found: list[Sequence[float]] = [()] * passes
+        with one_thread():
+            found[::every] = self.problem.sums(params, buffers, slice(0, None, every))
+        for number, assistant in enumerate(helping, start=1):
+            while assistant.evaluates and assistant in self.assistants:
+                self.collect(timeout=None)
+            part = slice(number, None, every)
+            with one_thread():
+                found[part] = assistant.sums or self.problem.sums(params, buffers, part)
+        return found
+
+    def timed_here(self, gradient: Gradient) -> Computed:
+        """Compute a gradient; the second one decides whether other processes are worth it."""
+        began = time.perf_counter()
+        result = self.here(gradient)
+        self.timed += 1
+        worth = self.timed == 2 and time.perf_counter() - began >= WORTH_SECONDS
+        if worth and not self.problem.is_large:
+            self.start_assistants()
+        return result
+
+    def here(self, gradient: Gradient) -> Computed:
+        """Compute a gradient in this process."""
+        early = Gradient(
+            gradient.rank,
+            gradient.step,
+            gradient.params,
+            [each.clone() for each in gradient.buffers],
+        )
+        with one_thread():
+            value = self.loop.finish(early)
+        return Computed(value, early.loss, early.buffers)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another value may be computed early; each takes memory until it is used."""
+        return len(self.running) + len(self.done) < QUEUED * len(self.assistants) + AHEAD
+
+    def work_ahead(self) -> bool:
+        """Compute a gradient that is not due yet, if there is one."""
+        if not self.pending or not self.has_room:
+            return False
+        gradient = self.pop_pending()
+        self.done[gradient] = self.here(gradient)
+        self.collect(timeout=0)
+        return True
+
+    def pop_pending(self) -> Gradient:
+        """Return the pending gradient that is due first."""
+        gradient = min(self.pending, key=attrgetter("due"))
+        del self.pending[gradient]
+        return gradient
+
+    def hand_out(self) -> None:
+        """Give pending gradients to the other processes.
+
+        The last one does not wait for one of them to end, as this process can compute it meanwhile.
+        """
+        for assistant in [*self.assistants]:
+            while len(self.pending) > bool(assistant.asked) and assistant.free and self.has_room:
+                gradient = self.pop_pending()
+                self.running[gradient] = assistant
+                try:
+                    assistant.ask(gradient)
+                except OSError:
+                    self.lose(assistant)
+                    break
+
+    def collect(self, timeout: float | None) -> None:
+        """Take what the other processes have computed; ``timeout``: seconds to wait for it."""
+        by_connection = {each.connection: each for each in self.assistants}
+        for connection in wait([*by_connection], timeout) if by_connection else ():
+            assert isinstance(connection, Connection)
+            assistant = by_connection[connection]
+            try:
+                received = assistant.receive()
+            except (EOFError, OSError):
+                self.lose(assistant)
+                continue
+            if received is not None:
+                gradient, result = received
+                del self.running[gradient]
+                if result is not None:
+                    self.done[gradient] = result
+        self.hand_out()
+
+    def lose(self, assistant: Assistant) -> None:
+        """Do without a process that has ended; its gradients are computed here, when due."""
+        self.assistants.remove(assistant)
+        self.running = {each: by for each, by in self.running.items() if by is not assistant}
+        assistant.close()
+
+    def close(self) -> None:
+        for assistant in self.assistants:
+            assistant.close()
+        self.assistants, self.running = [], {}

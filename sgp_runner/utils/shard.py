@@ -1,0 +1,25 @@
+"""Shards of a batch or a message, one for each device of a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of ``count`` consecutive shards of a whole, all of equal length but the last ones."""
+
+    index: int = 0
+    count: int = 1
+
+    def length(self, total: int) -> int:
+        """Return the length of the longest shard."""
+        return -(-total // self.count)
+
+    def of(self, total: int) -> slice:
+        """Return the positions of this shard among ``total``."""
+        length = self.length(total)
+        return slice(min(self.index * length, total), min((self.index + 1) * length, total))
+
+
+WHOLE = Shard()

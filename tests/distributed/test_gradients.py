@@ -1,0 +1,364 @@
+"""Nodes of several devices, and messages in pairs: real processes end as nodes of one device do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.experiments import final_parameters, make_experiment, steps_taken
+from helpers.paths import RANKS
+from helpers.processes import ranks_of
+from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.problem import Compute
+from sgp_runner.distributed.gradients import LossScale
+from sgp_runner.distributed.launch import launch
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.elastic.build import build_problem
+from sgp_runner.recording.recorder import read_metrics, read_summary
+from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.shard import Shard
+
+# Eight steps of a network without BatchNorm, whose statistics are each device's own.
+TINY = (
+    "dtype=float64",
+    "model=mlp",
+    "data=digits",
+    "nodes=2",
+    "batch_size=8",
+    "epochs=0.09",
+    "log_every=1",
+)
+TWO = ("nodes=2", "gpus_per_node=2")
+WITHOUT_SERVER = {name: options for name, options in SYNCHRONOUS.items() if name != "ps_sgd"}
+GOSSIP = {
+    "shards": WITHOUT_SERVER,
+    "leader": {name: options for name, options in SYNCHRONOUS.items() if " " not in name},
+}
+# Several peers in a step, in every order that the graphs have; and a node that sits out.
+PAIRED = {
+    **WITHOUT_SERVER,
+    # Steps of 50 ms: in the simulator too, every message comes after the second step and before the
+    # third.
+    "osgp two steps late": (
+        "algo.tau=2",
+        "compute_time@cluster.compute_time=constant",
+        "cluster.latency_seconds=0.075",
+    ),
+    **{
+        f"sgp over {graph}": (f"topology@algo.topology={graph}",)
+        for graph in ("ring", "static_exponential", "torus", "complete")
+    },
+    "sgp over pairs of three": ("topology@algo.topology=random_matching", "nodes=3"),
+    "sgp with devices": ("nodes=2", "gpus_per_node=2"),
+    "pipe_sgd with devices": ("algo.compression=truncate16", "nodes=2", "gpus_per_node=2"),
+}
+
+
+def start(experiments: list[Experiment], program: str) -> None:
+    """One launch for all of them, which have the same number of processes."""
+    *first, last = experiments
+    words = ["-1"] if program == "real_rank.py" else []
+    launch(
+        last,
+        program=(
+            str(RANKS / program),
+            *words,
+            *(str(each.directory / "config.yaml") for each in first),
+        ),
+    )
+
+
+Devices = tuple[dict[str, Results], dict[str, Experiment]]
+ASYNCHRONOUS = (
+    *("ad_psgd", "osgp", "gap_aware"),
+    "async_diloco algo.period=2 algo.momentum=0 algo.lr=1",
+)
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
+    """Synchronous runs by how they gossip, and asynchronous ones; two launches, of four and of five
+    processes, run them all.
+    """
+    folder = tmp_path_factory.mktemp("devices")
+    synchronous = {
+        gossip: simulate_all(
+            folder / gossip, "gloo", *TWO, f"network.gossip={gossip}", tiny=TINY, variants=variants
+        )
+        for gossip, variants in GOSSIP.items()
+    }
+    words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
+    asynchronous = {
+        algorithm: make_experiment(folder, *words, *f"algo={algorithm}".split())
+        for algorithm in ASYNCHRONOUS
+    }
+    every_real = [
+        *(real for some in synchronous.values() for _, real in some.values()),
+        *asynchronous.values(),
+    ]
+    for ranks in (4, 5):
+        start([each for each in every_real if each.run.ranks == ranks], "real_rank.py")
+    return synchronous, asynchronous
+
+
+@pytest.mark.parametrize(
+    ("gossip", "name"), [(gossip, name) for gossip, variants in GOSSIP.items() for name in variants]
+)
+def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: Devices) -> None:
+    synchronous, _ = devices
+    check_same_end(*synchronous[gossip][name])
+
+
+def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
+    synchronous, _ = devices
+    simulated, real = synchronous["shards"]["sgp"]
+    records = read_metrics(real.directory)
+    assert sorted(path.name for path in real.directory.glob("metrics*")) == [
+        "metrics.jsonl",
+        "metrics.rank1.jsonl",
+    ]
+    expected = [record for record in read_metrics(simulated.directory) if record["kind"] == "train"]
+    for rank in (0, 1):
+        ours, theirs = (
+            [each for each in some if each["kind"] == "train" and each["rank"] == rank]
+            for some in (records, expected)
+        )
+        assert [each["bytes_sent"] for each in ours] == [each["bytes_sent"] for each in theirs]
+        assert [each["step"] for each in ours] == [each["step"] for each in theirs]
+    assert read_summary(real.directory)["bytes_per_node"] == ours[-1]["bytes_sent"]  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experiment]:
+    """The runs of `PAIRED`, and one that leaves checkpoints; two launches, of three and of four
+    processes, run them all.
+    """
+    folder = tmp_path_factory.mktemp("paired")
+    tiny = (*TINY, "nodes=4", "epochs=0.18")
+    results = simulate_all(folder, "gloo", tiny=(*tiny, "gpus_per_node=1"), variants=PAIRED)
+    saved = make_experiment(
+        folder, *tiny, "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3"
+    )
+    every_real = [*(real for _, real in results.values()), saved]
+    for ranks in (3, 4):
+        start([each for each in every_real if each.run.ranks == ranks], "paired_rank.py")
+    return results, saved
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_messages_in_pairs_end_with_the_simulators_parameters(
+    name: str, paired: tuple[Results, Experiment]
+) -> None:
+    results, _ = paired
+    check_same_end(*results[name])
+
+
+def test_messages_on_their_way_in_pairs_are_part_of_a_checkpoint(
+    paired: tuple[Results, Experiment], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, experiment = paired
+    whole = final_parameters(experiment)
+    for path in experiment.directory.glob("rank*.pt"):
+        path.unlink()
+    start([experiment], "paired_rank.py")
+    assert "resumes from step 6" in capfd.readouterr().out
+    assert all(torch.equal(a, b) for a, b in zip(whole, final_parameters(experiment), strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
+def test_asynchronous_algorithms_learn_on_nodes_of_two_devices(
+    algorithm: str, devices: Devices
+) -> None:
+    _, asynchronous = devices
+    experiment = asynchronous[algorithm]
+    summary = read_summary(experiment.directory)
+    assert summary is not None
+    assert float(str(summary["average"])) > 0.93
+    assert sum(steps_taken(experiment)[:2]) == 2 * 2 * 44  # nodes x epochs x steps per epoch
+
+
+@pytest.mark.parametrize("gossip", ["shards", "leader"])
+def test_an_error_ends_all_devices(
+    gossip: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    experiment = make_experiment(
+        tmp_path, "network=gloo", *TWO, "model=mlp", "epochs=50", f"network.gossip={gossip}"
+    )
+    with pytest.raises(RankFailed, match=r"^rank 1, step 2: ZeroDivisionError: made to fail$"):
+        launch(experiment, program=(str(RANKS / "real_rank.py"), "1"))
+    assert "made to fail" in capfd.readouterr().out
+    assert not ranks_of(tmp_path)
+
+
+def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=4",
+        str(RANKS / "device_messages.py"),
+    ]
+    done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == "alike after waiting [[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 3.0], [0.0], []]\n"
+    )
+
+
+def test_places() -> None:
+    """Two nodes of three devices and two servers."""
+    places = [RankLayout(process, 2, 3) for process in range(8)]
+    assert [place.node_rank for place in places] == [0, 0, 0, 1, 1, 1, 2, 3]
+    assert [place.device for place in places] == [0, 1, 2, 0, 1, 2, 0, 0]
+    assert [place.is_server for place in places] == [False] * 6 + [True] * 2
+    assert [places[1].process_of(rank) for rank in range(4)] == [1, 4, 6, 7]
+    assert [places[6].process_of(rank) for rank in range(4)] == [0, 3, 6, 7]
+    assert places[0].node(1) == [3, 4, 5]
+
+
+def test_parts() -> None:
+    def cut(total: int) -> list[list[int]]:
+        return [list(range(total))[Shard(i, 3).of(total)] for i in range(3)]
+
+    assert cut(7) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert cut(6) == [[0, 1], [2, 3], [4, 5]]
+    assert cut(2) == [[0], [1], []]
+    assert cut(0) == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            "gpus_per_node=3 batch_size=8",
+            (
+                "batch_size: 8 samples per node do not divide among 3 devices: use batch_size=6, "
+                "or another"
+            ),
+        ),
+        (
+            "gpus_per_node=4 batch_size=2",
+            (
+                "batch_size: 2 samples per node do not divide among 4 devices: use batch_size=4, "
+                "or another"
+            ),
+        ),
+        (
+            "gpus_per_node=2 algo=ad_psgd network.gossip=shards",
+            "network.gossip: AD-PSGD is asynchronous, so one device must speak for its node",
+        ),
+        (
+            "gpus_per_node=2 algo=ps_sgd network.gossip=shards",
+            "network.gossip: PS-SGD has a server, so one device must speak for its node",
+        ),
+        (
+            "network.autocast=bf16 dtype=float64",
+            "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none",
+        ),
+        (
+            "network=mpi gpus_per_node=2",
+            (
+                "gpus_per_node: network=mpi runs one process per node: use gpus_per_node=1, or "
+                "network=gloo."
+            ),
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(settings: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{sentence}"):
+        make_experiment(tmp_path, "network=gloo", "nodes=2", *settings.split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("launcher", [[], ["torch.distributed.run", "--nproc-per-node=2", "-m"]])
+def test_nccl_is_refused_without_a_gpu(launcher: list[str], tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        *launcher,
+        "sgp_runner",
+        "network=nccl",
+        "nodes=2",
+        "model=mlp",
+        "logger=jsonl",
+    ]
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert [line for line in done.stderr.splitlines() if line.startswith("sgp-run")] == [
+        (
+            "sgp-run: network: nccl needs a GPU, and PyTorch finds none on this machine: use "
+            "network=gloo."
+        )
+    ]
+    assert launcher or done.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_devices_of_a_node_drop_different_elements_and_read_different_samples(
+    tmp_path: Path,
+) -> None:
+    from dataclasses import replace
+
+    run = make_experiment(tmp_path, *TINY).run
+    whole = build_problem(run)
+    parts = [replace(whole, part=Shard(device, 2)) for device in range(2)]
+    assert len({part.dropout_seed(0, 0) for part in parts}) == 2
+    assert parts[0].dropout_seed(1, 5) == whole.dropout_seed(1, 5)
+    (inputs,), targets = whole.batch(1, 5)
+    read = [part.batch(1, 5) for part in parts]
+    assert torch.equal(torch.cat([inputs for (inputs,), _ in read]), inputs)
+    assert torch.equal(torch.cat([targets for _, targets in read]), targets)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
+    """Alone and averaged: a hybrid computes both."""
+    variant = {"hybrid": ("algo.switch_epoch=0.05",)}
+    ((simulated, real),) = simulate_all(
+        tmp_path, "gloo", "network.compile=true", tiny=TINY, variants=variant
+    ).values()
+    start([real], "real_rank.py")
+    check_same_end(simulated, real)
+
+
+def gradient_with(compute: Compute, tmp_path: Path) -> torch.Tensor:
+    words = ("model=resnet8", "batch_size=8")
+    problem = build_problem(make_experiment(tmp_path / str(hash(compute)), *words).run, compute)
+    return problem.gradient(problem.start() + 0.01, problem.flat.fresh_buffers(), 0, 0)[0]
+
+
+def test_precision_and_memory_format_change_a_gradient_by_rounding(tmp_path: Path) -> None:
+    expected = gradient_with(Compute(), tmp_path)
+    images_last = gradient_with(Compute(channels_last=True), tmp_path)
+    bf16, fp16 = (gradient_with(Compute(autocast=each), tmp_path) for each in ("bf16", "fp16"))
+    assert bf16.dtype == fp16.dtype == torch.float32
+    assert float((images_last - expected).norm() / expected.norm()) < 1e-5
+    assert 1e-4 < float((bf16 - expected).norm() / expected.norm()) < 0.1
+    assert 1e-5 < float((fp16 - expected).norm() / expected.norm()) < 0.02
+
+
+def test_an_overflow_halves_the_scale_and_counts_as_no_gradient() -> None:
+    scale = LossScale("cpu")
+    assert scale.removed(torch.tensor([65536.0, 131072.0])).tolist() == [1.0, 2.0]
+    assert scale.removed(torch.tensor([65536.0, float("inf")])).tolist() == [0.0, 0.0]
+    assert (float(scale.factor), int(scale.in_a_row)) == (32768.0, 0)
+    for _ in range(2000):
+        assert scale.removed(torch.tensor([32768.0])).tolist() == [1.0]
+    assert float(scale.factor) == 65536.0
+
+
+@pytest.mark.slow
+def test_a_real_run_learns_in_half_precision(tmp_path: Path) -> None:
+    real = make_experiment(
+        tmp_path, "network=gloo", "network.autocast=fp16", "nodes=2", "model=resnet8", "epochs=3"
+    )
+    start([real], "real_rank.py")
+    summary = read_summary(real.directory)
+    assert summary is not None and float(str(summary["average"])) > 0.9

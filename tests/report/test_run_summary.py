@@ -1,0 +1,143 @@
+"""What a report says of its runs: the box at the top, columns of what differs, looks, and axes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from helpers.report_runs import write_run
+
+from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.plots.style import LOOKS, StyleMap, look_of, shade, ticks_between
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.rank.run_summary import differing, run_summary
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
+from sgp_runner.report.read.runs import read_runs
+from sgp_runner.report.render.pictures import SHAPES
+from sgp_runner.report.render.write import write_report
+
+CURVE = [[0.5], [0.8], [0.95]]
+
+
+def settings_of(root: Path) -> list[RunGroup]:
+    return settings_in(read_runs([root]))
+
+
+def with_settings(
+    lr: float = 0.1, tau: int | None = None, bandwidth: float = 1e10
+) -> dict[str, object]:
+    algo = {"name": "osgp", "tau": tau} if tau else {"name": "sgp"}
+    cluster = {"name": "ethernet_10g", "bandwidth": bandwidth}
+    timed_as = {"model": "resnet50", "num_parameters": 25557032, "batch_size": None}
+    return {"algo": algo, "cluster": cluster, "optim": {"lr": lr}, "timed_as": timed_as}
+
+
+def test_the_box_says_what_all_runs_share_and_every_value_of_what_differs(tmp_path: Path) -> None:
+    for seed, nodes, lr in ((2, 4, 0.2), (1, 4, 0.2), (1, 16, 0.1)):
+        write_run(
+            tmp_path, f"{seed}-{nodes}", CURVE, seed=seed, nodes=nodes, settings=with_settings(lr)
+        )
+    box = run_summary(settings_of(tmp_path))
+    assert box.facts == [
+        ("model and data", "mlp on digits"),
+        ("cluster", "ethernet_10g (10 Gbit/s)"),
+        ("timed as", "resnet50, 25,557,032 parameters"),
+        ("nodes", "4, 16"),
+        ("batch size", "32 per node"),
+        ("learning rate", "0.1, 0.2"),
+        ("epochs", "3"),
+        ("seeds", "1, 2"),
+    ]
+    assert "batch_size=32" in box.shared and "cluster.bandwidth=1e+10" in box.shared
+    assert not any(word.startswith(("nodes=", "optim.lr=")) for word in box.shared)
+
+
+def test_every_setting_that_differs_is_a_column(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", CURVE, settings=with_settings(0.1))
+    write_run(tmp_path / "runs", "b", CURVE, settings=with_settings(0.2))
+    write_run(tmp_path / "runs", "c", CURVE, algorithm="OSGP", settings=with_settings(tau=1))
+    settings = settings_of(tmp_path / "runs")
+    assert differing(settings) == ["optim.lr"]  # tau is a setting of OSGP alone
+    write_run(tmp_path / "runs", "d", CURVE, algorithm="OSGP", settings=with_settings(tau=2))
+    assert differing(settings_of(tmp_path / "runs")) == ["optim.lr", "algo.tau"]
+    out = write_report([tmp_path / "runs"], tmp_path / "report").page.parent
+    for name in ("settings", "runs"):
+        with (out / f"{name}.csv").open() as file:
+            rows = {(row["optim.lr"], row["algo.tau"]): row for row in csv.DictReader(file)}
+        assert set(rows) == {("0.1", ""), ("0.2", ""), ("0.1", "1.0"), ("0.1", "2.0")}
+        assert {row["cluster.bandwidth"] for row in rows.values()} == {"10000000000.0"}
+        assert {row["cluster.name"] for row in rows.values()} == {"ethernet_10g"}
+    assert "| optim.lr | algo.tau |" in (out / "settings.md").read_text()
+
+
+def test_the_page_holds_the_complete_settings_of_its_runs(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs", "a", CURVE, settings=with_settings(0.1234))
+    page = write_report([tmp_path / "runs"], tmp_path / "report").page.read_text()
+    assert (folder / "config.yaml").read_text().rstrip() in page
+    assert "<dt>cluster</dt><dd>ethernet_10g (10 Gbit/s)</dd>" in page
+
+
+def test_an_algorithm_has_the_same_colour_in_every_report(tmp_path: Path) -> None:
+    write_run(tmp_path / "one", "a", CURVE, algorithm="SGP")
+    for number, algorithm in enumerate(["mine", "yours", *LOOKS, "SlowMo(SGP)"]):
+        write_run(tmp_path / "all", f"{number}", CURVE, algorithm=algorithm)
+    (one,) = settings_of(tmp_path / "one")
+    settings = settings_of(tmp_path / "all")
+    look = StyleMap(settings)
+    styles = {each.algorithm: look.of(each) for each in settings}
+    assert styles["SGP"] == StyleMap([one]).of(one)
+    assert (styles["SGP"].colour, styles["SGP"].shape) == ("#6ac6a9", "diamond")
+    assert styles["SlowMo(SGP)"].shape == styles["SlowMo"].shape == "cross"
+    assert len({style.colour for style in styles.values()}) == 13
+    assert len(set(LOOKS.values())) == len({shape for _, shape in LOOKS.values()}) == 10
+    assert {shape for _, shape in LOOKS.values()} <= set(SHAPES)
+    assert look_of("unknown") == ("#808080", "circle")
+
+
+def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> None:
+    for lr in (0.1, 0.2, 0.3):
+        write_run(tmp_path, f"{lr}", CURVE, settings=with_settings(lr))
+    settings = settings_of(tmp_path)
+    look = StyleMap(settings)
+    assert [look.of(each).dash for each in settings] == ["solid", "dash", "dot"]
+    colours = [look.of(each).colour for each in settings]
+    assert colours == [shade("#6ac6a9", number, 3) for number in range(3)]
+    assert (shade("#ffffff", 0, 2), shade("#000000", 1, 2), shade("#123456", 0, 1)) == (
+        *("#999999", "#737373", "#123456"),
+    )
+
+
+def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> None:
+    for name, seconds in (("a", 10.0), ("b", 11.0), ("c", 120.0)):
+        write_run(tmp_path, name, CURVE, algorithm=name, seconds=seconds)
+    settings = settings_of(tmp_path)
+    plots = {
+        plot.name: plot
+        for each in sections(settings, rankings(settings, 0.8), [])
+        for plot in each.plots
+    }
+    time = plots["accuracy-against-time-simulated-mlp_on_digits"]
+    assert (time.x.title, time.x.scale) == ("simulated time in minutes", "log")
+    assert time.x.ticks == [0.1, 0.2, 0.5, 1, 2, 5]
+    assert [series.name for series in time.series] == ["a", "b", "c", "80 % accuracy"]
+    assert (time.y.title, time.y.scale, time.y.ticks) == ("error in %", "log", [5, 10, 20, 50])
+    target = plots["time_to_target-mlp_on_digits-simulated"]
+    assert (target.x.scale, target.bars) == ("log", False)
+    iteration = plots["time_per_iteration-simulated-mlp-digits"]
+    assert not iteration.bars and iteration.x.scale == "log"
+    assert [series.y for series in iteration.series] == [["a"], ["b"], ["c"]]
+
+
+def test_ticks_of_a_logarithmic_axis() -> None:
+    assert ticks_between(2.7, 43.0) == [2, 5, 10, 20, 50]
+    assert ticks_between(8.1, 144.0) == [5, 10, 20, 50, 100]
+
+
+def test_runs_that_take_no_time_have_a_report_too(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", CURVE, seconds=0.0)
+    write_run(tmp_path / "runs", "b", CURVE, seconds=0.0, algorithm="AR-SGD")
+    write_run(tmp_path / "runs", "c", CURVE, seconds=5.0, algorithm="D-PSGD")
+    made = write_report([tmp_path / "runs"], tmp_path / "report", 0.8)
+    with (made.page.parent / "ranking.csv").open() as file:
+        rows = [(row["algorithm"], row["speed_up"]) for row in csv.DictReader(file)]
+    assert rows == [("SGP", ""), ("AR-SGD", ""), ("D-PSGD", "0.0")]

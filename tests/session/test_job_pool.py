@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sgp_runner.session.job_pool import RunJob, run_all
+
+SMALL = ("model=timing_only", "model.sample_steps=2", "nodes=2")
+
+
+def test_jobs_run_beside_each_other_and_finished_ones_only_once(tmp_path: Path) -> None:
+    good = RunJob("good", (*SMALL, "algo=sgp"), tmp_path)
+    bad = RunJob("bad", (*SMALL, "algo=ad_psgd", "algo.topology=ring", "nodes=3"), tmp_path)
+    said = {job.name: error for job, error in run_all([good, bad], processes=2)}
+    assert said["good"] is None and str(said["bad"]).startswith(
+        "algo.topology: AD-PSGD needs edges between odd and even ranks"
+    )
+    assert good.summary is not None and good.summary["steps"] == 2 and bad.summary is None
+    assert good.command == "sgp-run model=timing_only model.sample_steps=2 nodes=2 algo=sgp"
+    assert list(run_all([good], processes=1)) == []
+
+
+def test_the_recorded_command_keeps_a_value_with_spaces(tmp_path: Path) -> None:
+    job = RunJob("slow", (*SMALL, "faults.slow_nodes={1: 10}"), tmp_path)
+    assert job.command.endswith(" nodes=2 'faults.slow_nodes={1: 10}'")
+    assert [error for _, error in run_all([job], processes=1)] == [None]
+    recorded = json.loads((job.folder / "environment.json").read_text())["command"]
+    assert recorded == ["sgp-run", *job.words]
