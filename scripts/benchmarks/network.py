@@ -38,6 +38,7 @@ from benchmarks.measure import Goal, Result, Table
 from benchmarks.processes import Ranks, rank_of_run, ranks_on_a_core
 from reproduce.archives import compressed, tar_of
 from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.config.overrides import experiment_of, search_in
 from validation.cells import Cell, mean_and_worst
 from validation.networks import right_pairs
 
@@ -256,7 +257,6 @@ class Bench:
     def calibrate(self, seconds: float) -> Profile:
         """Measure the machine on this network, and keep the profile."""
         from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.overrides import experiment_of, search_in
         from sgp_runner.session.execution import prepare
 
         achieved, name = median(self.achieved()), self.network.name
@@ -295,7 +295,6 @@ class Bench:
 
     def simulated(self, title: str, cell: Timed, here: Sequence[str]) -> float:
         """Milliseconds per simulated step, with the real model's messages and gradient times."""
-        from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import perform
 
         network = self.network
@@ -359,8 +358,6 @@ class Bench:
         )
 
         def run() -> float:
-            from sgp_runner.config.overrides import experiment_of
-
             experiment = experiment_of(words)
             with self.ranks(experiment.run.ranks, slow=cell.slow == "link") as ranks:
                 ranks.call(rank_of_run, words)
@@ -542,18 +539,14 @@ def send_around(bits_per_second: float, num_bytes: int) -> float:
     from sgp_runner.core.scheduler import RealClock, Scheduler
     from sgp_runner.distributed.rank import connect
     from sgp_runner.distributed.torch_world import TorchWorld
-    from sgp_runner.distributed.traffic_shaper import Link
+    from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
-    world = TorchWorld(link=Link(bits_per_second))
+    world = TorchWorld(shaper=TrafficShaper(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)
-    comm, message = (
-        connect(world, scheduler, clock),
-        torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8),
-    )
-
-    rate = torch.zeros(1)
+    comm = connect(world, scheduler, clock)
+    message, rate = torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8), torch.zeros(1)
 
     async def exchange() -> None:
         await comm.all_reduce(torch.zeros(1))  # all begin together

@@ -5,11 +5,15 @@ Model, optimizer, data and batches are those of an ``sgp-run`` command.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, patch
 
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.elastic.build import build_problem
 
 if TYPE_CHECKING:
@@ -108,16 +112,11 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
     """Train as a rank of the environment's group and time ``steps`` steps after as many others."""
-    import time
-    from datetime import timedelta
-    from functools import partial
-
     import torch.distributed as dist
     from torch.distributed import PrefixStore
     from torch.distributed.rendezvous import rendezvous
     from torch.optim import SGD
 
-    from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.problem import Compute
     from sgp_runner.distributed.networks.gloo import Gloo
     from sgp_runner.distributed.networks.nccl import Nccl

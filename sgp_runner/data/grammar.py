@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, Split, TensorSplit
+from sgp_runner.data.dataset import Batch, Dataset, Split, TensorSplit
 from sgp_runner.data.language import Language, Mixture, Rules
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from sgp_runner.data.dataset import Batch
 
 BYTES = 256  # the vocabulary
 BEGIN = 10  # a line feed, which no text contains, comes before its first byte

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sgp_runner.data.dataset import read
+from sgp_runner.data.dataset import Batch, Split, read
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from sgp_runner.data.dataset import Batch, Split
 
 CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
 LOGITS = 2**23  #: of one forward pass of an evaluation of a language model

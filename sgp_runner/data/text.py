@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from sgp_runner.data.dataset import Dataset, Split
+from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
 from sgp_runner.utils.errors import ConfigError, check_least
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
-
-    from sgp_runner.data.dataset import Batch
 
     Tokens: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
