@@ -196,7 +196,7 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
 @pytest.mark.slow
 def test_ranks_achieve_the_rate_of_imitated_links(bench: ModuleType) -> None:
     from benchmarks.hosts import Here
-    from benchmarks.network import send_around
+    from benchmarks.network_runs import send_around
     from benchmarks.processes import Ranks
 
     with Ranks(2, Here(), pinned=True) as ranks:
