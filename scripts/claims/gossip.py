@@ -15,10 +15,9 @@ from claims.trained import (
     GRAMMAR,
     IMAGES,
     Side,
-    all_jobs,
     compare,
     extra,
-    searches,
+    sample,
     side,
     time_ratio,
 )
@@ -96,7 +95,7 @@ def more_epochs(results: Path) -> Claim:
             "design asked for it at 16 nodes too, on text, and was contradicted there: three times "
             "the epochs took 1.08 of AR-SGD's time. The sentence is about 32."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 
@@ -156,7 +155,7 @@ def de_biasing(results: Path) -> Claim:
             "contradicted on digits and on text, with a learning rate that was not searched for "
             "each; this one is on images alone."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=BIAS,
     )
 
@@ -321,7 +320,7 @@ def hybrids(results: Path) -> Claim:
             f"{MARGIN:g} nats of AR-SGD, 'little time' as at most 0.6 of AR-SGD's. Two peers end "
             "after two of five epochs, the next whole one."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 
@@ -379,7 +378,7 @@ def different_data(results: Path) -> Claim:
             "sizes differ too, images of small shares count more, for AR-SGD as well. 'Little' is "
             f"taken as {MARGIN:g} nats. Learning rates are searched on each kind of data."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=Plan(
             matters=MARGIN,
             spread=0.0123,
