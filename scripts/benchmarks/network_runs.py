@@ -16,7 +16,8 @@ from benchmarks.hosts import Here, Hosts
 from benchmarks.processes import Ranks, rank_of_run, ranks_on_a_core
 from reproduce.archives import compressed, tar_of
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.config.overrides import experiment_of, search_in
+from sgp_runner.config.command_line import search_in
+from sgp_runner.config.overrides import experiment_of
 
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
 WARM_UP = 2 * EVERY  # steps: the first all-reduce is slow, and SlowMo's comes after four steps

@@ -96,10 +96,11 @@ def shown(figure: Published) -> str:
 @functools.cache
 def algo_of(row: str) -> str:
     """Return the algorithm of a preset."""
+    from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose, configs
 
     with configs():
-        tree: dict[str, dict[str, str]] = compose([f"experiment={row}"])  # type: ignore[assignment]
+        tree: dict[str, dict[str, str]] = compose(parse([f"experiment={row}"]))  # type: ignore[assignment]
     return tree["algo"]["name"]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import compose, configs
 
 # Choices that are not there by default, and what makes room for them.
@@ -21,7 +22,7 @@ def of_choice(word: str) -> str:
 
 def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
     with configs():
-        node: Any = compose([*BESIDE.get(group, ()), f"{key}={choice}"])
+        node: Any = compose(parse([*BESIDE.get(group, ()), f"{key}={choice}"]))
     for part in key.split("."):
         node = node[part]
     return list(rows(node, key))
@@ -38,7 +39,8 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
 
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
     """Yield the key and the type, in words, of each setting of ``node`` and its parts."""
-    from sgp_runner.config.schema import annotation, class_at, fields_of, is_node, join, words_for
+    from sgp_runner.config.check import annotation, words_for
+    from sgp_runner.config.schema import class_at, fields_of, is_node, join
 
     cls = class_at(node, key)
     for name, field in fields_of(cls, key).items() if cls else ():
@@ -52,7 +54,7 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
 def reference(_: str) -> str:
     """Every group with its choices, and every key with its type, default and description."""
     with configs():
-        run = compose([])
+        run = compose(parse([]))
     own = [row for row in rows(run, "") if "." not in row[0]]
     own += [row for part in ("checkpoint", "timed_as") for row in rows(run[part], part)]
     parts = ["## A run", table(own)]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pages.settings import table
 from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.utils.units import bit_rate, num_bytes
 from validation import diloco, networks, papers, slowmo
 from validation.cells import Cell, mean_and_worst, simulated
@@ -205,7 +206,7 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
 
 def profile(name: str) -> Cluster:
     with configs():
-        return make_experiment(compose(["model=timing_only", f"cluster={name}"])).run.cluster
+        return make_experiment(compose(parse(["model=timing_only", f"cluster={name}"]))).run.cluster
 
 
 def errors(cells: Iterable[Cell]) -> list[float]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
 
@@ -61,7 +62,7 @@ def simulated_row(row: str, *words: str) -> float:
 
 def run_of(row: str) -> Run:
     with configs():
-        return make_experiment(compose([f"experiment={row}", "model=timing_only"])).run
+        return make_experiment(compose(parse([f"experiment={row}", "model=timing_only"]))).run
 
 
 def refitted(row: str, run: Run) -> str:

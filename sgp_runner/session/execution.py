@@ -12,11 +12,18 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import Experiment, flat, identity_of, settings_of
+from sgp_runner.config.experiment import (
+    FORMAT,
+    Experiment,
+    flat,
+    identity_of,
+    settings_of,
+    stored,
+)
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import FORMAT, shown, stored
+from sgp_runner.config.schema import shown
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import extendable, keep_only
 from sgp_runner.recording.divergence import FILE, record_divergence, refuse_to_repeat

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sgp_runner.config.experiment import Experiment, digest_of, identity_of, settings_of
-from sgp_runner.config.schema import FORMAT
+from sgp_runner.config.experiment import FORMAT, Experiment, digest_of, identity_of, settings_of
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, extendable
 from sgp_runner.utils.errors import ConfigError

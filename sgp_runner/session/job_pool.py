@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.corrections import Correction, since
-from sgp_runner.config.schema import FORMAT
+from sgp_runner.config.experiment import FORMAT
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.pool import Pool, PoolTask

@@ -194,17 +194,6 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
 
 
 @pytest.mark.slow
-def test_ranks_achieve_the_rate_of_imitated_links(bench: ModuleType) -> None:
-    from benchmarks.hosts import Here
-    from benchmarks.network_runs import send_around
-    from benchmarks.processes import Ranks
-
-    with Ranks(2, Here(), pinned=True) as ranks:
-        rates = ranks.call(send_around, 50e6, 2_500_000)
-    assert rates == pytest.approx([50e6, 50e6], rel=0.2) and rates[0] == rates[1]
-
-
-@pytest.mark.slow
 def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -> None:
     from benchmarks import start_up
 
