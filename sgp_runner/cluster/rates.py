@@ -59,7 +59,7 @@ def piecewise(events: Sequence[Event], factor: Callable[[Sequence[Event]], float
     """Return the schedule with the ``factor`` of the events of each time."""
     if not events:
         return STEADY
-    bounds = sorted({moment for each in events for moment in (each.start, each.stop)})
+    bounds = sorted({moment for event in events for moment in (event.start, event.stop)})
     to_come = sorted(range(len(events)), key=lambda i: events[i].start, reverse=True)
     now: list[int] = []
     pieces = []

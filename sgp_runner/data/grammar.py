@@ -124,8 +124,8 @@ class GrammarSplit(Split):
         seeds = seeds_of(seed, indices).tolist()
         languages = self.labels[indices].tolist()
         return [
-            self.languages[language].sample(random.Random(each).random, self.block)
-            for language, each in zip(languages, seeds, strict=True)
+            self.languages[language].sample(random.Random(text_seed).random, self.block)
+            for language, text_seed in zip(languages, seeds, strict=True)
         ]
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
@@ -200,7 +200,7 @@ def usual(rules: Rules) -> dict[str, list[float]]:
         name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
         for name, alternatives in rules.items()
     }
-    return {name: [each / sum(w) for each in w] for name, w in weights.items()}
+    return {name: [weight / sum(w) for weight in w] for name, w in weights.items()}
 
 
 def spoken(
@@ -212,7 +212,7 @@ def spoken(
     rng = numpy.random.Generator(numpy.random.PCG64(seed_of(seed, _DIALECT, number)))
     smallest = 1e-9  # every alternative stays possible
     drawn = {
-        name: smallest + rng.dirichlet([concentration * len(p) * each for each in p])
+        name: smallest + rng.dirichlet([concentration * len(p) * probability for probability in p])
         for name, p in plain.items()
     }
     return {name: list(p / p.sum()) for name, p in drawn.items()}

@@ -97,11 +97,11 @@ class Text:
         path = Path(self.path)
         if (path / "train.bin").is_file():
             train, valid = ([tokens_of(path / f"{name}.bin")] for name in ("train", "val"))
-            vocabulary = self.vocabulary or 1 + max(int(each.max()) for each in train + valid)
+            vocabulary = self.vocabulary or 1 + max(int(text.max()) for text in train + valid)
             return dataset_of(self, train, valid, vocabulary)
         if self.vocabulary not in (None, BYTES):
             raise ConfigError("data.vocabulary", "text is read as bytes: leave it out.")
-        files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
+        files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
         return bytes_of(self, files, self.valid_share)
 
 

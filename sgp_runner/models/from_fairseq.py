@@ -38,8 +38,8 @@ def build(
     if kind is None or not issubclass(kind, models.FairseqEncoderDecoderModel):
         names = [
             name
-            for name, each in models.ARCH_MODEL_REGISTRY.items()
-            if issubclass(each, models.FairseqEncoderDecoderModel)
+            for name, model in models.ARCH_MODEL_REGISTRY.items()
+            if issubclass(model, models.FairseqEncoderDecoderModel)
         ]
         raise ConfigError(
             "model.arch",

@@ -80,11 +80,11 @@ def smallest_eigenvalue(topology: Topology, size: int) -> float:
 
     peers = [topology.out_peers(rank, size, 0) for rank in range(size)]
     weights = [sent_weights(topology, rank, size, 0) for rank in range(size)]
-    rows = np.repeat(np.arange(size), [len(each) for each in peers])
-    columns = np.array([peer for each in peers for peer in each], dtype=int)
-    shares = np.array([share for each in weights for share in each])
+    rows = np.repeat(np.arange(size), [len(row) for row in peers])
+    columns = np.array([peer for row in peers for peer in row], dtype=int)
+    shares = np.array([share for row in weights for share in row])
     mixing = coo_array((shares, (rows, columns)), (size, size))
-    mixing = mixing + diags_array([1.0 - sum(each) for each in weights])
+    mixing = mixing + diags_array([1.0 - sum(row) for row in weights])
     if size < 64:
         return float(np.linalg.eigvalsh(mixing.toarray())[0])
     return float(eigsh(mixing, 1, which="SA", return_eigenvectors=False)[0])
