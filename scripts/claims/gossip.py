@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -22,6 +21,7 @@ from claims.trained import (
     time_ratio,
 )
 from claims.tuning import number
+from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
 
 FEW, MANY = 4, 32
@@ -179,13 +179,9 @@ def consensus(results: Path) -> Claim:
         return tuple(RunJob(f"{name}-s{seed}", (*words, f"seed={seed}"), results) for seed in SEEDS)
 
     def distances(job: RunJob) -> list[float]:
-        """Return consensus distance at the end of each epoch."""
-        lines = (job.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [
-            each["consensus_distance"]
-            for each in map(json.loads, lines)
-            if each["kind"] == "average"
-        ]
+        """Return the consensus distance at the end of each epoch."""
+        records = read_metrics(job.folder)
+        return [each["consensus_distance"] for each in records if each["kind"] == "average"]
 
     def find() -> Iterator[Finding]:
         for algo in ("d_psgd", "sgp"):
