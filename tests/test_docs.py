@@ -27,15 +27,14 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
-from sgp_runner.cli import download, replay, report
-from sgp_runner.cli.new import new
-from sgp_runner.cli.options import read
-from sgp_runner.cli.search import apply, key_of, lowest, searches
+from sgp_runner.cli import download, new, replay, report
+from sgp_runner.cli.options import load
+from sgp_runner.cli.search import first_trial, searches
 from sgp_runner.cli.sweep import is_sweep, plan
 from sgp_runner.config.choices import groups
-from sgp_runner.config.overrides import compose, configs, parse, search_in
-from sgp_runner.config.plugins.loading import named
-from sgp_runner.config.schema import make_experiment
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.overrides import compose, configs
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CLASSES = ("run", "long", "dry", "other")
@@ -183,7 +182,7 @@ def dry(words: list[str]) -> None:
 def dry_run(words: list[str]) -> None:
     """Compose the settings of ``sgp-run``, and build the parts of each of its runs."""
     if words[:1] == ["new"]:
-        new(words[1:])
+        new.main(words[1:])
         return
     if words[:1] == ["download"]:
         assert words[1] in download.NAMES, words
@@ -194,20 +193,16 @@ def dry_run(words: list[str]) -> None:
         profile.parent.mkdir(parents=True)
         shutil.copy(ROOT / "configs/cluster/laptop.yaml", profile)
         words = [word for word in words[1:] if word != f"name={name}"]
-    command = read(words)
-    command.settings = named(command.settings, command.plugins)
+    command = load(words)
     with configs():
-        if folder := command.options.get("--config-dir"):
-            command.settings.append(search_in(folder))
-        settings = [each for each in parse(command.settings) if each.name != "jobs"]
+        settings = parse([*command.overrides, *command.folder])
+        settings = [setting for setting in settings if setting.name != "jobs"]
         if searches(settings):
-            fixed = [each.word for each in settings if not each.swept]
-            first = [f"{key_of(each)}={lowest(each)}" for each in settings if each.swept]
-            make_experiment(compose(apply([*fixed, *first])))
+            make_experiment(compose(first_trial(settings)))
         elif "--multirun" in command.options or is_sweep(settings):
             plan(settings)
         else:
-            make_experiment(compose(command.settings))
+            make_experiment(compose(settings))
 
 
 def dry_make(words: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("net
 
 
 def of_choice(word: str) -> str:
-    """The settings of a choice such as ``algo=sgp``: key, default and description."""
+    """Return the settings of a choice such as ``algo=sgp``: key, default and description."""
     from sgp_runner.config.choices import group_of
 
     key, _, choice = word.partition("=")
@@ -19,10 +19,11 @@ def of_choice(word: str) -> str:
 
 
 def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
+    from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose, configs
 
     with configs():
-        node: Any = compose([*BESIDE.get(group, ()), f"{key}={choice}"])
+        node: Any = compose(parse([*BESIDE.get(group, ()), f"{key}={choice}"]))
     for part in key.split("."):
         node = node[part]
     return list(rows(node, key))
@@ -39,8 +40,9 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
 
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
     """Yield the key and the type, in words, of each setting of ``node`` and its parts."""
+    from sgp_runner.config.check import annotation, words_for
     from sgp_runner.config.choices import group_of
-    from sgp_runner.config.schema import annotation, class_at, fields_of, is_node, join, words_for
+    from sgp_runner.config.schema import class_at, fields_of, is_node, join
 
     cls = class_at(node, key)
     for name, field in fields_of(cls, key).items() if cls else ():
@@ -54,10 +56,11 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
 def reference(_: str) -> str:
     """Every group with its choices, and every key with its type, default and description."""
     from sgp_runner.config.choices import PRESET, groups
+    from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose, configs
 
     with configs():
-        run = compose([])
+        run = compose(parse([]))
     own = [row for row in rows(run, "") if "." not in row[0]]
     own += [row for part in ("checkpoint", "timed_as") for row in rows(run[part], part)]
     parts = ["## A run", table(own)]
@@ -100,7 +103,7 @@ def presets() -> Iterator[str]:
 
 
 def comment(group: str, choice: str) -> str:
-    """The comment at the head of a choice's file."""
+    """Return the comment at the head of a choice's file."""
     from sgp_runner.config.choices import CONFIGS
 
     text = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
@@ -113,7 +116,7 @@ HEAD = ("key", "default", "description", "type")
 
 
 def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
-    """A table in Markdown; keys and defaults are set as code."""
+    """Return a table in Markdown; keys and defaults are set as code."""
     if head is HEAD:
         body = [(f"`{key}`", f"`{value}`", said, kind) for key, value, said, kind in body]
     lines = [head, ["---"] * len(head), *body]
@@ -121,6 +124,6 @@ def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
 
 
 def cell(text: str) -> str:
-    """``text`` in one cell; outside code, a brace would begin attributes."""
+    """Return ``text`` in one cell; outside code, a brace would begin attributes."""
     text = text.replace("|", "\\|").replace("\n", " ")
     return text if text.startswith("`") else text.replace("{", "&#123;")

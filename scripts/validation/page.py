@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pages.settings import table
 from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.utils.units import bit_rate, num_bytes
 from validation import diloco, networks, papers, slowmo
 from validation.cells import Cell, mean_and_worst, simulated
@@ -163,7 +164,7 @@ describes the files, and `sgp-replay` repeats a run from them."""
 
 
 def text() -> str:
-    """The page."""
+    """Return the page."""
     steps, slow, sgp = diloco.cells(), slowmo.cells(), list(papers.cells("sgp"))
     sections = (
         domain_section(steps, slow, sgp),
@@ -205,16 +206,16 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
 
 def profile(name: str) -> Cluster:
     with configs():
-        return make_experiment(compose(["model=timing_only", f"cluster={name}"])).run.cluster
+        return make_experiment(compose(parse(["model=timing_only", f"cluster={name}"]))).run.cluster
 
 
 def errors(cells: Iterable[Cell]) -> list[float]:
-    """The errors of the predicted cells."""
+    """Return the errors of the predicted cells."""
     return [cell.error for cell in cells if not cell.fitted]
 
 
 def left_out(cells: Iterable[Cell]) -> list[float]:
-    """The errors of all cells, each predicted without it."""
+    """Return the errors of all cells, each predicted without it."""
     return [cell.error_left_out for cell in cells]
 
 
@@ -296,7 +297,7 @@ def in_ms(seconds: float) -> str:
 
 
 def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], str]) -> str:
-    """A table of ``cells``."""
+    """Return a table of ``cells``."""
     lines = [
         (
             *cell.what,
@@ -316,7 +317,7 @@ def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], s
 
 
 def spread(cell: Cell, shown: Callable[[float], str]) -> str:
-    """The range of the repeats, if there are any."""
+    """Return the range of the repeats, if there are any."""
     if not cell.repeats:
         return ""
     return f" ({shown(min(cell.repeats))} to {shown(max(cell.repeats))})"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
 
@@ -37,7 +38,7 @@ def cell_of(row: str) -> Cell:
 
 
 def earlier_cells() -> list[Cell]:
-    """The rows that were unknown to the earlier fit, as it predicted them."""
+    """Return the rows that were unknown to the earlier fit, as it predicted them."""
     return [Cell((row,), real(row), simulated_row(row, *EARLIER)) for row in WERE_UNKNOWN]
 
 
@@ -61,11 +62,11 @@ def simulated_row(row: str, *words: str) -> float:
 
 def run_of(row: str) -> Run:
     with configs():
-        return make_experiment(compose([f"experiment={row}", "model=timing_only"])).run
+        return make_experiment(compose(parse([f"experiment={row}", "model=timing_only"]))).run
 
 
 def refitted(row: str, run: Run) -> str:
-    """The word that sets the constant of ``row`` so that its twin's time is exact."""
+    """Return the word that sets the constant of ``row`` so that its twin's time is exact."""
     twin = f"{row}_slowmo"
     late = real(twin) - simulated_row(twin)
     cluster, model = run.cluster, run.timed_as.model

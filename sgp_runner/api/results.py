@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sgp_runner.report.read.run_groups import RunGroup
     from sgp_runner.report.read.runs import Runs
 
-#: What a plot shows the quality against.
+#: The horizontal axis of a plot of quality.
 Against = Literal["time", "epochs", "bytes", "nodes"]
 
 
@@ -197,7 +197,7 @@ def load(*places: str | Path) -> Results:
 
 
 def line_of(row: Row, ranking: Ranking) -> dict[str, object]:
-    """The line of a setting in a table."""
+    """Return the line of a setting in a table."""
     setting = row.setting
     columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
     return {

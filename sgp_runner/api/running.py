@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sgp_runner.api.arguments import literal, words_in, words_of
+from sgp_runner.api.arguments import literal, overrides_of, split
 from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.results import Result, Results
+from sgp_runner.cli.jobs import describe_settings
 from sgp_runner.cli.sweep import announce, check_number, combinations
-from sgp_runner.config.overrides import compose, configs, parse, typed
-from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory, add
+from sgp_runner.config import choices
+from sgp_runner.config.command_line import Setting, parse
+from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
 from sgp_runner.config.plugins.loading import named
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.messages import logger
@@ -27,7 +30,6 @@ from sgp_runner.utils.messages import logger
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from sgp_runner.config.experiment import Experiment
 
 #: The name of a choice, a file (``./mine.py``), a class of the contract of plug-ins, or an instance
 #: of one.
@@ -41,14 +43,14 @@ Loss: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 
 @dataclass(frozen=True)
 class Value:
-    """One value of a keyword: what a sweep calls it, and the words that set it."""
+    """One value of a keyword: its title in a sweep, and the overrides that set it."""
 
     title: str
-    words: Sequence[str]
+    overrides: Sequence[str]
 
 
 def run(
-    *words: str,
+    *overrides: str,
     algo: Choice | None = None,
     model: Model | None = None,
     data: Data | None = None,
@@ -58,7 +60,7 @@ def run(
 ) -> Result:
     """Run one experiment, or report it if it has finished before.
 
-    words: settings as on the command line, ``"algo=osgp nodes=8"``
+    overrides: settings as on the command line, ``"algo=osgp nodes=8"``
     algo: name, file, class or instance
     model: likewise, or a `torch.nn.Module`, whose parameters are the start of every node, or a
         function without arguments that makes one, with the parameters of the run's seed
@@ -78,13 +80,13 @@ def run(
         raise needless_loss()
     with alone(verbose), torch_as_usual(), keeping(loss) as bring:
         values = [bring(key, value) for key, value in given(algo, model, data, settings).items()]
-        asked = [*words_in(words), *(word for value in values for word in value.words)]
+        asked = [*split(overrides), *(each for value in values for each in value.overrides)]
         experiment = experiment_of(named(asked))
         return execute(dataclasses.replace(experiment, started=started))
 
 
 def sweep(
-    *words: str,
+    *overrides: str,
     algo: Choice | Sequence[Choice] | None = None,
     model: Model | Sequence[Model] | None = None,
     data: Data | Sequence[Data] | None = None,
@@ -94,9 +96,9 @@ def sweep(
 ) -> Results:
     """Run each combination of several values, one after the other, and compare them.
 
-    Arguments are those of `run`, where a list, a tuple or a range has the values of a key, and
-    words may be a sweep, ``"algo=sgp,osgp"``. A key that takes a list, such as ``model.hidden``,
-    takes a list of lists. Several data sets are a list of pairs.
+    Arguments are those of `run`. A list, a tuple or a range has the values of a key, and overrides
+    may be a sweep, ``"algo=sgp,osgp"``. A key that takes a list, such as ``model.hidden``, takes a
+    list of lists. Several data sets are a list of pairs.
 
     A run that fails does not stop the others: `Results.failed` has its error. Raises ConfigError,
     with nothing run, if one of the combinations cannot work.
@@ -109,7 +111,7 @@ def sweep(
         }
         check_number({key: len(values) for key, values in asked.items()})
         per_key = [[bring(key, each) for each in values] for key, values in asked.items()]
-        jobs = plan(words_in(words), per_key)
+        jobs = plan(split(overrides), per_key)
         failed: dict[str, Exception] = {}
         folders: list[Path] = []
         for number, (title, experiment) in enumerate(jobs, start=1):
@@ -126,14 +128,14 @@ def sweep(
 
 
 def given(algo: object, model: object, data: object, rest: Mapping[str, object]) -> dict[str, Any]:
-    """The keywords that were given."""
+    """Return the keywords that were given."""
     choices = {"algo": algo, "model": model, "data": data}
     return {key: value for key, value in choices.items() if value is not None} | dict(rest)
 
 
 @contextmanager
 def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
-    """Yield what makes a `Value` of a keyword; what lives in memory is kept meanwhile."""
+    """Yield a function that makes a `Value` of a keyword and keeps objects in memory until then."""
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:
@@ -146,19 +148,22 @@ def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
 
         def brought(key: str, value: Any) -> Value:
             title = title_of(key, value)
-            if key == "model" and not is_choice(value):
+            in_memory = key in ("model", "data") and not is_choice(value)
+            if key == "data" and loss is not None and not in_memory:
+                raise needless_loss()
+            if in_memory and key == "model":
                 from sgp_runner.models import in_memory_model as models
 
                 value = stack.enter_context(models.kept(value))
-                add(InMemory(IN_MEMORY, type(value), value.type, None), key)
-            elif key == "data" and not is_choice(value):
+            elif in_memory:
                 from sgp_runner.data import in_memory_data as sets
 
                 value = stack.enter_context(sets.kept(value, loss))
-                add(InMemory(IN_MEMORY, type(value), "this data set", None), key)
-            elif key == "data" and loss is not None:
-                raise needless_loss()
-            return Value(title, list(words_of(key, value)))
+            if in_memory:
+                name = value.type if key == "model" else "this data set"
+                extension = InMemory(IN_MEMORY, type(value), name, None)
+                choices.extend(extension, [(key, IN_MEMORY)])
+            return Value(title, list(overrides_of(key, value)))
 
         yield bring
 
@@ -170,7 +175,7 @@ def needless_loss() -> ConfigError:
 
 
 def is_choice(value: object) -> bool:
-    """Whether ``value`` names or is a choice, rather than being what is trained or read."""
+    """Return whether ``value`` names or is a choice, rather than being what is trained or read."""
     if isinstance(value, str | PurePath | Mapping) or value is None:
         return True
     cls = value if isinstance(value, type) else type(value)
@@ -178,7 +183,7 @@ def is_choice(value: object) -> bool:
 
 
 def title_of(key: str, value: Any) -> str:
-    """``algo=sgp``: a value as a sweep shows it."""
+    """Return a value as a sweep shows it, ``algo=sgp``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return f"{key}={value}"
     try:
@@ -188,7 +193,7 @@ def title_of(key: str, value: Any) -> str:
 
 
 def values_in(key: str, value: Any) -> Sequence[Any]:
-    """The values of a keyword of a sweep. A tuple of data is one pair."""
+    """Return the values of a keyword of a sweep. A tuple of data is one pair."""
     several = list if key == "data" else list | tuple | range
     if not isinstance(value, several):
         return [value]
@@ -197,48 +202,49 @@ def values_in(key: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def experiment_of(words: Sequence[str]) -> Experiment:
-    """The experiment of these words. Raises ConfigError for those of a sweep."""
+def experiment_of(overrides: Sequence[str]) -> Experiment:
+    """Return the experiment of these overrides. Raises ConfigError for those of a sweep."""
     with configs():
-        for setting in parse(words):
+        settings = parse(overrides)
+        for setting in settings:
             if setting.swept:
                 raise ConfigError(
                     setting.name, "several values make a sweep: call sgp_runner.sweep."
                 )
-        return called("run", make_experiment(compose(words)), words)
+        return called("run", settings)
 
 
-def plan(words: Sequence[str], per_key: Sequence[Sequence[Value]]) -> list[tuple[str, Experiment]]:
-    """The title and the experiment of each combination."""
+def plan(
+    overrides: Sequence[str], per_key: Sequence[Sequence[Value]]
+) -> list[tuple[str, Experiment]]:
+    """Return the title and the experiment of each combination."""
     jobs: list[tuple[str, Experiment]] = []
-    several = [values for values in per_key if len(values) > 1]
     for chosen in itertools.product(*per_key):
-        own = [word for value in chosen for word in value.words]
-        titles = [value.title for value in chosen if any(value in values for values in several)]
-        asked = named([*words, *own])
+        several = [value.title for value, values in zip(chosen, per_key, strict=True) if values[1:]]
+        own = [override for value in chosen for override in value.overrides]
+        asked = named([*overrides, *own])
         with configs():
             settings = parse(asked)
             swept = {setting.name for setting in settings if setting.swept}
             combined = combinations(settings)
             if not jobs:
-                runs = {"settings": len(combined) * math.prod(len(values) for values in per_key)}
-                check_number(runs)
-                announce(runs["settings"])
-            for each in combined:
-                shown = [typed(word) for word in each if typed(word).partition("=")[0] in swept]
-                title = " ".join([*shown, *titles])
+                runs = len(combined) * math.prod(map(len, per_key))
+                check_number({"settings": runs})
+                announce(runs)
+            for each in map(parse, combined):
+                title = " ".join(filter(None, [describe_settings(each, swept), *several]))
                 try:
-                    jobs.append((title, called("sweep", make_experiment(compose(each)), each)))
+                    jobs.append((title, called("sweep", each)))
                 except ConfigError as error:
                     where = f" ({title})" if title else ""
                     raise ConfigError(error.key, f"{error.sentence}{where}") from error
     return jobs
 
 
-def called(function: str, experiment: Experiment, words: Sequence[str]) -> Experiment:
-    """``experiment``, with the call that its record of the environment has."""
-    command = [f"sgp_runner.{function}", *map(typed, words)]
-    return dataclasses.replace(experiment, command=command)
+def called(function: str, settings: Sequence[Setting]) -> Experiment:
+    """Return the experiment of ``settings``, whose record has the call of ``function``."""
+    command = [f"sgp_runner.{function}", *(setting.typed for setting in settings)]
+    return dataclasses.replace(make_experiment(compose(settings)), command=command)
 
 
 def execute(experiment: Experiment) -> Result:

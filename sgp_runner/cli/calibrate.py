@@ -11,14 +11,18 @@ import platform
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sgp_runner.cli.argparser import put
+from sgp_runner.cli.options import load
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.overrides import compose, configs
+from sgp_runner.recording.recorder import replace_file
+from sgp_runner.session.execution import prepare, verify_memory
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import launched, launched_rank
+from sgp_runner.utils.lock import locked
 from sgp_runner.utils.units import counted
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
 
 USAGE = """usage: sgp-run calibrate [KEY=VALUE ...]
 
@@ -30,20 +34,15 @@ settings, in less than two minutes, and writes a cluster profile for the simulat
   sgp-run --config-dir results cluster=here nodes=4 model=resnet8 algo=osgp"""
 
 
-def calibrate(words: Sequence[str]) -> int:
-    """Run the command with the ``words`` after its name and return the exit code."""
-    if "--help" in words or "-h" in words:
+def main(argv: Sequence[str]) -> int:
+    """Run the command with the arguments after its name and return the exit code."""
+    if "--help" in argv or "-h" in argv:
         put(USAGE)
         return 0
-    from sgp_runner.utils.launchers import launched_rank
-
-    experiment = prepared(words)
+    experiment = prepared(argv)
     if launched_rank() not in (None, 0):
         measure(experiment)
         return 0
-    from sgp_runner.session.execution import prepare, verify_memory
-    from sgp_runner.utils.lock import locked
-
     verify_memory(experiment.run)
     with locked(experiment.directory):
         prepare(experiment)
@@ -54,7 +53,7 @@ def calibrate(words: Sequence[str]) -> int:
             flush=True,
         )
         measure(experiment)
-        path = conclude(experiment, ["sgp-run", "calibrate", *words])
+        path = conclude(experiment, ["sgp-run", "calibrate", *argv])
     print(
         f"{path}: simulate with sgp-run --config-dir {path.parent.parent} cluster={path.stem}",
         flush=True,
@@ -62,20 +61,15 @@ def calibrate(words: Sequence[str]) -> int:
     return 0
 
 
-def prepared(words: Sequence[str]) -> Experiment:
+def prepared(argv: Sequence[str]) -> Experiment:
     """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
-    from sgp_runner.cli.options import read
-    from sgp_runner.config.overrides import compose, configs, parse
-    from sgp_runner.config.plugins.loading import named
-    from sgp_runner.config.schema import make_experiment
-
-    command = read(words)
-    settings = named(command.settings, command.plugins)
+    overrides = load(argv).overrides
     with configs():
-        names = {setting.name for setting in parse(settings)}
+        settings = parse(overrides)
+        names = {setting.name for setting in settings}
         ours = ["resume=never", "logger=jsonl", *([] if "network" in names else ["network=gloo"])]
         ours += [] if "name" in names else ["name=measured"]
-        config = compose([*ours, *settings])
+        config = compose([*parse(ours), *settings])
     config["results"] = f"{config['results']}/calibration"
     network = config["network"]
     assert isinstance(network, dict)
@@ -110,7 +104,6 @@ def measure(experiment: Experiment) -> None:
     """Measure and write the result to the experiment's folder."""
     from sgp_runner.calibration.probe import measuring
     from sgp_runner.session.start import execute
-    from sgp_runner.utils.launchers import launched
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
         from sgp_runner.distributed.launch import launch
@@ -124,7 +117,6 @@ def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
     """Write the profile and return its path."""
     from sgp_runner.calibration.probe import FILE, Measured
     from sgp_runner.calibration.profile import CalibratedSetting, profile
-    from sgp_runner.recording.recorder import replace_file
 
     run = experiment.run
     found = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))

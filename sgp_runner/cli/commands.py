@@ -4,7 +4,9 @@ Each hears signals before it imports anything else. No Python that it starts imp
 present folder.
 """
 
+import importlib
 import os
+from functools import partial
 from typing import NoReturn
 
 from sgp_runner.utils.signals import end, install
@@ -14,34 +16,17 @@ from sgp_runner.utils.variables import SAFE_PATH
 OF_RANKS = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_STEP_ID"}
 
 
-def begin(command: str, deferred: bool = False) -> None:
+def start(command: str, module: str, deferred: bool = False) -> NoReturn:
+    """Run ``main`` of a module of this package and end the process with its exit code."""
     install(command, deferred)
     os.environ.update(SAFE_PATH)
+    end(importlib.import_module(f"sgp_runner.cli.{module}").main())
 
 
 def sgp_run() -> NoReturn:
-    begin("sgp-run", deferred=not OF_RANKS.isdisjoint(os.environ))
-    from sgp_runner.cli.main import main
-
-    end(main())
+    start("sgp-run", "main", deferred=not OF_RANKS.isdisjoint(os.environ))
 
 
-def sgp_replay() -> NoReturn:
-    begin("sgp-replay")
-    from sgp_runner.cli.replay import main
-
-    end(main())
-
-
-def sgp_report() -> NoReturn:
-    begin("sgp-report")
-    from sgp_runner.cli.report import main
-
-    end(main())
-
-
-def sgp_sync() -> NoReturn:
-    begin("sgp-sync")
-    from sgp_runner.cli.sync import main
-
-    end(main())
+sgp_replay = partial(start, "sgp-replay", "replay")
+sgp_report = partial(start, "sgp-report", "report")
+sgp_sync = partial(start, "sgp-sync", "sync")

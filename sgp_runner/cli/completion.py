@@ -6,17 +6,14 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union
 
+from hydra.plugins.completion_plugin import CompletionPlugin
+
 from sgp_runner.cli.options import OPTIONS, SHORT, read
+from sgp_runner.config.check import annotation, kind_of
 from sgp_runner.config.choices import NESTED, group_of, groups
-from sgp_runner.config.overrides import choices_in, compose_all, search_in, tree_of
-from sgp_runner.config.schema import (
-    OWN_PARTS,
-    annotation,
-    class_at,
-    fields_of,
-    keys_of,
-    kind_of,
-)
+from sgp_runner.config.command_line import choices_in, parse
+from sgp_runner.config.overrides import compose_all, tree_of
+from sgp_runner.config.schema import OWN_PARTS, class_at, fields_of, keys_of, node_at
 from sgp_runner.utils.errors import ConfigError
 
 FILES = (".", "/", "~")  # beginnings of values that are paths
@@ -24,24 +21,26 @@ OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
 
 
 def candidates(line: str) -> list[str]:
-    """Return what the last word of ``line`` may become, without the name of the command."""
-    words = line.split()
-    word = words.pop() if words and not line[-1].isspace() else ""
-    if words[:1] == ["calibrate"]:
-        del words[0]
-    if words and OPTIONS.get(SHORT.get(words[-1], words[-1])):
+    """Return the completions of the last word of ``line``, which lacks the command's name."""
+    argv = line.split()
+    word = argv.pop() if argv and not line[-1].isspace() else ""
+    if argv[:1] == ["calibrate"]:
+        del argv[0]
+    if argv and OPTIONS.get(SHORT.get(argv[-1], argv[-1])):
         return []  # the value of an option: the shell completes files
     if word.startswith("-"):
         return starting(word, (option for option in OPTIONS if option not in OF_HYDRA))
-    search, settings = understood(words)
-    tree = composed([*search, *settings])
+    try:
+        command = read(argv)
+        search, overrides = command.folder, command.overrides
+    except ConfigError:
+        search, overrides = [], [argument for argument in argv if not argument.startswith("-")]
+    tree = composed([*search, *overrides])
     plain = word.lstrip("+~")
     key, equals, value = plain.partition("=")
     if not equals:
         found = starting(plain, next_parts(plain, keys(tree)))
     elif value.startswith(FILES):
-        from hydra.plugins.completion_plugin import CompletionPlugin
-
         found = [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
     else:
         before = value.rpartition(",")
@@ -54,22 +53,12 @@ def starting(word: str, texts: Iterable[str]) -> list[str]:
     return sorted({text for text in texts if text.startswith(word)})
 
 
-def understood(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the word for a folder of presets, if one is given, and the settings before."""
+def composed(overrides: Sequence[str]) -> Mapping[str, object]:
+    """Return the run of these overrides, or of the first ones, as far as they are understood."""
     try:
-        command = read(words)
-        folder = command.options.get("--config-dir")
-        return [search_in(folder)] if folder else [], command.settings
+        return tree_of(compose_all(parse(overrides)))
     except ConfigError:
-        return [], [word for word in words if not word.startswith("-")]
-
-
-def composed(settings: Sequence[str]) -> Mapping[str, object]:
-    """Return the run of these settings, or of those that can be understood."""
-    try:
-        return tree_of(compose_all(settings))
-    except ConfigError:
-        return composed(settings[:-1])
+        return composed(overrides[:-1])
 
 
 def keys(tree: Mapping[str, object]) -> Iterator[str]:
@@ -91,9 +80,7 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
         yield from choices_in(group, search)
         return
     parent, _, name = key.rpartition(".")
-    node: Any = tree
-    for part in parent.split(".") if parent else ():
-        node = node.get(part) if isinstance(node, Mapping) else None
+    node: Any = node_at(tree, parent)
     cls = class_at(node, parent) if isinstance(node, Mapping) else None
     field = fields_of(cls, parent).get(name) if cls is not None else None
     if cls is None or field is None:

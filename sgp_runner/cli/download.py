@@ -28,12 +28,12 @@ TIMEOUT = 60.0  # seconds without an answer
 PIECE = 2**20  # bytes
 
 
-def download(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Download and unpack a data set. Raises ConfigError for one that cannot be had."""
     from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, defect, kind_of, url_of
 
-    options = dict(word.split("=", 1) for word in words if "=" in word)
-    names = [word for word in words if "=" not in word]
+    options = dict(word.split("=", 1) for word in argv if "=" in word)
+    names = [word for word in argv if "=" not in word]
     if len(names) != 1 or options.keys() - {"data.root", "url"}:
         raise ConfigError("download", USAGE)
     (name,) = names
@@ -62,7 +62,7 @@ def download(words: Sequence[str]) -> int:
 
 
 def fetch(url: str, path: Path, md5: str, size: int) -> None:
-    """Download ``size`` bytes of ``url`` to ``path``, which has those of an earlier attempt.
+    """Download ``size`` bytes of ``url`` to ``path``, after those of an earlier attempt.
 
     Raises ConfigError if the server cannot be reached, or sends something else.
     """

@@ -13,25 +13,23 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.experiment import flat
+from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.schema import (
     NAME,
     class_at,
     completed,
-    default_of,
     fields_of,
     has_default,
     is_node,
     is_part,
     join,
+    node_at,
 )
-from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import parse_settings, read_text
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 WIDTH = 80
 INDENT = 25
@@ -86,21 +84,26 @@ def usage(folder: str | None = None) -> str:
     """Return the text of ``--help``, with the choices in a ``folder`` of the user's own."""
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
-    outer = [*(name for name in defaults if name in groups()), *others(defaults)]
+    others = (name for name in groups() if name not in defaults and name not in NESTED)
+    outer = [*(name for name in defaults if name in groups()), *others]
     nested = {key: listed(group, "", folder) for group, key in NESTED.items()}
     nested |= {
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
     model = (CONFIGS / "model" / f"{defaults['model']}.yaml").read_text(encoding="utf-8")
-    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # what it sets of the run
-    keys = {key: (own.get(key, typed(value)), said) for key, value, said in settings()}
+    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # defaults of its own
+    keys = {
+        f"{key}={own.get(key, typed(value))}": said
+        for key, value, said in settings_of(completed({}), "")
+        if group_of(key) is None
+    }
     return HELP.format(
         model=defaults["model"],
         groups=rows(
             {f"{group}=": listed(group, defaults.get(group, ""), folder) for group in outer}
         ),
         nested=rows({f"{key}=": choices for key, choices in nested.items()}),
-        keys=rows({f"{key}={value}": said for key, (value, said) in keys.items()}),
+        keys=rows(keys),
     )
 
 
@@ -108,27 +111,8 @@ def rows(texts: Mapping[str, str]) -> str:
     return "\n".join(line for left, right in texts.items() for line in row(f"  {left}", right))
 
 
-def described(config: DictConfig, package: str, resolve: bool) -> str:
-    """Return the settings, or those below ``package``, as YAML with descriptions.
-
-    resolve: return plain YAML with interpolations resolved.
-    """
-    from omegaconf import Container, OmegaConf
-
-    node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
-    if node is None:
-        raise ConfigError("--package", f"there is nothing at '{package}'.")
-    if not isinstance(node, Container):
-        return str(node)
-    key = package.removeprefix("_global_")
-    head = [f"# @package {key}"] if key else []
-    if resolve or "hydra" in config or (key and not is_part(key)):
-        return "\n".join([*head, OmegaConf.to_yaml(node, resolve=resolve).rstrip()])
-    tree: Any = OmegaConf.to_container(node)
-    return "\n".join([*head, *commented(tree, key, "")])
-
-
 def commented(node: Mapping[str, object], key: str, indent: str) -> Iterator[str]:
+    """Yield the lines of ``node`` as YAML, with the description of each setting."""
     import yaml
 
     cls = class_at(node, key)
@@ -157,16 +141,10 @@ def flow(value: object) -> str:
     )
 
 
-def settings() -> Iterator[tuple[str, object, str]]:
-    """Yield (key, default, description) of every setting of a run that belongs to no group."""
-    return (each for each in settings_of(completed({}), "") if group_of(each[0]) is None)
-
-
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
 
-    The value of a part that has to be chosen is its choice, and that of a setting without a
-    default an ellipsis.
+    The value of a part with choices is its choice. A setting without a default has an ellipsis.
     """
     cls = class_at(node, key)
     if cls is None:
@@ -194,23 +172,10 @@ def typed(value: object) -> str:
     return "..." if value is ... else json.dumps(value)
 
 
-def usage_of(
-    config: Mapping[str, object], choices: Sequence[tuple[str, str]], folders: Sequence[Path]
-) -> str:
-    """Return the text of ``--help`` for ``choices``, (key, name), of the run ``config``.
-
-    folders: where their files are
-    """
-    return "\n\n".join(
-        "\n".join(explained(config, key, choice, folders))
-        for key, choice in choices
-        if not any(key.startswith(f"{other}.") for other, _ in choices)
-    )
-
-
 def explained(
     config: Mapping[str, object], key: str, choice: str, folders: Sequence[Path]
 ) -> Iterator[str]:
+    """Yield the lines about ``choice`` in the run ``config``; ``folders``: of YAML files."""
     group = group_of(key) or key
     paths = [folder / group / f"{choice}.yaml" for folder in folders]
     text = next((read_text(path) for path in paths if path.is_file()), "")
@@ -218,9 +183,7 @@ def explained(
     head = re.match(r"(?:#.*\n|\s)*", text)
     comment = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
     yield from textwrap.wrap(" ".join(comment), WIDTH, initial_indent="  ", subsequent_indent="  ")
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
+    node: Any = node_at(config, key)
     if is_node(node, key) and (found := list(settings_of(node, key))):
         yield "\nsettings (with their values in this run)"
         for name, value, said in found:
@@ -236,26 +199,12 @@ def explained(
 
 
 def words_in(text: str) -> Iterator[str]:
-    """Yield what a file of settings sets, as it would be typed."""
+    """Yield the settings of a YAML file, as they would be typed."""
     tree = parse_settings(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             yield f"{group.split()[-1].rpartition('@')[2].lstrip('/')}={choice}"
-    yield from leaves(tree, "")
-
-
-def leaves(node: Mapping[str, object], parent: str) -> Iterator[str]:
-    for name, value in node.items():
-        key = join(parent, str(name))
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, key)
-        else:
-            yield f"{key}={typed(value)}"
-
-
-def others(defaults: dict[str, str]) -> Iterator[str]:
-    """Yield the groups that have choices but no default in ``config.yaml``."""
-    return (name for name in groups() if name not in defaults and name not in NESTED)
+    yield from (f"{key}={typed(value)}" for key, value in flat(tree))
 
 
 def listed(group: str, default: str, folder: str | None) -> str:
@@ -267,7 +216,7 @@ def listed(group: str, default: str, folder: str | None) -> str:
 def row(
     left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = ""
 ) -> list[str]:
-    """Return ``left`` with ``right`` folded into a column beside it, or below if it is too long.
+    """Return ``left`` and ``right`` in two columns; ``right`` starts below a long ``left``.
 
     mark: prefix of each line of the column.
     """

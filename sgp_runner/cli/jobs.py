@@ -1,30 +1,45 @@
-"""A job of a sweep: one run, and its row of the comparison."""
+"""The runs of a command: one alone, or the jobs of a sweep with their rows of the comparison."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from sgp_runner.cli import STARTED
+from sgp_runner.config.command_line import Setting
+from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.overrides import compose
 from sgp_runner.config.plugins.loading import named
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import Diverged, Stopped
 from sgp_runner.utils.signals import signal_state
 
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-
 Row = dict[str, object]
+
+
+def run_alone(settings: Sequence[Setting]) -> int:
+    """Run one experiment to its table and return the exit code."""
+    experiment = replace(make_experiment(compose(settings)), started=STARTED)
+    try:
+        summary = perform(experiment, fork=bool(signal_state.command))
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"before the end; what was recorded is in {experiment.directory}"
+        ) from error
+    if summary is not None:
+        from sgp_runner.recording.console import show, summary_table
+
+        show(summary_table(summary))
+    return 0
 
 
 @dataclass(frozen=True)
 class SweepJob:
     """One run of a sweep.
 
-    title: the settings in which this run differs from the others, as typed.
+    title: the settings in which this run differs from the others, as typed
     """
 
     title: str
@@ -33,23 +48,39 @@ class SweepJob:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the settings: another process loads the plug-ins again."""
         experiment = self.experiment
-        places = [plugin.where for plugin in experiment.plugins]
-        return job_of, (self.title, dict(experiment.config), experiment.group, places)
+        sources = [plugin.where for plugin in experiment.plugins]
+        return unpickled, (self.title, dict(experiment.config), experiment.group, sources)
 
     def row(self, results: Mapping[str, object]) -> Row:
-        """Its row of the comparison, with the settings that most often tell runs apart."""
+        """Return its row of the comparison, with the settings that often distinguish runs."""
         run = self.experiment.run
         cluster = run.cluster.name if run.network.clock == "simulated" else ""
         shown = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
         return {**results, **shown, "job": self.title}
 
+    def failed_row(self, sentence: str) -> Row:
+        """Return the row of a job that has no results, because of ``sentence``."""
+        return {**self.row(self.experiment.facts), "failed": sentence}
 
-def job_of(
-    title: str, config: Mapping[str, object], group: str | None, places: Sequence[str]
+    def row_if_done(self) -> Row | None:
+        """Return the row of a job that has finished before or in another process."""
+        from sgp_runner.recording.recorder import finished
+
+        summary = finished(self.experiment)
+        return None if summary is None else self.row(summary)
+
+
+def unpickled(
+    title: str, config: Mapping[str, object], group: str | None, sources: Sequence[str]
 ) -> SweepJob:
-    """The job of these settings, with the plug-ins in the files and folders ``places``."""
-    named([], places)
+    """Make the job of these settings, with the plug-ins in the files and folders ``sources``."""
+    named([], sources)
     return SweepJob(title, make_experiment(config, group))
+
+
+def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:
+    """Return the settings called ``names``, as typed."""
+    return " ".join(setting.typed for setting in settings if setting.name in names)
 
 
 def run_job(job: SweepJob, number: str) -> Row:
@@ -63,20 +94,8 @@ def run_job(job: SweepJob, number: str) -> Row:
         if signal_state.interrupted:  # a library has made another error of Ctrl-C
             raise
         print_traceback_if_wanted(error)
-        print(f"error: {sentence_of(error)}", file=sys.stderr, flush=True)
-        failed = sentence_of(error).splitlines()[0]
-        return {**failed_row(job, failed), "diverged": isinstance(error, Diverged)}
+        sentence = sentence_of(error)
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        failed = job.failed_row(sentence.splitlines()[0])
+        return {**failed, "diverged": isinstance(error, Diverged)}
     return job.row(summary or {})
-
-
-def failed_row(job: SweepJob, sentence: str) -> Row:
-    """The row of a job that has no results, because of ``sentence``."""
-    return {**job.row(job.experiment.facts), "failed": sentence}
-
-
-def row_if_done(job: SweepJob) -> Row | None:
-    """The row of a job that has finished before or in another process."""
-    from sgp_runner.recording.recorder import finished
-
-    summary = finished(job.experiment)
-    return None if summary is None else job.row(summary)

@@ -1,7 +1,7 @@
 """The runs of a sweep on this machine, several at a time, with a line for each that ends.
 
-Simulations of small models run beside each other, one on each core, with the same bytes as alone on
-all cores; large models and real runs, which use all cores, take turns.
+Simulations of small models run at the same time, one on each core, with the same bytes as alone on
+all cores. Large models and real runs, which use all cores, run one after the other.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, cast
+from types import FrameType
+from typing import cast
 
 from rich.live import Live
 from rich.text import Text
 
-from sgp_runner.cli.jobs import Row, SweepJob, failed_row, row_if_done, run_job
+from sgp_runner.cli.jobs import Row, SweepJob, run_job
+from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes, parameters
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
@@ -32,9 +33,6 @@ from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.signals import SAVED, cause, stop_signals
 from sgp_runner.utils.units import duration
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,16 @@ class Machine:
     memory: int = field(default_factory=free_bytes)
 
     def cores_for(self, run: Run) -> int:
-        """The cores that a run keeps busy; for a real one all, unless several were asked for."""
+        """Return the cores that a run keeps busy.
+
+        A real run keeps all of them busy, unless several runs at a time were asked for.
+        """
         if run.network.clock == "wall":
             return self.cores if self.asked is None else 1
         return asked_cores() or cores_for(parameters(run.model, run.data)[0])
 
     def at_once(self, runs: Sequence[Run]) -> int:
-        """How many of the runs may be able to run at the same time."""
+        """Return how many of the runs may be able to run at the same time."""
         cores = min(self.cores_for(run) for run in runs)
         memory = min(estimated_bytes(run) for run in runs)
         most = min(len(runs), self.asked or self.cores)
@@ -70,8 +71,8 @@ def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]
         yield number, run_job(job, f"[{number + 1}/{total}]")
 
 
-def on_cores(count: int, job: SweepJob, number: str) -> Row:
-    """Run a job in a process of its own, with so many cores; real ranks share them all."""
+def run_on_cores(count: int, job: SweepJob, number: str) -> Row:
+    """Run a job in a process of its own, with ``count`` cores; real ranks share all cores."""
     if job.experiment.run.network.clock == "simulated":
         os.environ[KEY] = str(count)
     return run_job(job, number)
@@ -87,13 +88,13 @@ def side_by_side(
 ) -> Iterator[tuple[int, Row]]:
     """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
 
-    logs: folder for what each prints
-    imports: modules that they import
+    logs: folder for the output of each job
+    imports: modules that the jobs import
     Raises Stopped after a signal, once all have saved.
     """
     signals: list[int] = []
     with Pool(most, machine.cores, machine.memory, imports) as pool:
-        lines = Lines(total, pool)
+        progress = ProgressLines(total, pool)
 
         def stop(number: int, frame: FrameType | None) -> None:
             signals.append(number)
@@ -101,35 +102,37 @@ def side_by_side(
 
         def tasks() -> Iterator[PoolTask]:
             for number, job in enumerate(jobs):
-                lines.begin(job)
+                progress.begin(job)
                 run = job.experiment.run
+                cores = machine.cores_for(run)
                 yield PoolTask(
                     number,
-                    partial(on_cores, machine.cores_for(run), job, f"[{number + 1}/{total}]"),
+                    partial(run_on_cores, cores, job, f"[{number + 1}/{total}]"),
                     lock_key=job.experiment.directory,
-                    cores=machine.cores_for(run),
+                    cores=cores,
                     memory=estimated_bytes(run),
                     log=logs / f"{number + 1}.log",
                 )
 
-        with stop_signals(stop), lines:
+        with stop_signals(stop), progress.live:
             for ended in pool.run(tasks()):
                 number = ended.task.number
                 if ended.result is None and pool.stopping:
                     continue
-                row = row_of(ended, lines.jobs[number])
-                lines.end(number, row, ended.seconds)
+                row = row_of(ended, progress.jobs[number])
+                progress.end(number, row, ended.seconds)
                 yield number, row
-    if signals and lines.ended < total:
+    if signals and progress.ended < total:
         raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
 
 
 def imports_of(runs: Sequence[Run]) -> list[str]:
-    """The modules that the runs import besides PyTorch."""
+    """Return the modules that the runs import besides PyTorch."""
     return ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
 
 
 def row_of(ended: Ended, job: SweepJob) -> Row:
+    """Return the row of a job whose process has ended, with or without a result."""
     if ended.result is not None:
         return cast(Row, ended.result)
     code = ended.exit_code or 0
@@ -140,11 +143,11 @@ def row_of(ended: Ended, job: SweepJob) -> Row:
         if code < 0
         else f"ended with exit code {code}"
     )
-    return failed_row(job, f"its process {how} (its output is in {ended.task.log})")
+    return job.failed_row(f"its process {how} (its output is in {ended.task.log})")
 
 
-class Lines:
-    """Prints a line for each job that ends, and on a terminal one about those that run.
+class ProgressLines:
+    """A line for each job that ends, and on a terminal one about those that run.
 
     jobs: those that have begun, by number
     """
@@ -156,54 +159,37 @@ class Lines:
         self.ended = 0
         self.seconds: list[float] = []
         self.console = stdout_console()
-        self.live: Live | None = None
-
-    def __enter__(self) -> Lines:
-        if self.console.is_terminal:
-            self.live = Live(
-                console=self.console,
-                get_renderable=self.status,
-                refresh_per_second=2,
-                transient=True,
-            )
-            self.live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.live is not None:
-            self.live.stop()
+        self.live = Live(
+            console=self.console,
+            get_renderable=self.status,
+            refresh_per_second=2,
+            transient=True,
+        )
 
     def begin(self, job: SweepJob) -> None:
         with suppress(ConfigError):
-            if row_if_done(job) is not None:
+            if job.row_if_done() is not None:
                 self.finished_before.add(len(self.jobs))
         self.jobs.append(job)
 
     def end(self, number: int, row: Row, seconds: float) -> None:
         self.ended += 1
-        if number in self.finished_before:
-            took = "finished before"
-        else:
+        took = "finished before"
+        if number not in self.finished_before:
             self.seconds.append(seconds)
             took = duration(seconds)
         line = f"[{self.ended}/{self.total}] {self.jobs[number].title}  {outcome(row)} · {took}"
-        left = self.left()
-        self.console.print(
-            Text(line if self.live is not None or not left else f"{line} · {left}"), soft_wrap=True
-        )
+        if not self.console.is_terminal and (left := self.time_left()):
+            line += f" · {left}"
+        self.console.print(Text(line), soft_wrap=True)
 
     def status(self) -> Text:
         running = " · ".join(self.jobs[task.number].title for task in self.pool.running)
-        parts = [f"{self.ended}/{self.total}", self.left(), f"running: {running}"]
-        return Text("  ".join(part for part in parts if part), no_wrap=True, overflow="ellipsis")
+        parts = [f"{self.ended}/{self.total}", self.time_left(), f"running: {running}"]
+        return Text("  ".join(filter(None, parts)), no_wrap=True, overflow="ellipsis")
 
-    def left(self) -> str:
-        """The time that the other jobs will take, as those before them did; empty if unknown."""
+    def time_left(self) -> str:
+        """Return the time that the other jobs take at the pace so far; empty if unknown."""
         left = self.total - self.ended
         if not self.seconds or not left:
             return ""

@@ -223,12 +223,12 @@ KINDS = {
 }
 
 
-def new(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Write the folder. Raises ConfigError for a kind that there is not or a name that is taken."""
     usage = f"write sgp-run new {'|'.join(KINDS)} NAME, for example: sgp-run new algorithm mine."
-    if len(words) != 2:
+    if len(argv) != 2:
         raise ConfigError("new", usage)
-    kind, name = words
+    kind, name = argv
     if kind not in KINDS:
         raise ConfigError("new", f"there is no '{kind}'; {usage}")
     group, code, settings, dry = KINDS[kind]
@@ -260,7 +260,7 @@ def class_name(name: str) -> str:
 
 
 def check_name(name: str, group: str) -> None:
-    """Raise ConfigError for a name that the file of a plug-in could not have."""
+    """Return a key of a mapping as ``hint`` declares it."""
     from sgp_runner.config.choices import groups
     from sgp_runner.config.plugins.loading import check_name as check_value
 

@@ -1,11 +1,15 @@
-"""The command line of ``sgp-run``: options, and settings written key=value."""
+"""The command line of ``sgp-run``: options, and overrides written key=value."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import ConfigError
 
 # Options, with an example value for those that take one.
@@ -31,24 +35,31 @@ SHORT = {
 class Command:
     """Parsed command line.
 
-    options: values by the long names of the options.
-    plugins: values of --plugin, which may be repeated.
+    options: values by the long names of the options
+    plugins: values of --plugin, which may be repeated
     """
 
-    settings: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
     plugins: list[str] = field(default_factory=list)
 
+    @property
+    def folder(self) -> list[str]:
+        """The override that adds the folder of presets, if there is one."""
+        from sgp_runner.config.command_line import search_in
 
-def read(words: Sequence[str]) -> Command:
-    """Split words into options and settings. Raises ConfigError for an invalid option."""
+        return [search_in(self.options["--config-dir"])] if "--config-dir" in self.options else []
+
+
+def read(argv: Sequence[str]) -> Command:
+    """Split arguments into options and overrides. Raises ConfigError for an invalid option."""
     command = Command()
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-"):
-            command.settings.append(word)
+    rest = iter(argv)
+    for argument in rest:
+        if not argument.startswith("-"):
+            command.overrides.append(argument)
             continue
-        option, equals, value = word.partition("=")
+        option, equals, value = argument.partition("=")
         name = SHORT.get(option, option)
         if name not in OPTIONS:
             close = difflib.get_close_matches(option, OPTIONS, n=1, cutoff=0.7)
@@ -61,4 +72,21 @@ def read(words: Sequence[str]) -> Command:
             command.plugins.append(value)
         else:
             command.options[name] = value
+    return command
+
+
+def load(argv: Sequence[str]) -> Command:
+    """Read the command line and load its plug-ins, whose files it then names as choices.
+
+    The plug-ins of a line to complete are loaded too, and removed from the line for Hydra. A
+    plug-in that fails completes nothing.
+    """
+    command = read(argv)
+    if "--shell-completion" in command.options:
+        option = re.compile(r"--plugin[= ](\S+)(?=\s)")
+        line = os.environ.get("COMP_LINE", "")
+        with suppress(ConfigError):
+            named([], option.findall(line))
+        os.environ["COMP_LINE"] = option.sub("", line)
+    command.overrides = named(command.overrides, command.plugins)
     return command

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sgp_runner._version import __version__
-from sgp_runner.cli.argparser import Parser, add_plugins, exit_code, load_plugins, say
+from sgp_runner.cli.argparser import Parser, add_plugins
+from sgp_runner.cli.exits import print_error, run_command
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.units import counted
@@ -36,7 +38,7 @@ def parser() -> Parser:
     out.add_argument(
         "--with",
         nargs="*",
-        dest="words",
+        dest="overrides",
         metavar="SETTING",
         help="simulate these settings, such as algo=osgp algo.tau=2, "
         "with the recorded compute times and message delays",
@@ -47,24 +49,16 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
-
-    0: success
-    1: the replay failed or departed from the recording
-    2: a request that cannot work
-    130: Ctrl-C
-    """
+    """Run the command and return its exit code, 1 also for a replay that departs from its run."""
     asked = parser().parse_args(argv)
-    warnings.showwarning = lambda message, *rest: say("sgp-replay", f"warning: {message}")
-    return exit_code(
-        "sgp-replay",
-        lambda: perform(asked),
-    )
+    warnings.showwarning = lambda message, *rest: print_error("sgp-replay", f"warning: {message}")
+    return run_command("sgp-replay", lambda: perform(asked))
 
 
 def perform(asked: argparse.Namespace) -> int:
-    words = load_plugins(asked.plugin, asked.words or ())
-    return repeat(asked.run) if asked.words is None else time_again(asked.run, words)
+    """Replay the run, or time others on its recorded times."""
+    overrides = named(asked.overrides or (), asked.plugin)
+    return repeat(asked.run) if asked.overrides is None else time_again(asked.run, overrides)
 
 
 def repeat(directory: Path) -> int:
@@ -103,19 +97,20 @@ def repeat(directory: Path) -> int:
         return 0
     different = ", ".join(str(rank) for rank, same in enumerate(result.same) if not same)
     others = "ended with other parameters: the code or the machine computes differently."
-    say("sgp-replay", f"rank {different} took the recorded decisions but {others}")
+    print_error("sgp-replay", f"rank {different} took the recorded decisions but {others}")
     return 1
 
 
-def time_again(directory: Path, words: Sequence[str]) -> int:
-    for word in words:
-        refuse_secrets(word.partition("="), word.partition("=")[0])
+def time_again(directory: Path, overrides: Sequence[str]) -> int:
+    """Print the simulated time of the run with ``overrides``."""
+    for override in overrides:
+        refuse_secrets(override.partition("="), override.partition("=")[0])
     from sgp_runner.replay.what_if import retime
     from sgp_runner.utils.units import duration
 
-    result = retime(directory, words)
-    keep(directory, {"kind": "retimed", "with": list(words), **result.facts})
-    name = result.algorithm if words else f"{result.algorithm} itself"
+    result = retime(directory, overrides)
+    keep(directory, {"kind": "retimed", "with": list(overrides), **result.facts})
+    name = result.algorithm if overrides else f"{result.algorithm} itself"
     print(
         f"{directory}: {result.recorded_algorithm} took {duration(result.recorded_s)} (measured)",
         flush=True,

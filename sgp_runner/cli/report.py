@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner._version import __version__
-from sgp_runner.cli.argparser import Parser, add_plugins, exit_code, load_plugins, say
+from sgp_runner.cli.argparser import Parser, add_plugins
+from sgp_runner.cli.exits import print_error, run_command
+from sgp_runner.config.plugins.loading import named
 
 EXAMPLES = """examples
   sgp-report results/runs                       all runs
@@ -80,18 +82,19 @@ def target(word: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; exit code 0, 1 for an error, 2 for a bad request, 130 after Ctrl-C."""
+    """Run the command and return its exit code."""
     asked = parser().parse_args(argv)
-    return exit_code("sgp-report", lambda: report(asked))
+    return run_command("sgp-report", lambda: report(asked))
 
 
 def report(asked: argparse.Namespace) -> int:
+    """Write the report and print its tables."""
     from sgp_runner.recording.console import show
     from sgp_runner.replay.retiming import retime_all
     from sgp_runner.report.render.terminal import published_grid, show_rankings
     from sgp_runner.report.render.write import write_report
 
-    load_plugins(asked.plugin)
+    named([], asked.plugin)
     retimed = (
         retime_all(asked.folders, asked.retime, asked.out / "retimed", asked.config_dir)
         if asked.retime is not None
@@ -102,6 +105,6 @@ def report(asked: argparse.Namespace) -> int:
     if made.pairs:
         show(published_grid(made.pairs))
     for sentence in made.skipped:
-        say("sgp-report", sentence)
+        print_error("sgp-report", sentence)
     print(f"\nreport in {made.page}", flush=True)
     return 0

@@ -6,6 +6,7 @@ continues it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,39 +16,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.override_parser.types import IntervalSweep
+from omegaconf import OmegaConf
 
-from sgp_runner.cli.jobs import Row, SweepJob
+from sgp_runner.cli.jobs import Row, SweepJob, describe_settings
 from sgp_runner.cli.sweep import (
     LOCAL,
-    check_plugins,
     compare,
-    folder_of,
+    compose_first,
     jobs_at_once,
     make_folder,
     report,
     run_here,
+    swept_names,
 )
-from sgp_runner.config.overrides import (
-    TARGET,
-    Setting,
-    compose,
-    compose_all,
-    condition_of,
-    narrow,
-    parse,
-    tree_of,
-    typed,
-)
-from sgp_runner.config.schema import make_experiment
+from sgp_runner.config.check import build, check_part
+from sgp_runner.config.command_line import TARGET, Setting, parse
+from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.overrides import compose, narrow
 from sgp_runner.recording.recorder import metrics_path
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.reading import read_lines
 from sgp_runner.utils.signals import interruptible
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
+    from optuna import Study
     from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, Trial
 
 FILE = "optuna.log"
 KEY = "hydra.sweeper"
@@ -64,14 +58,8 @@ class Search:
     seed: int
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ConfigError(f"{KEY}.{name}", f"{value} must be a whole number >= {least}.")
-        if self.objective not in ("loss", "accuracy", "time"):
-            raise ConfigError(
-                f"{KEY}.objective", f"'{self.objective}' is none of loss, accuracy, time."
-            )
+        check_least(1, KEY, self, "trials")
+        check_least(0, KEY, self, "seed")
         if (self.objective == "time") != isinstance(self.target, float):
             raise ConfigError(
                 f"{KEY}.target", "objective=time, and no other, needs an accuracy such as 0.95."
@@ -82,7 +70,7 @@ class Search:
         return "maximize" if self.objective == "accuracy" else "minimize"
 
     def value(self, row: Row) -> float | None:
-        """The objective of a run; the worst one if it has diverged, None if it has failed."""
+        """Return the objective of a run: the worst if it diverged, None if it failed."""
         worst = -math.inf if self.objective == "accuracy" else math.inf
         if row.get("failed"):
             return worst if row.get("diverged") else None
@@ -94,7 +82,7 @@ class Search:
 
 
 def seconds_to(target: float, run_dir: Path) -> float:
-    """Seconds, on the clock of the run, until its averaged model has the accuracy ``target``."""
+    """Return the seconds of a run's clock until its averaged model reaches ``target``."""
     for line in read_lines(metrics_path(run_dir, 0)):
         record = json.loads(line)
         if record["kind"] == "average" and record.get("accuracy", 0.0) >= target:
@@ -103,11 +91,8 @@ def seconds_to(target: float, run_dir: Path) -> float:
 
 
 def searches(settings: Sequence[Setting]) -> bool:
-    """Whether the command line chooses Optuna as the sweeper."""
-    return any(
-        setting.name == "hydra/sweeper" and setting.word.partition("=")[2] == "optuna"
-        for setting in settings
-    )
+    """Return whether the command line chooses Optuna as the sweeper."""
+    return any(setting.name == "hydra/sweeper" and setting.text == "optuna" for setting in settings)
 
 
 def search(settings: Sequence[Setting]) -> int:
@@ -115,32 +100,30 @@ def search(settings: Sequence[Setting]) -> int:
 
     Raises ConfigError, with nothing written, if the first trial cannot work.
     """
-    from omegaconf import OmegaConf
 
     asked, settings = jobs_at_once(settings)
-    fixed = [setting.word for setting in settings if not setting.swept]
-    first = [f"{key_of(setting)}={lowest(setting)}" for setting in settings if setting.swept]
-    composed = compose_all(apply([*fixed, *first]), hydra_too=True)
-    check_plugins(tree_of(composed)["hydra"])
+    composed, directory = compose_first(first_trial(settings))
     for key, value in (OmegaConf.select(composed, f"{KEY}.params") or {}).items():
         settings = [*parse([f"{key}={value}"]), *settings]
-    swept = {key_of(setting): setting for setting in settings if setting.swept}
+    fixed = [setting.word for setting in settings if not setting.swept]
+    swept = {setting.key: setting for setting in settings if setting.swept}
     if not swept:
         raise ConfigError("hydra/sweeper", f"give a setting a range to search, such as {EXAMPLE}.")
     if OmegaConf.select(composed, f"hydra.launcher.{TARGET}") != LOCAL:
         raise ConfigError("hydra/launcher", "hydra/sweeper=optuna runs trials here; leave it out.")
-    chosen = OmegaConf.select(composed, KEY)
-    plan = Search(chosen.trials, chosen.objective, chosen.target, chosen.seed)
-    directory = folder_of(composed)
-
-    names = {setting.name for setting in swept.values()}
-    names |= {condition[2] for name in names if (condition := condition_of(name))}
+    given = {field.name: composed.hydra.sweeper[field.name] for field in dataclasses.fields(Search)}
+    plan = build(check_part(given, KEY, Search, {}), KEY)
+    assert isinstance(plan, Search)
+    names = swept_names(settings)
 
     def job(values: Mapping[str, Any]) -> SweepJob:
-        words = [f"{key}={written(value)}" for key, value in values.items()]
-        applied = apply([*fixed, *words])
-        title = [word for each in applied if (word := typed(each)).partition("=")[0] in names]
-        return SweepJob(" ".join(title), make_experiment(compose(applied), group=directory.name))
+        words = [
+            f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
+            for key, value in values.items()
+        ]
+        taken = narrow(parse([*fixed, *words]))[0]
+        experiment = make_experiment(compose(taken), group=directory.name)
+        return SweepJob(describe_settings(taken, names), experiment)
 
     example = job({key: lowest(setting) for key, setting in swept.items()})
     space = {key: distribution(setting) for key, setting in swept.items()}
@@ -176,38 +159,29 @@ def search(settings: Sequence[Setting]) -> int:
     return 1 if any(row.get("failed") for row in ordered) else 0
 
 
-def apply(words: Sequence[str]) -> list[str]:
-    """The words without settings of choices that are not made."""
-    return [setting.word for setting in narrow(parse(words))[0]]
-
-
-def written(value: object) -> str:
-    """A proposed value as a word; four digits of a number are enough."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def key_of(setting: Setting) -> str:
-    """The key in Hydra's notation."""
-    return setting.word.partition("=")[0]
+def first_trial(settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings of a trial with the first value of each setting that has several."""
+    fixed = [setting.word for setting in settings if not setting.swept]
+    first = [f"{setting.key}={lowest(setting)}" for setting in settings if setting.swept]
+    return narrow(parse([*fixed, *first]))[0]
 
 
 def lowest(setting: Setting) -> object:
-    """The first value of a setting with several."""
+    """Return the first value of a setting with several."""
+
     value = setting.override.value()
-    return value.start if isinstance(value, IntervalSweep) else next(values(setting))
-
-
-def values(setting: Setting) -> Iterator[str]:
-    return setting.override.sweep_string_iterator()
+    if isinstance(value, IntervalSweep):
+        return value.start
+    return next(setting.override.sweep_string_iterator())
 
 
 def distribution(setting: Setting) -> BaseDistribution:
-    """The values of a setting, as Optuna wants them."""
+    """Return the values of a setting as a distribution of Optuna."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = setting.override.value()
     if not isinstance(value, IntervalSweep):
-        return CategoricalDistribution(list(values(setting)))
+        return CategoricalDistribution(list(setting.override.sweep_string_iterator()))
     low, high, log = value.start, value.end, "log" in value.tags
     assert low is not None and high is not None
     try:
@@ -253,11 +227,8 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
     return study
 
 
-def finished(study: Study) -> Sequence[FrozenTrial]:
-    from optuna.trial import TrialState
-
-    done: list[FrozenTrial] = study.get_trials(states=(TrialState.COMPLETE,))
-    return done
+def finished(study: Study) -> list[FrozenTrial]:
+    return [trial for trial in study.trials if trial.state.name == "COMPLETE"]
 
 
 def tell(study: Study, trial: Trial | None, value: float | None) -> None:

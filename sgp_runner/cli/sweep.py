@@ -6,32 +6,36 @@ import csv
 import math
 import os
 import sys
-from collections.abc import Container, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig, OmegaConf
+
 from sgp_runner.cli import slurm_jobs as slurm
-from sgp_runner.cli.jobs import Row, SweepJob, row_if_done, run_job
+from sgp_runner.cli.jobs import Row, SweepJob, describe_settings, run_job
 from sgp_runner.config.choices import PRESET
-from sgp_runner.config.overrides import (
+from sgp_runner.config.command_line import (
     TARGET,
     Setting,
-    compose,
-    compose_all,
     condition_of,
     foreign_class,
     loader,
-    narrow,
     parse,
     quoted,
     refuse_ranges,
-    tree_of,
-    typed,
     unmet,
 )
-from sgp_runner.config.schema import make_experiment
+from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.overrides import compose, compose_all, narrow, tree_of
 from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
@@ -41,15 +45,12 @@ from sgp_runner.utils.signals import interruptible, signal_state
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from sgp_runner.config.run import Run
     from sgp_runner.report.read.runs import Runs
 
 PARAMS = "hydra.sweeper.params"
 SEARCH = "sgp_runner.cli.search.Search"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
-
 
 MOST_RUNS = 10_000  # of a sweep
 MANY_RUNS = 100  # take long to check
@@ -59,7 +60,7 @@ MANY_RUNS = 100  # take long to check
 class Plan:
     """A sweep whose settings have been checked.
 
-    for_hydra: the words with which Hydra's launchers start it, one job for each number
+    for_hydra: the overrides with which Hydra's launchers start it, one job for each number
     directory: its folder
     jobs: its runs, in order
     launcher: class of the launcher
@@ -93,17 +94,15 @@ def sweep(settings: Sequence[Setting]) -> int:
         )
     make_folder(directory)
     os.environ.update(planned.variables if here else {})
+    needs = [job.experiment.run for job in jobs]
+    outcomes = run_here(jobs, needs, directory, asked) if here else launch(planned)
     rows: dict[int, Row] = {}
     try:
-        needs = [job.experiment.run for job in jobs]
-        outcomes = run_here(jobs, needs, directory, asked) if here else launch(planned)
         with interruptible(), closing(outcomes):
-            for number, row in outcomes:
-                rows[number] = row
+            rows.update(outcomes)
     finally:
-        finished = [rows.get(number) or row_if_done(job) for number, job in enumerate(jobs)]
-        rows_done = [row for row in finished if row is not None]
-        runs = compare(rows_done, directory)
+        finished = [rows.get(number) or job.row_if_done() for number, job in enumerate(jobs)]
+        runs = compare([row for row in finished if row is not None], directory)
     report(runs, directory)
     return 1 if any(row.get("failed") for row in rows.values()) else 0
 
@@ -115,13 +114,16 @@ def make_folder(directory: Path) -> None:
         raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
 
 
-def folder_of(composed: DictConfig) -> Path:
-    """The folder of the sweep whose first run has been composed."""
-    from omegaconf import OmegaConf
+def compose_first(settings: Sequence[Setting]) -> tuple[DictConfig, Path]:
+    """Compose the first run of a sweep, with Hydra's settings; return it and the sweep's folder.
 
-    directory = Path(str(OmegaConf.select(composed, "hydra.sweep.dir")))
-    refuse_secrets(str(directory), "hydra.sweep.dir")
-    return directory
+    Raises ConfigError if Hydra would call a class that is not a launcher or a known sweeper.
+    """
+    composed = compose_all(settings, hydra_too=True)
+    check_plugins(tree_of(composed)["hydra"])
+    directory = str(composed.hydra.sweep.dir)
+    refuse_secrets(directory, "hydra.sweep.dir")
+    return composed, Path(directory)
 
 
 def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]]:
@@ -131,8 +133,9 @@ def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]
         if setting.name == "jobs":
             value = None if setting.swept else setting.override.value()
             if type(value) is not int or value < 1:
-                word = setting.word.partition("=")[2]
-                raise ConfigError("jobs", f"'{word}' is not a number of runs, such as jobs=2.")
+                raise ConfigError(
+                    "jobs", f"'{setting.text}' is not a number of runs, such as jobs=2."
+                )
             asked = value
     return asked, [setting for setting in settings if setting.name != "jobs"]
 
@@ -158,13 +161,10 @@ def run_here(
 
 def launch(planned: Plan) -> Generator[tuple[int, Row]]:
     """Run the jobs through a launcher of Hydra and yield the number and the row of each."""
-    from hydra.core.global_hydra import GlobalHydra
 
     directory, jobs = planned.directory, planned.jobs
 
     def task(config: DictConfig) -> Row:
-        from hydra.core.hydra_config import HydraConfig
-
         number = HydraConfig.get().job.num
         try:
             return run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
@@ -192,66 +192,68 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
         for number, job in enumerate(handed_over):
             outcome = slurm.outcome(job)
             # A job that lost a rank has failed for Slurm, but the run may have finished.
-            yield (
-                number,
-                row_if_done(jobs[number])
-                or {**jobs[number].row(jobs[number].experiment.facts), **outcome},
-            )
+            facts = jobs[number].row(jobs[number].experiment.facts)
+            yield number, jobs[number].row_if_done() or {**facts, **outcome}
 
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
-    """Return whether the settings choose a preset that says what to sweep over."""
-    from omegaconf import OmegaConf
+    """Return whether the settings choose a preset of a sweep."""
 
     if all(setting.name != PRESET for setting in settings):
         return False
-    words = [setting.word for setting in settings if setting.composed and not setting.swept]
+    composed = [setting for setting in settings if setting.composed and not setting.swept]
     try:
-        return bool(OmegaConf.select(compose_all(words, hydra_too=True), PARAMS))
+        return bool(OmegaConf.select(compose_all(composed, hydra_too=True), PARAMS))
     except ConfigError:  # the run says what is wrong
         return False
 
 
+def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
+    """Raise ConfigError for settings of a sweep, which one run does not have.
+
+    launchers: groups of Hydra that start the runs of a sweep
+    """
+    for setting in settings:
+        if setting.name == "jobs":
+            raise ConfigError("jobs", "it is the number of runs of a sweep at a time; add -m.")
+        if setting.swept:
+            raise ConfigError(
+                setting.name, "several values make a sweep; add -m to run all of them."
+            )
+        if setting.name in launchers:
+            raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
+
+
 def plan(settings: Sequence[Setting]) -> Plan:
     """Compose and check all jobs of a sweep."""
-    from omegaconf import OmegaConf
 
     for_hydra = [setting.word for setting in settings if setting.for_hydra]
     first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
-    composed = compose_all([setting.word for setting in first], hydra_too=True)
-    check_plugins(tree_of(composed)["hydra"])
+    composed, directory = compose_first(first)
     asked = {setting.name for setting in settings}
-    # A preset may say what to sweep over, and the command line changes it.
+    # A preset may have several values, which the command line overrides.
     if params := OmegaConf.select(composed, PARAMS):
         of_preset = parse([f"{key}={value}" for key, value in params.items()])
         settings = [*(each for each in of_preset if each.name not in asked), *settings]
         for_hydra.append(f"{PARAMS}=null")
-    directory = folder_of(composed)
-    swept = {setting.name for setting in settings if setting.swept}
-    swept |= {condition[2] for name in swept if (condition := condition_of(name))}
+    names = swept_names(settings)
     combined = combinations(settings)
     announce(len(combined))
-    all_words = narrowed(combined, asked, for_hydra)
+    runs = narrowed([parse([*for_hydra, *words]) for words in combined], asked)
     jobs = []
-    for number, words in enumerate(all_words, start=1):
-        title = " ".join(
-            typed(word) for word in words if not swept or typed(word).partition("=")[0] in swept
-        )
+    for number, taken in enumerate(runs, start=1):
+        shown = names or {setting.name for setting in taken if not setting.for_hydra}
+        title = describe_settings(taken, shown)
         try:
-            jobs.append(
-                SweepJob(
-                    title, make_experiment(compose([*for_hydra, *words]), group=directory.name)
-                )
-            )
+            jobs.append(SweepJob(title, make_experiment(compose(taken), group=directory.name)))
         except ConfigError as error:
             raise ConfigError(
-                error.key, f"{error.sentence} (Job {number} of {len(all_words)}: {title})"
+                error.key, f"{error.sentence} (Job {number} of {len(runs)}: {title})"
             ) from error
     numbers = ",".join(map(str, range(len(jobs))))
     return Plan(
         [
-            *for_hydra,
-            *all_words[0],
+            *(setting.word for setting in runs[0]),
             f"hydra.sweep.dir={quoted(str(directory))}",
             f"+number=choice({numbers})",
         ],
@@ -262,38 +264,36 @@ def plan(settings: Sequence[Setting]) -> Plan:
     )
 
 
+def swept_names(settings: Sequence[Setting]) -> set[str]:
+    """Return the keys with several values, ``algo.tau`` also for ``algo.osgp.tau``."""
+    names = {setting.name for setting in settings if setting.swept}
+    return names | {condition[2] for name in names if (condition := condition_of(name))}
+
+
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
     """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
 
     Hydra would call it, whatever it is, and only after the folder of the sweep is there.
     """
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.plugins import Plugins
-    from hydra.plugins.launcher import Launcher
 
     known: dict[str, Sequence[type]] = {
         "hydra.launcher": Plugins.instance().discover(Launcher),
         "hydra.sweeper": [BasicSweeper],
     }
-    own = {"hydra.sweeper": SEARCH}.get(key)
-    if TARGET in node and str(node[TARGET]) not in [own, *map(full_name, known.get(key, ()))]:
+    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in known.get(key, ())]
+    names += [SEARCH] if key == "hydra.sweeper" else []
+    if TARGET in node and str(node[TARGET]) not in names:
         raise foreign_class(f"{key}.{TARGET}")
     for name, inner in node.items():
         if isinstance(inner, Mapping):
             check_plugins(inner, f"{key}.{name}")
 
 
-def full_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:
-    """Return the words of each job, in the order in which Hydra runs them.
+    """Return the overrides of each job, in the order in which Hydra runs them.
 
     Raises ConfigError for too many.
     """
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-    from hydra.core.override_parser.overrides_parser import OverridesParser
 
     check_number({setting.name: setting.number for setting in settings})
     words = [setting.word for setting in settings if not setting.for_hydra]
@@ -316,57 +316,50 @@ def announce(runs: int) -> None:
         logger.info(f"{runs:,} runs; their settings are checked first")
 
 
-def narrowed(
-    all_words: Sequence[Sequence[str]], asked: Container[str], for_hydra: Sequence[str]
-) -> list[list[str]]:
-    """The words of each job that apply to it, without jobs that do not differ any more.
+def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> list[list[Setting]]:
+    """Return the settings that apply to each job, without jobs that do not differ any more.
 
     Raises ConfigError for a setting of a choice, such as ``algo.osgp.tau=1``, that no job makes. A
     preset may have settings for choices that the command line, ``asked``, leaves out.
     """
-    divided = [narrow(parse([*for_hydra, *words])[len(for_hydra) :]) for words in all_words]
+    divided = [narrow(settings) for settings in combined]
     names = [{setting.name for setting in left_out} for _, left_out in divided]
     for setting in divided[0][1]:
         if setting.name in asked and all(setting.name in left_out for left_out in names):
             raise unmet(setting, "no run of this sweep has it")
-    words = (tuple(setting.word for setting in taken) for taken, _ in divided)
-    return [list(each) for each in dict.fromkeys(words)]
+    runs: dict[tuple[str, ...], list[Setting]] = {}
+    for taken, _ in divided:
+        runs.setdefault(tuple(setting.word for setting in taken), taken)
+    return list(runs.values())
 
 
 def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
     """Write ``comparison.csv``, and show the ranked tables and why runs failed.
 
-    Returns the runs; None if there are none, or they cannot be read.
+    Return the runs that left records; None if there are none, or they cannot be read.
     """
+    from sgp_runner.report.read.run_groups import settings_in
+    from sgp_runner.report.read.runs import read_runs
+    from sgp_runner.report.render.terminal import show_rankings
+
     if not rows:
         return None
-    path = directory / "comparison.csv"
-    write_csv(path, rows)
-    runs = ranked(rows)
+    path, runs = directory / "comparison.csv", None
+    columns = list(dict.fromkeys(["job", "failed", *(key for row in rows for key in row)]))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    if folders := [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]:
+        with printed_errors("the runs cannot be ranked"):
+            found = read_runs(folders)
+            show_rankings(settings_in(found))
+            runs = found
     for row in rows:
         if row.get("failed"):
             outcome = "diverged" if row.get("diverged") else "failed"
             print(f"\n{row['job'] or row['algorithm']} {outcome}: {row['failed']}", flush=True)
     print(f"\ncomparison in {path}", flush=True)
-    return runs
-
-
-def ranked(rows: Sequence[Row]) -> Runs | None:
-    """Show the ranked tables of the runs that left records, and return these runs."""
-    from sgp_runner.report.read.run_groups import settings_in
-    from sgp_runner.report.read.runs import read_runs
-    from sgp_runner.report.render.terminal import show_rankings
-
-    folders = [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]
-    if not folders:
-        return None
-    try:
-        runs = read_runs(folders)
-        show_rankings(settings_in(runs))
-    except Exception as error:
-        print_traceback_if_wanted(error)
-        print(f"the runs cannot be ranked: {sentence_of(error)}", file=sys.stderr, flush=True)
-        return None
     return runs
 
 
@@ -376,18 +369,16 @@ def report(runs: Runs | None, directory: Path) -> None:
 
     if runs is None:
         return
-    try:
+    with printed_errors("the report could not be written"):
         made = report_on(runs, directory / "report", title=f"Sweep {directory.name}")
-    except Exception as error:
-        print_traceback_if_wanted(error)
-        print(f"the report could not be written: {sentence_of(error)}", file=sys.stderr, flush=True)
-    else:
         print(f"report in {made.page}", flush=True)
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    columns = list(dict.fromkeys(["job", "failed", *(key for row in rows for key in row)]))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+@contextmanager
+def printed_errors(what: str) -> Iterator[None]:
+    """Print an error in a sentence that begins with ``what`` instead of raising it."""
+    try:
+        yield
+    except Exception as error:
+        print_traceback_if_wanted(error)
+        print(f"{what}: {sentence_of(error)}", file=sys.stderr, flush=True)

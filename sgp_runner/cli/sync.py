@@ -12,27 +12,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sgp_runner.cli.argparser import exit_code
+from sgp_runner.cli.argparser import Parser, add_plugins
+from sgp_runner.cli.exits import run_command
 from sgp_runner.config.logger import Copies, Logger, NeedsPackages
-from sgp_runner.config.plugins.loading import OPTION, without_options
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import ConfigError
 
 
+def parser() -> Parser:
+    out = Parser(prog="sgp-sync", description="Copy recorded runs to their loggers again.")
+    out.add_argument("folders", nargs="+", type=Path, metavar="RUN_DIR", help="in results/runs")
+    add_plugins(out)
+    return out
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; exit code 0, 1 if a copy failed, 2 for no run or no login."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    folders = [word for word in words if not word.startswith(f"{OPTION}=")]
-    if not folders or folders[0].startswith("-"):
-        print(
-            f"usage: sgp-sync RUN_DIR... [{OPTION}=PLUGIN ...]   (folders in results/runs)",
-            file=sys.stdout if "--help" in words else sys.stderr,
-        )
-        return 0 if "--help" in words else 2
-    return exit_code("sgp-sync", lambda: sync_all(words))
+    """Run the command and return its exit code, 1 also if a copy failed."""
+    asked = parser().parse_args(argv)
+    return run_command("sgp-sync", lambda: sync_all(asked.folders, asked.plugin))
 
 
-def sync_all(words: Sequence[str]) -> int:
-    return 0 if all([sync(Path(word)) for word in without_options(words)]) else 1
+def sync_all(folders: Sequence[Path], plugins: Sequence[str]) -> int:
+    named([], plugins)
+    return 0 if all([sync(folder) for folder in folders]) else 1
 
 
 def sync(run_dir: Path) -> bool:
@@ -40,7 +42,7 @@ def sync(run_dir: Path) -> bool:
 
     Raises ConfigError for a folder that holds no run, or without a login.
     """
-    from sgp_runner.config.schema import load_experiment
+    from sgp_runner.config.experiment import load_experiment
     from sgp_runner.recording.recorder import metrics_path, read_lines
 
     experiment = load_experiment(run_dir / "config.yaml", None)

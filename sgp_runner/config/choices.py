@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-# In a wheel the folder is inside the package, in a clone beside it.
+# In a wheel the folder is inside the package, in a clone next to it.
 CONFIGS = next(
     folder / "configs"
     for folder in Path(__file__).resolve().parents[1:3]
@@ -152,10 +152,10 @@ class Extension(Protocol):
 
     @property
     def hash(self) -> str | None:
-        """The hash of its code; None if it has none of its own."""
+        """Return the hash of its code; None if it has none of its own."""
 
     def class_of(self, group: str, choice: str) -> type[Any] | None:
-        """The class of its choice; None for one that only varies another in its values."""
+        """Return the class of its choice; None for one that only varies another in its values."""
 
 
 #: (group, choice) -> where the choice comes from, if not from this package.
@@ -163,8 +163,14 @@ EXTENSIONS: dict[tuple[str, str], Extension] = {}
 
 
 def extend(extension: Extension, choices: Iterable[tuple[str, str]]) -> None:
-    """Add ``choices``, each a group and a name, to those of this package."""
-    EXTENSIONS.update(dict.fromkeys(choices, extension))
+    """Add ``choices``, each a group and a name, to those of this package.
+
+    An algorithm is also a base of SlowMo.
+    """
+    for group, name in choices:
+        EXTENSIONS[group, name] = extension
+        if group == "algo":
+            EXTENSIONS["base", name] = extension
     groups.cache_clear()
     class_of.cache_clear()
 
@@ -178,7 +184,7 @@ def retract() -> None:
 
 @functools.cache
 def own_groups() -> Mapping[str, tuple[str, ...]]:
-    """Group -> the choices of this package, without Hydra's own groups."""
+    """Return group -> the choices of this package, without Hydra's own groups."""
     folders = sorted(
         path
         for path in CONFIGS.iterdir()
@@ -192,7 +198,7 @@ def own_groups() -> Mapping[str, tuple[str, ...]]:
 
 @functools.cache
 def groups() -> Mapping[str, tuple[str, ...]]:
-    """Group -> its choices, with those of plug-ins, both in alphabetical order."""
+    """Return group -> its choices, with those of plug-ins, both in alphabetical order."""
     return {
         group: tuple(sorted({*own, *(name for of, name in EXTENSIONS if of == group)}))
         for group, own in own_groups().items()
@@ -200,54 +206,43 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def has_names(group: str) -> bool:
-    """Whether a configuration names the class of this group, ``name: sgp``."""
+    """Return whether a configuration names the class of this group, ``name: sgp``."""
     return group == "base" or not isinstance(CLASSES[group], str)
-
-
-def extension_of(group: str, choice: str) -> Extension | None:
-    """The plug-in that brings the class of ``choice``, if any does."""
-    return EXTENSIONS.get(("algo" if group == "base" else group, choice))
 
 
 @functools.cache
 def class_of(group: str, choice: str) -> type[Any] | None:
-    """The class that ``choice`` names; None if there is none of this name.
+    """Return the class that ``choice`` names; None if there is none of this name.
 
     A base of SlowMo stands for the algorithm of its name.
     """
     known = CLASSES["algo" if group == "base" else group]
     if isinstance(known, str):
         return imported(known)
-    extension = extension_of(group, choice)
-    if extension is not None:
+    if (extension := EXTENSIONS.get((group, choice))) is not None:
         return extension.class_of("algo" if group == "base" else group, choice)
-    if choice not in groups()[group] or choice not in known:
-        return None
-    return imported(known[choice])
+    return imported(known[choice]) if choice in known and choice in groups()[group] else None
 
 
 def imported(name: str) -> type[Any]:
-    """The class ``module:Class``."""
-    module, _, word = name.partition(":")
-    cls: type[Any] = getattr(importlib.import_module(module), word)
+    """Return the class ``module:Class``."""
+    cls: type[Any] = pkgutil.resolve_name(name)
     return cls
 
 
 def choice_of(group: str, cls: type[Any]) -> str | None:
-    """The choice whose class is ``cls``, if there is one."""
+    """Return the choice whose class is ``cls``, if there is one."""
     known = CLASSES["algo" if group == "base" else group]
     if isinstance(known, str):
         return None
     full = f"{cls.__module__}:{cls.__qualname__}"
-    own = (choice for choice, name in known.items() if name == full)
-    extended = (
-        choice for of, choice in EXTENSIONS if of == group and class_of(group, choice) is cls
-    )
-    return next(own, None) or next(extended, None)
+    own = [choice for choice, name in known.items() if name == full]
+    own += [choice for of, choice in EXTENSIONS if of == group and class_of(group, choice) is cls]
+    return own[0] if own else None
 
 
 def group_of(key: str) -> str | None:
-    """The group that ``key`` chooses from, if any.
+    """Return the group that ``key`` chooses from, if any.
 
     ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.first``.
     """

@@ -31,7 +31,7 @@ class Correction:
 
 
 def parts(config: object, *names: str) -> Iterator[Config]:
-    """The parts of a stored configuration whose ``name`` is one of ``names``."""
+    """Yield the parts of a stored configuration whose ``name`` is one of ``names``."""
     if isinstance(config, Mapping):
         if config.get("name") in names:
             yield config
@@ -40,7 +40,7 @@ def parts(config: object, *names: str) -> Iterator[Config]:
 
 
 def runs(*algorithms: str) -> Callable[[Config], bool]:
-    """A predicate: whether one of ``algorithms`` is the algorithm, or a part of it."""
+    """Return a predicate: whether one of ``algorithms`` is the algorithm, or a part of it."""
     return lambda config: any(parts(config["algo"], *algorithms))
 
 
@@ -92,7 +92,7 @@ def streams_on_real_machines(config: Config) -> bool:
 
 
 def batches_of_three(config: Config) -> bool:
-    """Whether an Async DiLoCo may have them; simulated links bring messages one by one."""
+    """Return whether an Async DiLoCo may have them; simulated messages come one by one."""
     algo = config["algo"]
     if algo.get("name") != "async_diloco" or config["nodes"] < 3:
         return False
@@ -151,7 +151,7 @@ CORRECTIONS = (
 
 
 def results_version(config: Config) -> int:
-    """The version of a run with this configuration, made by this code."""
+    """Return the version of a run with this configuration, made by this code."""
     return max(
         (
             number
@@ -163,7 +163,7 @@ def results_version(config: Config) -> int:
 
 
 def since(config: Config) -> list[Correction]:
-    """The corrections that affect the run of a stored configuration and came after it."""
+    """Return the corrections that affect the run of a stored configuration and came after it."""
     stored = config.get(KEY, 0)
     return [
         correction

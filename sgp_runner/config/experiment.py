@@ -10,10 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sgp_runner.config import corrections
+from sgp_runner.config.check import CheckedPart, build, check_tree, plain
+from sgp_runner.config.choices import EXTENSIONS, group_of
 from sgp_runner.config.plugins.from_python import InMemory
-from sgp_runner.config.plugins.loading import Plugin
+from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes
 from sgp_runner.config.run import Run
+from sgp_runner.config.schema import IDENTITY, Tree, join
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.secrets import refuse_secrets
 
+FORMAT = 2  # of a stored configuration
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
@@ -34,16 +43,16 @@ LATER: Mapping[str, object] = {
 
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
-    """The part of a configuration that changes the result."""
+    """Return the part of a configuration that changes the result."""
 
-    def kept(node: Mapping[str, object], parent: str) -> dict[str, object]:
+    def relevant(node: Mapping[str, object], parent: str) -> dict[str, object]:
         inner = {
-            key: kept(value, f"{parent}{key}.") if isinstance(value, Mapping) else value
+            key: relevant(value, f"{parent}{key}.") if isinstance(value, Mapping) else value
             for key, value in node.items()
         }
         return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
 
-    return kept(config, "")
+    return relevant(config, "")
 
 
 def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
@@ -56,7 +65,7 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """``settings`` without those that came later, as long as they have no effect."""
+    """Return ``settings`` without later ones that have no effect."""
     return {
         key: identity_of(value) if isinstance(value, Mapping) else value
         for key, value in settings.items()
@@ -65,7 +74,7 @@ def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def digest_of(settings: Mapping[str, object]) -> str:
-    """A hash that a setting which came later does not change, as long as it has no effect."""
+    """Return a hash that a later setting without effect does not change."""
     settings = identity_of(settings)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -148,3 +157,80 @@ class Experiment:
     def tags(self) -> list[str]:
         run = self.run
         return [run.algo.title, run.model.name, f"nodes={run.nodes}", run.network.name]
+
+
+def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
+    """Make the experiment that a resolved configuration describes; ``group`` is its sweep.
+
+    Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
+    that do not go together.
+    """
+    refuse_secrets(tree, "")
+    check_stored(tree.get(KEY_OF_PLUGINS, {}))
+    part = check_tree({key: value for key, value in tree.items() if key not in IDENTITY})
+    run = build(part, "")
+    assert isinstance(run, Run)
+    config = plain(part, run)
+    version = tree.get(corrections.KEY, corrections.results_version(config))
+    found = list(extensions_in(part, ""))
+    refuse_in_memory(run, found)
+    used = [(key, each) for key, each in found if each.hash is not None]
+    digests = hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
+    identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests}
+    config |= {key: value for key, value in identity.items() if value}
+    return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
+
+
+def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
+    """Yield the key and the extension of each part whose class is an extension's."""
+    extension = EXTENSIONS.get((group_of(key) or "", part.name or ""))
+    if isinstance(extension, Plugin | InMemory):
+        yield key, extension
+    for name, value in part.values.items():
+        if isinstance(value, CheckedPart):
+            yield from extensions_in(value, join(key, name))
+
+
+def refuse_in_memory(run: Run, found: Sequence[tuple[str, Plugin | InMemory]]) -> None:
+    """Raise ConfigError if processes of a real run would need what a Python program brings."""
+    for key, extension in found:
+        if isinstance(extension, InMemory) and run.network.clock == "wall":
+            raise ConfigError(
+                key,
+                f"{extension.title} is in the memory of this program, where the processes of "
+                f"network={run.network.name} cannot see it: use network=sim, or write it as a "
+                f"plug-in, {key}=./mine.py.",
+            )
+
+
+def load_experiment(path: Path, group: str | None) -> Experiment:
+    """Load the experiment of the file ``path``, with the same name as the original."""
+    try:
+        tree = read_yaml(path)
+    except (OSError, ValueError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")
+    return from_stored(tree, path, group)
+
+
+def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
+    """Make the experiment that the stored configuration ``tree`` in ``path`` describes.
+
+    Raises ConfigError for one of another format.
+    """
+    if tree.get("format") != FORMAT:
+        raise ConfigError(
+            "config.yaml",
+            f"{path} was written by another version of sgp-run, which this one cannot read: "
+            "run it again.",
+        )
+    return make_experiment(
+        {corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}},
+        group,
+    )
+
+
+def stored(experiment: Experiment) -> dict[str, object]:
+    """Return the configuration as `from_stored` reads it."""
+    return {"format": FORMAT, **experiment.config}

@@ -194,7 +194,7 @@ class Run:
             ) from error
 
     def among(self, left: Sequence[int]) -> Run:
-        """The run of the ranks ``left`` alone, renumbered from 0.
+        """Return the run of the ranks ``left`` alone, renumbered from 0.
 
         Raises ConfigError where that is not a valid run.
         """
@@ -233,7 +233,7 @@ class Run:
         return f"{kind} on {self.data.name}; time simulated"
 
     def notes(self, steps: int) -> list[str]:
-        """Settings without effect in this run of ``steps`` steps, a sentence each."""
+        """Return a sentence for each setting without effect in this run of ``steps`` steps."""
         if not self.model.trains:
             return []
         notes = [self.algo.warning(steps, self.epochs)]
@@ -259,11 +259,11 @@ class Run:
         )
 
     def steps(self, problem: Problem) -> int:
-        """Steps of one node."""
+        """Return the steps of one node."""
         return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
 
     def total_steps(self, problem: Problem) -> int:
-        """Steps of one budget: asynchronous workers share it, and their server has as many."""
+        """Return the steps of one budget, which asynchronous workers and their server share."""
         return self.steps(problem) * (self.nodes if self.algo.asynchronous else 1)
 
 
@@ -296,7 +296,7 @@ def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
 
 
 def can_lose_ranks(algo: Algorithm) -> bool:
-    """Whether the algorithm can continue without a rank.
+    """Return whether the algorithm can continue without a rank.
 
     It can if it is asynchronous, or gossip in all its parts: its workers need only each other's
     messages.

@@ -1,4 +1,4 @@
-"""The memory that a run needs at least, compared with that of the machine before it starts.
+"""The least memory of a run, compared with the memory of the machine before it starts.
 
 The estimates count only what exists at the same time in every run of these settings: the data of a
 generated set, and parameters and momentum of each node. Messages, activations and libraries come
@@ -56,7 +56,7 @@ def check_memory(run: Run, processes: int, most: int) -> None:
     processes: of a real run, each of which keeps the data and has a node; 1 for the simulator,
         which has all nodes.
     """
-    made, kept, model = made_data(run), kept_data(run), model_need(run)
+    (made, kept), model = data_needs(run), model_need(run)
     if made.bytes > most:
         raise too_much(run, made, 1, most)
     if processes * (kept.bytes + model.bytes) > most:
@@ -64,13 +64,14 @@ def check_memory(run: Run, processes: int, most: int) -> None:
 
 
 def estimated_bytes(run: Run) -> int:
-    """The memory that a run is expected to need on this machine.
+    """Return the memory that a run is expected to need on this machine.
 
-    Twice what it needs at least, as there are messages, gradients and activations too, and what
-    each process needs.
+    That is twice its least memory, for messages, gradients and activations, and the libraries of
+    each process.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
-    least = max(made_data(run).bytes, kept_data(run).bytes + model_need(run).bytes)
+    made, kept = data_needs(run)
+    least = max(made.bytes, kept.bytes + model_need(run).bytes)
     return processes * (PROCESS_BYTES + 2 * least)
 
 
@@ -89,7 +90,7 @@ def shown(value: int) -> str:
 
 
 def growth(run: Run, key: str, value: int) -> int:
-    """How many times its default a setting is."""
+    """Return how many times its default a setting is."""
     part, _, name = key.rpartition(".")
     default = next(
         field.default
@@ -99,49 +100,46 @@ def growth(run: Run, key: str, value: int) -> int:
     return value // default if isinstance(default, int) and default else value
 
 
-def made_data(run: Run) -> Need:
-    """The data that exist at the same time while a set is generated; nothing for other sets."""
-    count = 0
-    match run.data if run.model.trains else None:
-        case QuadraticData(dimension=dimension, samples=samples, groups=groups):
-            # In float64: the sum of centers and shifts, the noise, and the shifts themselves.
-            count = 8 * (2 * samples * dimension + groups * dimension + samples)
-        case TeacherData(dimension=dimension, width=width, points=points):
-            count = 8 * (points * dimension + dimension * width)
-        case Shapes(image_size=size, train_size=train, valid_size=valid):
-            count = 4 * (train + valid) * 3 * size * size * 2  # rendered in parts, and joined
-    return data_of(run, count)
+def data_needs(run: Run) -> tuple[Need, Need]:
+    """Return the memory of a data set while it is generated, and as a run keeps it.
 
-
-def kept_data(run: Run) -> Need:
-    """A generated data set, as a run keeps it; nothing for other sets."""
-    count, item = 0, ITEM[run.dtype]
-    match run.data if run.model.trains else None:
-        case QuadraticData(dimension=dimension, samples=samples):
-            count = samples * (item * dimension + 8)
-        case TeacherData(dimension=dimension, samples=samples):
-            count = item * samples * (dimension + 1)
-        case Shapes(image_size=size, train_size=train, valid_size=valid):
-            count = item * (train + valid) * 3 * size * size
-        case Synthetic(image_size=size, size=train, valid_size=valid):
-            count = item * 3 * size * size + 8 * (train + valid)
-        case Grammar(block=block, train_size=train, valid_size=valid):
-            count = 8 * (train + valid) + 16 * valid * block
-    return data_of(run, count)
-
-
-def data_of(run: Run, count: int) -> Need:
+    Nothing for a set that is not generated.
+    """
     names = (
         *("dimension", "width", "points", "samples", "groups"),
         *("image_size", "size", "train_size", "valid_size", "block"),
     )
     keys = {field.name for field in dataclasses.fields(run.data)}  # type: ignore[arg-type]
     sizes = {f"data.{name}": getattr(run.data, name) for name in names if name in keys}
-    return Need("the data set", count, sizes)
+    made, kept = data_bytes(run.data, ITEM[run.dtype]) if run.model.trains else (0, 0)
+    return Need("the data set", made, sizes), Need("the data set", kept, sizes)
+
+
+def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
+    """Return the bytes of a set while it is generated and as a run keeps it.
+
+    item: bytes of a stored number
+    """
+    match data:
+        case QuadraticData(dimension=dimension, samples=samples, groups=groups):
+            # In float64: the sum of centers and shifts, the noise, and the shifts themselves.
+            made = 8 * (2 * samples * dimension + groups * dimension + samples)
+            return made, samples * (item * dimension + 8)
+        case TeacherData(dimension=dimension, width=width, points=points, samples=samples):
+            return 8 * dimension * (points + width), item * samples * (dimension + 1)
+        case Shapes(image_size=size, train_size=train, valid_size=valid):
+            numbers = (train + valid) * 3 * size * size
+            return 4 * numbers * 2, item * numbers  # rendered in parts, and joined
+        case Synthetic(image_size=size, size=train, valid_size=valid):
+            return 0, item * 3 * size * size + 8 * (train + valid)
+        case Grammar(block=block, train_size=train, valid_size=valid):
+            return 0, 8 * (train + valid) + 16 * valid * block
+        case _:
+            return 0, 0
 
 
 def model_need(run: Run) -> Need:
-    """The models of all nodes in one process, with what their optimizers keep."""
+    """Return the models of all nodes in one process, with what their optimizers keep."""
     count, keys = parameters(run.model, run.data)
     simulated = run.network.clock == "simulated"
     on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
@@ -154,14 +152,14 @@ def model_need(run: Run) -> Need:
 
 
 def kept_by_optimizer(run: Run) -> int:
-    """Vectors of each node's optimizer; a server's workers do not touch theirs."""
+    """Return the number of vectors of each node's optimizer; a server's workers keep none."""
     if not run.model.trains or run.algo.servers:
         return 0
     return 2 if run.optim.name in ("adam", "adamw", "muon") else int(run.optim.momentum > 0)
 
 
 def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:
-    """The least number of parameters, and the settings that it grows with."""
+    """Return the least number of parameters, and the settings that it grows with."""
     inputs, outputs, keys = widths(data)
     match model:
         case Quadratic():
@@ -201,7 +199,7 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
 
 
 def widths(data: DataConfig) -> tuple[int, int, dict[str, int]]:
-    """The numbers of inputs and outputs of a model, at least, and the settings behind them."""
+    """Return the least numbers of inputs and outputs of a model, and the settings behind them."""
     match data:
         case QuadraticData(dimension=dimension):
             return dimension, dimension, {"data.dimension": dimension}

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.config.schema import load_experiment
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox

@@ -79,7 +79,8 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
         the cluster of each run if no cluster is named
     config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
     """
-    from sgp_runner.config.overrides import compose, configs, parse, search_in, typed
+    from sgp_runner.config.command_line import parse, search_in, typed
+    from sgp_runner.config.overrides import compose, configs
     from sgp_runner.config.plugins.loading import named
 
     for argument in argv:
@@ -101,7 +102,7 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
             for setting in settings
         ]
         return [
-            machines_with(arguments, compose([*search, *arguments]))
+            machines_with(arguments, compose(parse([*search, *arguments])))
             for arguments in product(*single_values)
         ]
 
@@ -136,7 +137,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     """
     import yaml
 
-    from sgp_runner.config.schema import make_experiment, stored
+    from sgp_runner.config.experiment import make_experiment, stored
 
     trained, summary = finished(folder)
     # The cluster defines the devices of a node.
@@ -181,7 +182,7 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
     Raises ConfigError if the run cannot be timed again.
     """
-    from sgp_runner.config.schema import load_experiment
+    from sgp_runner.config.experiment import load_experiment
 
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run

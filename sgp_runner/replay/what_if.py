@@ -23,8 +23,8 @@ from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.experiment import load_experiment, make_experiment
 from sgp_runner.config.plugins.loading import KEY
-from sgp_runner.config.schema import load_experiment, make_experiment
 from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
@@ -94,7 +94,8 @@ def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]
 
     The new run is not recorded itself.
     """
-    from sgp_runner.config.overrides import compose, configs, parse
+    from sgp_runner.config.command_line import parse
+    from sgp_runner.config.overrides import compose, configs
 
     with configs():
         settings = parse(argv)
@@ -107,7 +108,7 @@ def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]
                     setting.name,
                     f"the recorded times hold for its recorded value; only {others} may change.",
                 )
-        composed = compose([setting.word for setting in settings])
+        composed = compose(settings)
     tree = {**config, "record": False}
     tree.pop(KEY, None)  # the new settings may use other plug-ins
     return with_settings_of(composed, [setting.name for setting in settings], tree)

@@ -36,8 +36,8 @@ def main(
     from dataclasses import replace
     from pathlib import Path
 
+    from sgp_runner.config.experiment import load_experiment
     from sgp_runner.config.plugins.loading import without_options
-    from sgp_runner.config.schema import load_experiment
     from sgp_runner.distributed.launch import STARTED
     from sgp_runner.recording.recorder import write_summary
     from sgp_runner.session.execution import print_traceback_if_wanted

@@ -36,6 +36,6 @@ def said(file: str, line: int) -> str:
 
 
 def nearby(file: str | Path) -> str:
-    """The path of a file, relative if it is below the present folder."""
+    """Return the path of a file, relative if it is below the present folder."""
     relative = os.path.relpath(file)
     return str(file) if relative.startswith("..") else relative

@@ -29,7 +29,7 @@ from sgp_runner.calibration.profile import CalibratedSetting, profile
 from sgp_runner.cli.calibrate import prepared
 from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.config.overrides import search_in
+from sgp_runner.config.command_line import search_in
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.session.start import execute

@@ -24,7 +24,8 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
-from sgp_runner.config.overrides import configs, parse
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.overrides import configs
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.read.run_groups import settings_in

@@ -83,7 +83,11 @@ def test_the_time_to_an_accuracy_is_an_objective(capsys: pytest.CaptureFixture[s
     ("words", "key", "part"),
     [
         ("seed=1", "hydra/sweeper", "give a setting a range to search"),
-        ("optim.lr=0.1,1 hydra.sweeper.trials=0", "hydra.sweeper.trials", "0 must be a whole"),
+        (
+            "optim.lr=0.1,1 hydra.sweeper.trials=0",
+            "hydra.sweeper.trials",
+            "must be at least 1, not 0.",
+        ),
         (
             "optim.lr=0.1,1 hydra.sweeper.objective=lost",
             "hydra.sweeper.objective",

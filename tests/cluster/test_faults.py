@@ -36,7 +36,7 @@ from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.rates import RateSchedule
-from sgp_runner.config.schema import load_experiment
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.distributed.launch import launch

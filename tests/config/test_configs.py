@@ -22,10 +22,12 @@ from sgp_runner.config.choices import (
     groups,
     has_names,
 )
-from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.overrides import compose, compose_all, configs, parse
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.overrides import compose, compose_all, configs
+from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import completed, default_of, fields_of, has_default, make_experiment
+from sgp_runner.config.schema import completed, fields_of, has_default
 from sgp_runner.topology.graphs import DirectedExponential
 
 FILES = [(group, choice) for group in CLASSES for choice in groups()[group]]
@@ -38,7 +40,7 @@ def hydra_is_ready() -> Iterator[None]:
 
 
 def experiment(*words: str) -> Experiment:
-    return make_experiment(compose([*words, "logger=jsonl"]))
+    return make_experiment(compose(parse([*words, "logger=jsonl"])))
 
 
 @pytest.mark.parametrize(("group", "choice"), FILES)
@@ -340,8 +342,8 @@ def test_what_is_printed_of_a_configuration_has_whole_mappings_too(
 
 
 def test_hydras_own_mappings_are_left_to_hydra() -> None:
-    words = [setting.word for setting in parse(["++hydra.job.env_set={A: b}"])]
-    assert compose_all(words, hydra_too=True).hydra.job.env_set == {"A": "b"}
+    settings = parse(["++hydra.job.env_set={A: b}"])
+    assert compose_all(settings, hydra_too=True).hydra.job.env_set == {"A": "b"}
 
 
 def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:

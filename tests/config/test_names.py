@@ -11,8 +11,9 @@ import pytest
 from test_schema import CONFIGURED
 
 from sgp_runner.cli.main import main
+from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.choices import NESTED, groups
-from sgp_runner.config.schema import annotation, check, fields_of, kind_of
+from sgp_runner.config.schema import fields_of
 from sgp_runner.utils.errors import ConfigError
 
 TYPED = "mistyped"

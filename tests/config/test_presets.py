@@ -11,10 +11,11 @@ import yaml
 from helpers.experiments import make_experiment
 
 from sgp_runner.config.choices import CONFIGS, groups
+from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.experiment import make_experiment as from_tree
+from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import make_experiment as from_tree
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.session.start import execute
 
@@ -30,7 +31,7 @@ ROWS = [
 
 def composed(*words: str) -> Experiment:
     with configs():
-        return from_tree(compose([setting.word for setting in parse([*words, "logger=jsonl"])]))
+        return from_tree(compose(parse([*words, "logger=jsonl"])))
 
 
 @pytest.mark.parametrize("name", PRESETS)

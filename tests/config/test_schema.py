@@ -17,18 +17,12 @@ from sgp_runner.cli.help import descriptions
 from sgp_runner.cluster.faults import Event
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
+from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
+from sgp_runner.config.experiment import load_experiment, make_experiment, stored
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import (
-    annotation,
-    check,
-    fields_of,
-    kind_of,
-    load_experiment,
-    make_experiment,
-    stored,
-)
+from sgp_runner.config.schema import fields_of
 from sgp_runner.core.optim import SGD, Steps
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError

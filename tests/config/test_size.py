@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.experiments import make_experiment
 
-from sgp_runner.config.size import check_memory, kept_data, model_need
+from sgp_runner.config.size import check_memory, data_needs, model_need
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.memory import limits_of_groups, most_bytes
@@ -48,7 +48,7 @@ def test_no_more_is_asked_for_than_a_run_makes(words: str, tmp_path: Path) -> No
         if isinstance(tensor, torch.Tensor)
     ]
     storages = [tensor.untyped_storage() for tensor in tensors]
-    assert kept_data(run).bytes <= sum(
+    assert data_needs(run)[1].bytes <= sum(
         {storage.data_ptr(): storage.nbytes() for storage in storages}.values()
     )
 

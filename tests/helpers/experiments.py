@@ -13,9 +13,10 @@ import torch
 import yaml
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.config import schema
-from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.overrides import compose, configs, parse
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import Experiment, stored
+from sgp_runner.config.experiment import make_experiment as from_configuration
+from sgp_runner.config.overrides import compose, configs
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.dry_run import DryRun
@@ -25,16 +26,10 @@ from sgp_runner.topology.graphs import Phase
 def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
     with configs():
-        experiment = schema.make_experiment(
-            compose(
-                [
-                    setting.word
-                    for setting in parse(["logger=jsonl", f"results={results}", *overrides])
-                ]
-            )
-        )
+        settings = parse(["logger=jsonl", f"results={results}", *overrides])
+        experiment = from_configuration(compose(settings))
     experiment.directory.mkdir(parents=True)
-    (experiment.directory / "config.yaml").write_text(yaml.safe_dump(schema.stored(experiment)))
+    (experiment.directory / "config.yaml").write_text(yaml.safe_dump(stored(experiment)))
     return experiment
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from sgp_runner.config.schema import FORMAT
+from sgp_runner.config.experiment import FORMAT
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -29,8 +29,9 @@ from reproduce.archives import (
     typed,
     unpack,
 )
-from sgp_runner.config.overrides import compose, configs, parse
-from sgp_runner.config.schema import make_experiment
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.overrides import compose, configs
 from sgp_runner.recording.divergence import FILE as DIVERGED
 
 REPRODUCED = ROOT / "results" / "reproduced"
@@ -80,7 +81,7 @@ def test_commands_of_the_table_can_be_pasted(monkeypatch: pytest.MonkeyPatch) ->
     with configs():
         parse(sorted({word for _, *words in commands for word in words}))
         for _, *words in quoted.values():
-            make_experiment(compose([setting.word for setting in parse(words)]))
+            make_experiment(compose(parse(words)))
 
 
 def test_a_value_that_was_recorded_in_pieces_is_whole_again() -> None:

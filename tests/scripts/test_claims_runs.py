@@ -20,8 +20,9 @@ from claims import page
 from claims.evidence import Claim, Finding, Verdict, headline, judge
 from claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
 from claims.tuning import remaining
-from sgp_runner.config.overrides import compose, configs, parse
-from sgp_runner.config.schema import make_experiment
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.overrides import compose, configs
 from sgp_runner.session.job_pool import RunJob
 
 FACTS = {
@@ -113,9 +114,7 @@ def test_runs_of_claims_are_experiments(equal: Equal) -> None:
     wanted |= {job for claim in equal.claims for job in claim.jobs[:1]}
     with configs():
         for job in wanted:
-            make_experiment(
-                compose([setting.word for setting in parse([*job.words, f"name={job.name}"])])
-            )
+            make_experiment(compose(parse([*job.words, f"name={job.name}"])))
 
 
 def test_the_script_runs_one_claim_and_writes_the_page_of_all(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.config.schema import make_experiment
 from sgp_runner.report.read.published import published
 from validation import diloco, page, slowmo
 from validation.tcp import achieved
@@ -27,7 +28,7 @@ def test_profiles_have_the_constants_of_the_measured_runs_with_one_inner_step() 
 
 def cluster(which: str) -> Cluster:
     with configs():
-        return make_experiment(compose([f"cluster=diloco_l40s{which}"])).run.cluster
+        return make_experiment(compose(parse([f"cluster=diloco_l40s{which}"]))).run.cluster
 
 
 def test_measured_steps_of_diloco_are_predicted_from_those_with_one_inner_step() -> None:

@@ -1,4 +1,4 @@
-"""What Hydra composes for plug-ins: a node for each choice without a YAML file in a package."""
+"""Nodes that Hydra composes for the choices of plug-ins without a YAML file in a package."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from sgp_runner.config import choices
 from sgp_runner.config.plugins.loading import LOADED, Plugin, Values
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.reading import MOST_YAML, parse_settings, read_text
+from sgp_runner.utils.reading import MAX_YAML, parse_settings, read_text
 from sgp_runner.utils.user_code import nearby
 
 
 def nodes() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Group, name and contents of each choice that has no YAML file in a package."""
+    """Yield group, name and contents of each choice that has no YAML file in a package."""
     for (group, name), extension in choices.EXTENSIONS.items():
         if isinstance(extension, Values):
             yield group, name, read_values(extension.source, group)
@@ -28,13 +28,13 @@ def nodes() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def has_yaml(extension: choices.Extension, group: str, name: str) -> bool:
-    """Whether a package has a YAML file for this choice."""
+    """Return whether a package has a YAML file for this choice."""
     folder = extension.configs if isinstance(extension, Plugin) else None
     return folder is not None and (folder / group / f"{name}.yaml").is_file()
 
 
 def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
-    """The YAML file of a choice that is not this package's; ``search``: folders of presets."""
+    """Return the YAML file of a choice of others; ``search``: folders of presets."""
     extension = choices.EXTENSIONS.get((group, choice))
     if isinstance(extension, Values):
         return Path(extension.source)
@@ -44,7 +44,7 @@ def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
 
 def read_values(source: str, key: str) -> dict[str, Any]:
     try:
-        tree = parse_settings(read_text(source, MOST_YAML))
+        tree = parse_settings(read_text(source, MAX_YAML))
     except (OSError, ValueError) as error:
         raise ConfigError(key, f"{nearby(source)} cannot be read: {error}.") from None
     if not isinstance(tree, dict):
@@ -72,7 +72,7 @@ def check_plain(value: object, key: str, where: str) -> None:
 
 
 def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
-    """The contents of a YAML file of this choice, whose parts are those of the class's defaults."""
+    """Return a node for a choice, whose parts are the defaults of its class."""
     parts, values = [], {}
     for field in dataclasses.fields(cls):
         inner = choices.group_of(f"{group}.{field.name}")
@@ -84,10 +84,8 @@ def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
 
 
 def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """The default of a field that is a part, such as ``topology: Topology = Ring()``, as a tree."""
-    part: Any = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        part = field.default_factory()
+    """Return the default of a field that is a part, ``topology: Topology = Ring()``, as a tree."""
+    part: Any = default_of(field)
     choice = choices.choice_of(group, type(part))
     if choice is None:
         return {}
@@ -99,8 +97,16 @@ def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
     return {**own, "name": choice}
 
 
+def default_of(field: dataclasses.Field[Any]) -> object:
+    """Return the default as it would stand in a file."""
+    value = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
+    return list(value) if isinstance(value, tuple) else value
+
+
 def folders() -> list[Path]:
-    """The folders of YAML files of packages."""
+    """Return the folders of YAML files of packages."""
     return [
         plugin.configs
         for plugin in LOADED.values()

@@ -18,7 +18,7 @@ IN_MEMORY = "in_memory"  # the choice of a model or of data whose class is of th
 class InMemory:
     """A class as a choice, whose code no file has to have.
 
-    title: what it is called in errors
+    title: its name in errors
     hash: of its code; None for a class of this package, whose settings identify the object
     """
 
@@ -55,11 +55,5 @@ def bring(group: str, cls: type[Any]) -> str:
         return name
     if name in choices.groups()[group]:
         raise ConfigError(group, f"{group}={name} is there already: rename the class.")
-    add(InMemory(name, cls, name, PYTHON + code_hash(cls)), group)
+    choices.extend(InMemory(name, cls, name, PYTHON + code_hash(cls)), [(group, name)])
     return name
-
-
-def add(given: InMemory, group: str) -> None:
-    """Add a choice. An algorithm is also a base of SlowMo."""
-    names = [(group, given.name), *([("base", given.name)] if group == "algo" else [])]
-    choices.extend(given, names)

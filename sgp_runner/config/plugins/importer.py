@@ -55,7 +55,7 @@ class Code:
 
 
 def code_of_file(file: Path) -> Code:
-    """``file`` with every module that it imports from its folder, at whatever depth.
+    """Return ``file`` with every module that it imports from its folder, at whatever depth.
 
     Raises OSError or ValueError for a file that cannot be read, SyntaxError for one that is not
     Python.
@@ -74,7 +74,7 @@ def code_of_file(file: Path) -> Code:
 
 
 def code_of_package(name: str, folder: Path) -> Code:
-    """All modules of the package in ``folder``."""
+    """Return all modules of the package in ``folder``."""
     modules = {}
     for path in sorted(folder.rglob("*.py")):
         words = [name, *path.relative_to(folder).with_suffix("").parts]
@@ -83,7 +83,7 @@ def code_of_package(name: str, folder: Path) -> Code:
 
 
 def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """The modules that import statements may name, wherever they stand."""
+    """Yield the modules that import statements may name, wherever they stand."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -95,7 +95,7 @@ def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def found_in(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """The module ``name`` and its packages, as far as they are files in ``folder``."""
+    """Yield the module ``name`` and its packages, as far as they are files in ``folder``."""
     words = name.split(".")
     if words[0] in sys.stdlib_module_names:
         return
@@ -166,7 +166,7 @@ class Finder(MetaPathFinder):
             return folder
         spec = spec_from_file_location(name, file, loader=Source(name, str(file)))
         if spec is not None and file.stem == "__init__":
-            # All modules of a package are hashed; of a folder beside a file, those that it imports.
+            # A package is hashed as a whole, a folder next to a file only as far as it is imported.
             whole = name.partition(".")[0] in self.of_plugin
             spec.submodule_search_locations = [str(file.parent)] if whole else []
         return spec
@@ -176,9 +176,9 @@ FINDER = Finder()
 
 
 def file_of(module: str) -> Path | None:
-    """The file of an importable module, or its name if it has none; None if there is no module."""
+    """Return the file of a module, or its name if it has none; None if there is no module."""
     try:
         spec = find_spec(module)
-    except ValueError:  # a module that was made by hand
+    except ValueError:  # a module without a spec
         return Path(module)
     return None if spec is None or spec.loader is None else Path(spec.origin or module)

@@ -79,7 +79,7 @@ INTERFACES = {
 
 
 def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
-    """The class of each kind in a file, if it has one of this kind."""
+    """Return the class of each kind in a file, if it has one of this kind."""
     found = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
     return {
         (group, module.__name__): classes[0]
@@ -89,7 +89,7 @@ def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
 
 
 def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
-    """The classes of a kind that a file defines, without those that others are derived from."""
+    """Return the classes of a kind that a file defines, without those that others derive from."""
     own = [
         each
         for each in vars(module).values()
@@ -103,7 +103,7 @@ def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
 
 
 def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigError:
-    """The error for a file without exactly one class of the kind that it was named for."""
+    """Return the error for a file without exactly one class of the kind that it was named for."""
     interface = INTERFACES.get(group)
     if interface is None:
         kinds = ", ".join(INTERFACES)
@@ -144,7 +144,7 @@ def check_class(cls: type[Any], group: str) -> None:
 
 
 def place_of(cls: type[Any]) -> str:
-    """`` (mine.py:11)``; empty for a class that was made without a class statement."""
+    """Return `` (mine.py:11)``; empty for a class that was made without a class statement."""
     try:
         return f" ({nearby(inspect.getfile(cls))}:{inspect.getsourcelines(cls)[1]})"
     except (OSError, TypeError):
@@ -152,7 +152,7 @@ def place_of(cls: type[Any]) -> str:
 
 
 def lacks(cls: type[Any], name: str, base: type) -> bool:
-    """Whether ``cls`` has no member ``name`` but the declaration of its interface."""
+    """Return whether ``cls`` has no member ``name`` but the declaration of its interface."""
     if any(field.name == name for field in getattr(cls, "__dataclass_fields__", {}).values()):
         return False
     own = inspect.getattr_static(cls, name, None)

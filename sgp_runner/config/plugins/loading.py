@@ -146,7 +146,7 @@ def explained(source: str) -> Iterator[None]:
 
 
 def named(words: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
-    """``words`` with choices by name, after loading ``sources`` and the files that they name.
+    """Return ``words`` with choices by name, after loading ``sources`` and their files.
 
     Only for words of a command line: whatever they name is imported. Raises ConfigError for a
     plug-in that does not work.
@@ -158,13 +158,13 @@ def named(words: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
 
 
 def without_options(words: Sequence[str]) -> list[str]:
-    """``words`` without options ``--plugin=...``, after loading what they name."""
+    """Return ``words`` without options ``--plugin=...``, after loading the plug-ins."""
     named([], [word.partition("=")[2] for word in words if word.startswith(f"{OPTION}=")])
     return [word for word in words if not word.startswith(f"{OPTION}=")]
 
 
 def named_in(word: str) -> str:
-    """A word with the files that it chooses, as in ``algo=sgp,./mine.py``, by name."""
+    """Return an override with the files that it chooses, ``algo=sgp,./mine.py``, by name."""
     key, equals, value = word.partition("=")
     group = choices.group_of(re.sub(r"^[+~]*(\w+@)?", "", key))
     if group is None:
@@ -174,7 +174,7 @@ def named_in(word: str) -> str:
 
 
 def choice_in(source: str, group: str, key: str) -> str:
-    """The name of the choice of ``group`` that the file ``source`` brings."""
+    """Return the name of the choice of ``group`` that the file ``source`` brings."""
     group, source = "algo" if group == "base" else group, os.path.expanduser(source)
     if source.endswith(".py"):
         try:
@@ -215,7 +215,7 @@ def load(source: str) -> Plugin:
 
 
 def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
-    """Add the choices that ``plugin`` brings. An algorithm is also a base of SlowMo."""
+    """Add the choices that ``plugin`` brings."""
     if plugin.name in LOADED:
         there = LOADED[plugin.name].source
         raise ConfigError(
@@ -225,12 +225,11 @@ def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None
     for group, name in found:
         check_free(group, name, plugin.source, key)
     LOADED[plugin.name] = plugin
-    bases = [("base", name) for group, name in found if group == "algo"]
-    choices.extend(plugin, [*found, *bases])
+    choices.extend(plugin, found)
 
 
 def check_name(name: str, key: str) -> None:
-    """Raise ConfigError for a name that the command line reads as a value."""
+    """Return a key of a mapping as ``hint`` declares it."""
     if name.lower() in NO_NAMES:
         raise ConfigError(
             key, f"'{name}' is a value and cannot name a choice: rename it, for example my_{name}."
@@ -273,7 +272,7 @@ def file_plugin(source: str) -> Plugin:
 
 
 def package_plugin(source: str) -> Plugin:
-    """The plug-in in a folder or an installed package, whose code is not imported yet."""
+    """Return the plug-in in a folder or an installed package; its code is not imported yet."""
     folder = installed(source)
     if folder is None:
         folder = Path(os.path.abspath(source))
@@ -295,7 +294,7 @@ def package_plugin(source: str) -> Plugin:
 
 
 def installed(name: str) -> Path | None:
-    """The folder of an importable package, without importing it; None if there is none."""
+    """Return the folder of an importable package without importing it; None if there is none."""
     try:
         spec = importlib.util.find_spec(name) if name.isidentifier() else None
     except ValueError:
@@ -314,7 +313,7 @@ def discover() -> None:
 
 
 def yaml_choices(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    """The group and name of each YAML file of a package."""
+    """Yield the group and name of each YAML file of a package."""
     assert plugin.configs is not None
     for path in sorted(plugin.configs.glob("*/*.yaml")):
         group = path.parent.name
@@ -328,7 +327,7 @@ def yaml_choices(plugin: Plugin) -> Iterator[tuple[str, str]]:
 
 
 def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
-    """The ``CHOICES`` of a package."""
+    """Return the ``CHOICES`` of a package."""
     given = getattr(module, "CHOICES", {})
     if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
         raise ConfigError(
@@ -344,7 +343,7 @@ def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
 
 
 def hashes(used: Iterable[choices.Extension]) -> dict[str, str]:
-    """The hash of each plug-in, as it is stored in a configuration."""
+    """Return the hash of each plug-in, as it is stored in a configuration."""
     found = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda each: each.name)}
     return {name: digest for name, digest in found.items() if digest is not None}
 

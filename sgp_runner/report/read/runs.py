@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 
 from sgp_runner.config.corrections import KEY
-from sgp_runner.config.experiment import flat, settings_of
-from sgp_runner.config.schema import FORMAT, is_part, join
+from sgp_runner.config.experiment import FORMAT, flat, settings_of
+from sgp_runner.config.schema import is_part, join
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.read.run_folders import left_out, run_folders
@@ -154,7 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
     """Return the facts that the summary of an unfinished run would have."""
-    from sgp_runner.config.schema import from_stored
+    from sgp_runner.config.experiment import from_stored
 
     try:
         return from_stored(config, folder / "config.yaml").facts

@@ -1,0 +1,122 @@
+"""The modes of ``sgp-run``: one run, a sweep, ``--help``, ``--cfg`` and the options of Hydra."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.plugins.completion_plugin import CompletionPlugin
+from omegaconf import Container, DictConfig, OmegaConf
+
+from sgp_runner.cli.argparser import put
+from sgp_runner.cli.completion import candidates
+from sgp_runner.cli.help import commented, explained, usage
+from sgp_runner.cli.jobs import run_alone
+from sgp_runner.cli.options import Command
+from sgp_runner.cli.search import search, searches
+from sgp_runner.cli.sweep import is_sweep, refuse_sweep, sweep
+from sgp_runner.config.check import check_tree
+from sgp_runner.config.choices import CONFIGS
+from sgp_runner.config.command_line import Setting, choices_named, parse, refuse_ranges
+from sgp_runner.config.overrides import compose, compose_all, configs
+from sgp_runner.config.schema import is_part
+from sgp_runner.utils.errors import ConfigError
+
+FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
+
+
+def perform(command: Command) -> int:
+    """Do what the options ask for with the settings and return the exit code."""
+    options = command.options
+    with configs():
+        overrides = [*command.overrides, *command.folder]
+        for option in FOR_HYDRA:
+            if option in options:
+                return ask_hydra(option, options[option], overrides)
+        settings = parse(overrides)
+        if "--help" in options:
+            return explain(settings, options.get("--config-dir"))
+        if "--multirun" in options:
+            return search(settings) if searches(settings) else sweep(settings)
+        refuse_ranges(settings)
+        if "--cfg" in options:
+            refuse_sweep(settings)
+            return print_settings(settings, options)
+        if is_sweep(settings):
+            return sweep(settings)
+        refuse_sweep(settings, "hydra/launcher", "hydra/sweeper")
+        return run_alone(settings)
+
+
+def explain(settings: Sequence[Setting], folder: str | None) -> int:
+    """Print the choices among ``settings`` and their settings; without choices, all there is."""
+    choices = [setting for setting in settings if setting.choice]
+    for choice in choices:
+        if choice.swept:
+            raise ConfigError(choice.name, "--help explains one choice at a time.")
+    named = [(each.name, name) for each in choices for name in choices_named(each.override) or ()]
+    config = compose(settings) if choices else {}
+    folders = [Path(folder), CONFIGS] if folder else [CONFIGS]
+    texts = [
+        "\n".join(explained(config, key, name, folders))
+        for key, name in named
+        if not any(key.startswith(f"{other}.") for other, _ in named)
+    ]
+    put("\n\n".join(texts) if choices else usage(folder))
+    return 0
+
+
+def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> int:
+    """Print the settings of a run, of Hydra or of both, as ``--cfg`` asks for."""
+    what = options["--cfg"]
+    if what not in ("job", "hydra", "all"):
+        raise ConfigError("--cfg", f"'{what}' is none of job, hydra, all.")
+    check_tree(compose(settings))
+    config = compose_all(settings, hydra_too=what != "job")
+    if what == "hydra":
+        config = OmegaConf.masked_copy(config, "hydra")
+    put(described(config, options.get("--package", ""), "--resolve" in options))
+    return 0
+
+
+def described(config: DictConfig, package: str, resolve: bool) -> str:
+    """Return the settings, or those below ``package``, as YAML with descriptions.
+
+    resolve: return plain YAML with interpolations resolved.
+    """
+    node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
+    if node is None:
+        raise ConfigError("--package", f"there is nothing at '{package}'.")
+    if not isinstance(node, Container):
+        return str(node)
+    key = package.removeprefix("_global_")
+    head = [f"# @package {key}"] if key else []
+    if resolve or "hydra" in config or (key and not is_part(key)):
+        return "\n".join([*head, OmegaConf.to_yaml(node, resolve=resolve).rstrip()])
+    tree: Any = OmegaConf.to_container(node)
+    return "\n".join([*head, *commented(tree, key, "")])
+
+
+def ask_hydra(option: str, value: str, overrides: list[str]) -> int:
+    """Let Hydra answer ``option``, one of `FOR_HYDRA`. Nothing is run."""
+    hydra = GlobalHydra.instance().hydra
+    assert hydra is not None
+    if option == "--shell-completion":
+        allowed = "(install|uninstall|query)=(bash|zsh|fish)"
+        if len(overrides) != 1 or not re.fullmatch(allowed, overrides[0]):
+            raise ConfigError(option, "write -sc install=bash, zsh or fish.")
+        # Hydra's plug-ins know the shells, but not which keys are settings.
+        setattr(CompletionPlugin, "_query", lambda self, config_name, line: candidates(line))  # noqa: B010
+        hydra.shell_completion("config", overrides)
+        return 0
+    words = [setting.word for setting in parse(overrides)]
+    if option == "--info":
+        hydra.show_info(value, "config", words)
+    else:
+        parser = get_args_parser()
+        hydra.hydra_help("config", parser, parser.parse_args(words))
+    return 0

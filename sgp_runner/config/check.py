@@ -1,0 +1,246 @@
+"""Checks of a configuration: every value as its dataclass declares it, and the objects of all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
+
+from sgp_runner.config.choices import group_of
+from sgp_runner.config.run import Run
+from sgp_runner.config.schema import (
+    NAME,
+    Tree,
+    choice_error,
+    class_at,
+    fields_of,
+    has_default,
+    is_named,
+    join,
+    missing,
+    shown,
+    too_long,
+    unknown_key,
+)
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.reading import MAX_DIGITS, is_too_long
+from sgp_runner.utils.user_code import user_code_line
+
+
+@dataclass(frozen=True)
+class CheckedPart:
+    """The settings of ``cls`` in a configuration, each value as its annotation declares it.
+
+    name: of the choice, where its group has names.
+    """
+
+    cls: type[Any]
+    name: str | None
+    values: Mapping[str, object]
+
+
+def check_tree(tree: Tree) -> CheckedPart:
+    """Check a whole run; raise ConfigError for what no run can have, whatever else is set."""
+    return check_part(tree, "", Run, tree)
+
+
+def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
+    """Return ``node`` as a part of ``cls``, with every value as its annotation declares it.
+
+    1 becomes 1.0 for a float, so that both name the same run.
+    """
+    fields, named = fields_of(cls, key), is_named(key)
+    values = {}
+    for name, value in node.items():
+        if name == NAME and named:
+            continue
+        if name not in fields:
+            raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
+        values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
+    for name, field in fields.items():
+        if name not in node and not has_default(field):
+            raise (
+                choice_error(join(key, name), None)
+                if group_of(join(key, name))
+                else missing(join(key, name))
+            )
+    return CheckedPart(cls, str(node[NAME]) if named else None, values)
+
+
+def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
+    """Return the type of a field; ``object`` where only type checkers know the name.
+
+    That is the case for parts that have a class.
+    """
+    holder = types.SimpleNamespace(__annotations__={field.name: field.type})
+    try:
+        names = vars(importlib.import_module(cls.__module__))
+        return typing.get_type_hints(holder, names, include_extras=True)[field.name]
+    except NameError:
+        return object
+
+
+def check(value: object, hint: Any, key: str, root: Tree) -> object:
+    """Return ``value`` as ``hint`` declares it. Raises ConfigError if it does not fit."""
+    kind, arms = kind_of(hint)
+    if kind is Union:
+        for arm in arms:
+            with contextlib.suppress(ConfigError):
+                return check(value, arm, key, root)
+    elif kind is Annotated:
+        number = arms[1].number(value) if isinstance(value, str) else value
+        if isinstance(number, int | float):
+            return check(number, arms[0], key, root)
+    elif kind is Literal:
+        if any(value == arm and type(value) is type(arm) for arm in arms):
+            return value
+        choices = [str(arm) for arm in arms]
+        raise ConfigError(
+            key, f"{shown(value)} is none of {', '.join(choices)}.{nearest(str(value), choices)}"
+        )
+    elif kind is types.NoneType:
+        if value is None:
+            return None
+    elif kind is Mapping:
+        if isinstance(value, Mapping):
+            return {
+                check_name(name, arms[0], key): check(
+                    value[name], arms[1], join(key, str(name)), root
+                )
+                for name in value
+            }
+    elif kind in (Sequence, tuple, list):
+        if isinstance(value, list):
+            return [check(each, arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return finite(value, key)
+    elif kind in (bool, int, str):
+        if type(value) is kind and not is_too_long(value):
+            return value
+        if kind is str and value is not None:
+            raise ConfigError(key, f"""{shown(value)} is not text; quote it: "{key}='{value}'".""")
+    elif isinstance(value, Mapping):
+        cls: Any = kind if dataclasses.is_dataclass(kind) else class_at(value, key)
+        if cls is None:
+            raise choice_error(key, value.get(NAME))
+        return check_part(value, key, cls, root)
+    else:
+        raise choice_error(key, value)
+    if value is None:
+        raise missing(key)
+    if int in (kind, *arms):
+        if isinstance(value, float) and value.is_integer():  # 7e9
+            return check(int(value), hint, key, root)
+        if is_too_long(value):
+            raise too_long(key)
+    raise ConfigError(key, f"{shown(value)} is not {words_for(hint)}.")
+
+
+def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Split a type: ``list[int]`` into ``list, (int,)``; every union has the kind ``Union``."""
+    kind = typing.get_origin(hint) or hint
+    return Union if kind is types.UnionType else kind, typing.get_args(hint)
+
+
+def finite(value: float, key: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(key, f"{value} must be finite.")
+    return number
+
+
+def check_name(name: object, hint: Any, key: str) -> object:
+    """Return a key of a mapping as ``hint`` declares it.
+
+    A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
+    """
+    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
+        return int(name)
+    if type(name) is not hint:
+        raise ConfigError(key, f"{shown(name)} is not {words_for(hint)}; write {key}={{0: ...}}.")
+    if is_too_long(name):
+        raise too_long(key)
+    return name
+
+
+def build(part: CheckedPart, key: str) -> object:
+    """Build the object of a checked part, inner parts first.
+
+    A class with a field ``name`` receives its choice.
+    """
+    values = {name: built(value, join(key, name)) for name, value in part.values.items()}
+    named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
+    try:
+        return part.cls(**values, **named)
+    except ConfigError as error:
+        # A part does not know where it is used: algo.tau may be algo.base.tau.
+        field = error.key.rpartition(".")[2]
+        raise ConfigError(
+            join(key, field) if key and field in values else error.key, error.sentence
+        ) from None
+    except Exception as error:
+        raise ConfigError(
+            key or "settings",
+            f"these do not go together ({type(error).__name__}: {error}){user_code_line(error)}.",
+        ) from error
+
+
+def built(value: object, key: str) -> object:
+    if isinstance(value, CheckedPart):
+        return build(value, key)
+    return (
+        tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value))
+        if isinstance(value, list)
+        else value
+    )
+
+
+def plain(part: CheckedPart, made: object) -> dict[str, object]:
+    """Return ``part`` as it is stored.
+
+    A null becomes the value that ``made``, built from the part, has put there, such as the checksum
+    of a file.
+    """
+    named = {} if part.name is None else {NAME: part.name}
+    return named | {
+        name: plain_value(value, getattr(made, name)) for name, value in part.values.items()
+    }
+
+
+def plain_value(value: object, made: Any) -> object:
+    if isinstance(value, list):
+        return [plain_value(each, other) for each, other in zip(value, made, strict=True)]
+    return (
+        plain(value, made) if isinstance(value, CheckedPart) else made if value is None else value
+    )
+
+
+def words_for(hint: Any) -> str:
+    """Describe a type in words, as in "is not ..."."""
+    kind, arms = kind_of(hint)
+    if kind is Union:
+        return " or ".join(words_for(arm) for arm in arms)
+    if kind is Annotated:
+        return f"{words_for(arms[0])} in {arms[1].name} (such as {arms[1].example})"
+    if kind is Literal:
+        return f"one of {', '.join(map(str, arms))}"
+    if kind is Mapping:
+        return "a mapping such as {0: 2}" if arms[0] is int else "a mapping such as {name: 2}"
+    if kind in (Sequence, tuple, list):
+        return "a list such as [1,2]"
+    return {
+        types.NoneType: "null",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+    }.get(kind, "text")

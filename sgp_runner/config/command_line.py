@@ -1,0 +1,254 @@
+"""Overrides of a command line, as settings.
+
+An override chooses from a group (``algo=sgp``), which Hydra composes from its files, or sets a
+value (``nodes=4``), which is put into the composed configuration. ``algo.topology=ring`` reads like
+a value but is a choice: Hydra writes it ``topology@algo.topology=ring``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from sgp_runner.config.choices import NESTED, PRESET, group_of, groups, has_names
+from sgp_runner.config.schema import too_long
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.reading import Unbounded, read_yaml
+
+TARGET = "_target_"  # of Hydra, names a class to call
+GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A parsed override.
+
+    word: in Hydra's notation
+    choice: whether it chooses from a group
+    """
+
+    word: str
+    override: Override
+    choice: bool
+
+    @property
+    def typed(self) -> str:
+        """The override as a user types it."""
+        return typed(self.word)
+
+    @property
+    def name(self) -> str:
+        """The key as a user types it."""
+        return self.typed.partition("=")[0]
+
+    @property
+    def key(self) -> str:
+        """The key in Hydra's notation."""
+        return self.word.partition("=")[0]
+
+    @property
+    def text(self) -> str:
+        """The value as it is typed."""
+        return self.word.partition("=")[2]
+
+    @property
+    def swept(self) -> bool:
+        """Whether it has several values."""
+        return self.override.is_sweep_override()
+
+    @property
+    def number(self) -> int:
+        """The number of its values."""
+        if self.override.is_range_sweep():  # which may be too long to be listed
+            values: Any = self.override.value()
+            count: int = math.ceil((values.stop - values.start) / values.step)
+            return max(0, count)
+        return len([*self.override.sweep_iterator()]) if self.override.is_choice_sweep() else 1
+
+    @property
+    def for_hydra(self) -> bool:
+        """Whether it configures Hydra itself rather than the run."""
+        return self.override.is_hydra_override()
+
+    @property
+    def composed(self) -> bool:
+        """Whether Hydra composes it from its files."""
+        return self.choice or "/" in self.name or self.for_hydra
+
+
+def typed(word: str) -> str:
+    """Return Hydra's ``word`` as a user types it."""
+    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", word.replace(GLOBAL, PRESET))
+
+
+def loader() -> ConfigLoader:
+
+    return GlobalHydra.instance().config_loader()
+
+
+def condition_of(key: str) -> tuple[str, str, str] | None:
+    """Return the part, the choice and the setting of a key for runs of one choice alone.
+
+    ``algo, osgp, algo.tau`` for ``algo.osgp.tau``; None for any other key.
+    """
+    names = key.split(".")
+    for end in range(1, len(names) - 1):
+        part, choice = ".".join(names[:end]), names[end]
+        group = group_of(part)
+        if group is not None and has_names(group) and choice in groups()[group]:
+            return part, choice, ".".join([part, *names[end + 1 :]])
+    return None
+
+
+def unmet(setting: Setting, why: str) -> ConfigError:
+    """Return the error of a setting for a choice that is not made."""
+    part, choice, _ = condition_of(setting.name) or ("", "", "")
+    return ConfigError(setting.name, f"it is a setting of {part}={choice}, but {why}.")
+
+
+def search_in(folder: str) -> str:
+    """Return the override that adds a folder of presets to the configuration tree."""
+    if not Path(folder).is_dir():
+        raise ConfigError("--config-dir", f"there is no folder '{folder}'.")
+    for path in sorted(Path(folder).glob("*.yaml")) + sorted(Path(folder).glob("*/*.yaml")):
+        try:
+            read_yaml(path)
+        except Unbounded as error:
+            raise ConfigError("--config-dir", f"{path} cannot be read: {error}.") from None
+        except (OSError, ValueError):  # an error where the file is chosen
+            continue
+    return f"hydra.searchpath=[{quoted(f'file://{Path(folder).absolute()}')}]"
+
+
+def quoted(text: str) -> str:
+    """Return ``text``, with any characters, as a value in Hydra's grammar."""
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+
+
+def parse(overrides: Sequence[str]) -> list[Setting]:
+    """Return the settings of a command line, in order.
+
+    Overrides in Hydra's own notation stay as they are. Raises ConfigError for an invalid override
+    or an unknown choice.
+    """
+    parsed = [parse_with_hydra(override) for override in overrides]
+    search = [str(each.input_line) for each in parsed if each.key_or_group == "hydra.searchpath"]
+    return [setting_of(override, search) for override in parsed]
+
+
+def parse_with_hydra(word: str) -> Override:
+    """Parse one override. Raises ConfigError unless it is written ``key=value``."""
+
+    key = word.partition("=")[0].lstrip("+~") or word
+    if key in groups():  # a choice that is made anyway; Hydra's users write +experiment=name
+        word = word.lstrip("+")
+    if "=" not in word and not word.startswith("~"):
+        raise ConfigError(key, "this is not a setting; write key=value, for example nodes=4.")
+    try:
+        override = OverridesParser.create(config_loader=loader()).parse_override(word)
+    except HydraException:
+        raise ConfigError(
+            key,
+            f"cannot read '{word}'; write key=value, and quote special characters: \"key='a b'\".",
+        ) from None
+    except ValueError:  # Python converts no text of thousands of digits
+        raise too_long(key) from None
+    if not override.key_or_group:
+        raise ConfigError(word, "the key is missing; write key=value, for example nodes=4.")
+    override.input_line = word
+    return override
+
+
+def refuse_ranges(settings: Sequence[Setting]) -> None:
+    """Raise ConfigError for values that cannot be counted, which only a search can choose from."""
+    for setting in settings:
+        if setting.swept and not setting.override.is_discrete_sweep():
+            raise ConfigError(
+                setting.name,
+                "a sweep needs values that can be counted: write 0.1,0.2 or range(1,5); "
+                "hydra/sweeper=optuna searches a range.",
+            )
+
+
+def setting_of(override: Override, search: Sequence[str]) -> Setting:
+    """Return the setting of an override, in Hydra's notation.
+
+    search: overrides that add folders of presets
+    """
+    word, key = str(override.input_line), override.key_or_group
+    group = group_of(key)
+    if override.package is not None:  # in Hydra's own notation
+        group, key = key, override.package
+    if key.startswith("hydra.") and key.endswith(f".{TARGET}"):
+        raise foreign_class(key)
+    if "/" in key or key.startswith("hydra.") or override.is_delete():
+        return Setting(word, override, False)
+    if key in NESTED and override.package is None:
+        raise ConfigError(key, f"this is part of something; write {NESTED[key]}=...")
+    names = None if group is None else choices_named(override)
+    if group is None or (names is None and "." in key):
+        return Setting(f"++{word.lstrip('+')}", override, False)
+    if override.is_force_add():
+        raise ConfigError(key, f"a choice is made without ++: write {typed(word)}.")
+    names = names or [word.partition("=")[2]]
+    choices: Sequence[str] = groups().get(group, ())
+    if not set(names) <= set(choices):
+        choices = choices_in(group, search)
+    for name in names:
+        if name not in choices:
+            raise no_choice(key, name, choices)
+    if override.package is None and key == PRESET:
+        word = word.replace(PRESET, GLOBAL, 1)
+    elif override.package is None and "." in key:
+        word = f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}"
+    return Setting(word, override, True)
+
+
+def foreign_class(key: str) -> ConfigError:
+    """Return the error of a class that Hydra must not call."""
+    return ConfigError(
+        key,
+        "Hydra calls no class but a launcher and a sweeper, which are chosen by name: "
+        "write hydra/launcher=basic or hydra/sweeper=optuna.",
+    )
+
+
+def choices_named(override: Override) -> list[str] | None:
+    """Return the names in a choice or a sweep over choices; None for anything but names."""
+    if override.is_range_sweep():
+        return None
+    value: Any = override.value()
+    if override.is_discrete_sweep():
+        value = list(override.sweep_string_iterator())
+    values = value if isinstance(value, list) else [value]
+    plain = all(isinstance(each, str | int | float) for each in values)
+    names = list(map(str, values))
+    return names if plain and not re.search(r"[${}]", "".join(names)) else None
+
+
+def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
+    """Return the choices of ``group``, with those of the user's folders that ``search`` adds."""
+    if not search:
+        return groups().get(group, ())
+    return loader().get_group_options(group, config_name="config", overrides=list(search))
+
+
+def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
+    """Return the error of a choice that does not exist."""
+    those = (
+        f"is none of {', '.join(choices)}.{nearest(name, choices)}"
+        if choices
+        else "does not exist; there is no choice yet."
+    )
+    more = " Runs of a sweep start side by side with jobs=." if key == "hydra/launcher" else ""
+    return ConfigError(key, f"'{name}' {those}{more}")

@@ -1,0 +1,294 @@
+"""``--help``, ``--cfg``, ``--version``, completion and the options of Hydra."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sgp_runner import __version__
+from sgp_runner.cli.completion import candidates
+from sgp_runner.cli.main import main
+from sgp_runner.config.choices import CONFIGS, NESTED, groups
+from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.schema import keys_of
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+TOPOLOGY = ["algo.base.topology.", "algo.base.topology="]
+
+
+BUFFERS = ["auto", "average", "keep", "reset"]
+
+
+def test_heavy_packages_wait_until_a_run_starts() -> None:
+    code = """
+import sys
+from sgp_runner.cli.main import main
+assert main(["--help"]) == 0 and main(["--version"]) == 0
+heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
+assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
+from sgp_runner.cli.completion import candidates
+for words in (
+    "nodez=4",
+    "algo=sgpp",
+    "nodes=abc",
+    "algo=ad_psgd algo.topology=ring nodes=3",
+    "--cfg job -p algo",
+    "-m nodes=4,x",
+):
+    main(words.split())
+assert not heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes=2", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    sections = {
+        found[1]: found[2].split()
+        for found in re.finditer(r"^  ([\w.]+)= +((?:.+\n)(?: {25}.+\n)*)", text, re.MULTILINE)
+    }
+    for group, choices in groups().items():
+        assert set(sections[NESTED.get(group, group)]) >= set(choices), group
+    assert [sections[group][0] for group in ("algo", "model", "network", "logger")] == [
+        "sgp",
+        "resnet8",
+        "sim",
+        "wandb",
+    ]
+    assert "\n  nodes=8                optimisation workers;" in text
+    assert "sgp-run experiment=compare " in text
+
+
+def test_help_names_every_setting_of_a_run_and_no_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    listed = re.findall(r"^  ([a-z_.]+)=\S", capsys.readouterr().out, re.MULTILINE)
+    with configs():
+        tree = compose([])
+    parts = {"checkpoint", "timed_as"}
+    own = {
+        key
+        for key in keys_of(tree, "")
+        if key.partition(".")[0] not in groups() and key not in parts
+    }
+    assert set(listed) == own and {"checkpoint.keep", "timed_as.batch_size"} <= own
+
+
+def test_help_shows_the_defaults_of_the_default_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--help"]) == 0
+    keys = capsys.readouterr().out.partition("keys (with the defaults of model=resnet8;")[2]
+    shown = dict(re.findall(r"^  ([a-z_.]+)=(\S+)", keys, re.MULTILINE))
+    with configs():
+        tree = compose([])
+    for key, value in shown.items():
+        node: object = tree
+        for part in key.split("."):
+            assert isinstance(node, dict)
+            node = node[part]
+        assert (value if isinstance(node, str) else yaml.safe_load(value)) == node, key
+    assert (shown["epochs"], shown["batch_size"]) == ("10", "8")
+
+
+EXPLAINED = """\
+algo=slowmo
+  SlowMo (Wang et al. 2020, Alg. 1): slow momentum over any synchronous
+  algorithm.
+
+settings (with their values in this run)
+  algo.base=osgp         the fast algorithm; it drains its messages whenever it
+                         stops (one of ar_sgd d_psgd local_sgd osgp sgp)
+"""
+
+
+def test_help_explains_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algo=slowmo", "algo.base=osgp", "--help", "nodes=4", "algo.tau=7"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(EXPLAINED)
+    assert "\n  algo.tau=7             fast steps between slow ones; null is 12 over" in out
+    assert "\n  algo.base.topology.peers=1\n" in out
+    assert main(["algo.topology=edges", "-h"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  algo.topology.path=... relative to where the command is started\n" in out
+    assert main(["model=resnet50", "experiment=ar_then_sgp", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  optim.schedule=cosine\n  batch_size=8\n  epochs=12\n" in out
+    assert "experiment=ar_then_sgp\n  Expect: the hybrid of Assran et al. 2019" in out
+    assert "\n  algo=hybrid\n  model=resnet8\n  nodes=8\n" in out
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/empty.yaml").touch()
+    assert main(["--config-dir", "own", "experiment=empty", "algo='sgp'", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("experiment=empty\n\nalgo=sgp\n  Stochastic ")
+    assert main(["hydra.searchpath=[own]", "experiment=empty", "--help"]) == 0
+    assert capsys.readouterr().out == "experiment=empty\n"
+    assert main(["algo=slomo", "--help"]) == 2
+    assert "Did you mean 'slowmo'?" in capsys.readouterr().err
+    assert main(["algo=sgp,osgp", "--help"]) == 2
+    assert capsys.readouterr().err == "sgp-run: algo: --help explains one choice at a time.\n"
+
+
+@pytest.mark.parametrize("group", sorted(groups()))
+def test_help_explains_choices_of_every_group(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = NESTED.get(group, group)
+    outer = {"base": ["algo=slowmo"], "codec": ["algo=choco_sgd"]}.get(group, [])
+    for choice in groups()[group][:: 12 if group == "experiment" else 1]:
+        assert main([*outer, f"{key}={choice}", "--help"]) == 0, choice
+        assert f"{key}=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["algo=slowmo", "--help"]])
+def test_a_reader_that_has_enough_ends_no_command_with_an_error(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sgp_runner", *words]
+    done = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"sgp-run {__version__}\n"
+
+
+def test_hydra_answers_its_own_flags(
+    capsys: pytest.CaptureFixture[str], in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Hydra leaves a log handler on this test's stdout, which later tests would find closed.
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    assert (
+        main(["--cfg", "job", "-p", "algo", "algo=osgp", "algo.topology=ring", "algo.tau=3"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "\n  name: ring\n" in out and re.search(
+        r"^tau: 3 +# steps a message may be late", out, re.MULTILINE
+    )
+    assert main(["--info", "searchpath"]) == 0
+    assert f"file://{CONFIGS} " in capsys.readouterr().out
+    assert list(in_an_empty_folder.iterdir()) == []
+
+
+def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "algo=slowmo",
+        "algo.base=osgp",
+        "faults=slow_node",
+        "cluster=sgp_ethernet",
+        "nodes=${algo.base.tau}",
+        "--cfg",
+        "job",
+    ]
+    assert main(words) == 0
+    described = capsys.readouterr().out
+    assert main([*words, "--resolve"]) == 0
+    plain = capsys.readouterr().out
+    assert (
+        yaml.safe_load(described) == {**yaml.safe_load(plain), "nodes": "${algo.base.tau}"}
+        and yaml.safe_load(plain)["nodes"] == 1
+    )
+    assert "#" not in plain and max(map(len, described.splitlines())) <= 100
+    lines = described.splitlines()
+    assert (
+        lines[0]
+        == "nodes: ${algo.base.tau}         # optimisation workers; a parameter server is extra"
+    )
+    assert (
+        "    interval: 1                 # steps between sends (the paper's listing ties it to tau)"
+        in lines
+    )
+    above = lines.index(
+        "  slow_nodes:                   # {rank: factor}: its gradients take longer, all the time"
+    )
+    assert lines[above + 1] == "    0: 4.0"
+    unsaid = [line.split()[0] for line in lines if "#" not in line]
+    below = {
+        "host_seconds_per_byte:",
+        "collective:",
+        "fitted_on:",
+    }  # these are too long to have their text beside them
+    limits = {"nodes:", "bandwidth:", "least_bytes:", "most_bytes:"}  # said of validated
+    assert {*unsaid} == {"name:", "0:", "resnet50:"} | limits | below
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (["--cfg=job", "-p", "nodes"], "8\n"),
+        (
+            ["--cfg", "job", "--package=checkpoint", "--resolve"],
+            "# @package checkpoint\nevery_steps: null\nevery_minutes: 30\nkeep: 2\n",
+        ),
+        (["--cfg", "hydra", "-p", "hydra.job.chdir"], "False\n"),
+        (
+            ["--cfg", "all", "-p", "faults", "faults=drop"],
+            "# @package faults\nslow_nodes: {}\nslow_links: {}\n",
+        ),
+    ],
+)
+def test_some_settings_are_printed(
+    words: list[str], printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith(printed)
+
+
+def test_the_shell_completes_settings_that_only_have_a_default() -> None:
+    line = "sgp-run algo=osgp algo.in"
+    environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    command = [sys.executable, "-m", "sgp_runner", "-sc", "query=bash"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["algo.interval="]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("algo=s", ["algo=sgp", "algo=slowmo", "algo=sparseloco", "algo=streaming_diloco"]),
+        ("-m algo=osgp,sl", ["algo=osgp,slowmo"]),
+        ("alg", ["algo.", "algo="]),
+        ("algo=sgp algo.", ["algo.topology.", "algo.topology="]),
+        ("algo.topology=r", ["algo.topology=random_matching", "algo.topology=ring"]),
+        ("algo.topology.", ["algo.topology.peers="]),
+        ("algo=slowmo algo.base=osgp algo.base.t", ["algo.base.tau=", *TOPOLOGY]),
+        ("algo=nosuch algo.t", ["algo.topology.", "algo.topology="]),
+        ("algo=slowmo algo.buffers=", [f"algo.buffers={each}" for each in BUFFERS]),
+        ("record=", ["record=false", "record=true"]),
+        ("nodes=", ["nodes=8"]),
+        ("checkpoint", ["checkpoint."]),
+        ("calibrate nod", ["nodes="]),
+        ("experiment=goyal_8", ["experiment=goyal_8k", "experiment=goyal_8k_no_warmup"]),
+        ("--config-dir own experiment=min", ["experiment=mine"]),
+        ("results=./ow", ["results=./own"]),
+        ("--c", ["--cfg", "--config-dir"]),
+        ("-cd ow", []),
+        ("_", []),
+        ("hydra", []),
+    ],
+)
+def test_completions_are_settings_and_no_internals(line: str, found: list[str]) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/mine.yaml").write_text("# @package _global_\nnodes: 2\n")
+    with configs():
+        assert candidates(line) == found

@@ -1,0 +1,236 @@
+"""Settings of models, data, networks, clusters, faults and loggers that cannot work."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.refusals import check_refused, in_an_empty_folder
+
+__all__ = ["in_an_empty_folder"]
+
+# The command line, the key of the error, and the beginning of its sentence.
+SETTINGS: list[tuple[str, str, str]] = [
+    ("model=mlp model.hidden=[0]", "model.hidden", "widths must be at least 1, not [0]. Use [64]."),
+    ("model=mlp model.hidden=wide", "model.hidden", "'wide' is not a list such as [1,2]."),
+    (
+        "model=mlp model.dropout=1",
+        "model.dropout",
+        "must be in [0, 1), not 1.0. Use model.dropout=0.1.",
+    ),
+    (
+        "model=transformer nodes=1 model.heads=7",
+        "model.width",
+        "64 must be even and a multiple of model.heads=7.",
+    ),
+    ("model=transformer model.width=0", "model.width", "must be at least 1, not 0."),
+    (
+        "model=timing_only network=gloo",
+        "network",
+        "model=timing_only only runs in simulated time: use network=sim.",
+    ),
+    ("model=quadratic data.dimension=0", "data.dimension", "must be at least 1, not 0."),
+    ("model=quadratic data.samples=0", "data.samples", "must be at least 1, not 0."),
+    ("model=quadratic data.groups=0", "data.groups", "must be at least 1, not 0."),
+    ("model=quadratic data.condition=0.5", "data.condition", "must be at least 1, not 0.5."),
+    ("model=quadratic data.noise=-1", "data.noise", "must not be negative, but is -1.0."),
+    (
+        "model=quadratic data.samples=4 nodes=8",
+        "batch_size",
+        "4 training samples do not fill one batch of 8 on each of 8 nodes. Use at most 4 nodes.",
+    ),
+    (
+        "model=quadratic data.alpha=0 data.partition=dirichlet",
+        "data.alpha",
+        "the concentration must be above 0, not 0.0. Use data.alpha=0.1.",
+    ),
+    (
+        "model=quadratic data.partition=even",
+        "data.partition",
+        "'even' is none of iid, dirichlet, dirichlet_equal.",
+    ),
+    ("model=quadratic data.problem_seed=a", "data.problem_seed", "'a' is not a whole number."),
+    (
+        "model=quadratic data=digits",
+        "data",
+        "model=quadratic reads regression data; data=digits is classification. Use model=mlp or",
+    ),
+    (
+        "model=resnet8 data=numbers_en_de",
+        "data",
+        (
+            "model=resnet8 reads classification data; data=numbers_en_de is translation. Use "
+            "model=transformer."
+        ),
+    ),
+    (
+        "data.label_smoothing=1",
+        "data.label_smoothing",
+        "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1.",
+    ),
+    ("data=synthetic data.image_size=0", "data.image_size", "must be at least 1, not 0."),
+    (
+        "network=gloo faults=crash",
+        "faults",
+        "only the simulator has crash: use network=sim; real runs have slow_node and pause.",
+    ),
+    (
+        "network=gloo faults=slow_link",
+        "faults",
+        "only the simulator has slow_link: use network=sim; real runs have slow_node and pause.",
+    ),
+    (
+        "network=gloo faults=drop",
+        "faults",
+        (
+            "only the simulator has drop_probability: use network=sim; real runs have slow_node "
+            "and pause."
+        ),
+    ),
+    (
+        "network=gloo faults.slow_nodes={9:2}",
+        "faults.slow_nodes.9",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "network=gloo faults.events=[{what:pause,ranks:[1]}]",
+        "faults.events[0]",
+        "only the simulator has a pause that never ends: use network=sim.",
+    ),
+    (
+        "network=gloo algo=gap_aware faults.events=[{what:pause,ranks:[8],end:3}]",
+        "faults.events[0]",
+        "only the simulator has a pause of a server: use network=sim.",
+    ),
+    (
+        "experiment=sgp_sgp_90 model=timing_only faults=pause",
+        "faults.events",
+        (
+            "a timing study repeats its sample of the schedule, and events have a time: use "
+            "model.sample_steps=null, or faults that last for the whole run."
+        ),
+    ),
+    (
+        "network=nccl faults=slow_node",
+        "faults",
+        (
+            "gradients on a GPU cannot be slowed from outside: use network=sim or gloo, or "
+            "faults=none."
+        ),
+    ),
+    (
+        "faults.drop_probability=0.1 faults.resend_seconds=null",
+        "faults.resend_seconds",
+        (
+            "no algorithm here survives a message that is lost permanently: each waits for it, "
+            "and push-sum would lose mass; use a time, such as 0.2."
+        ),
+    ),
+    (
+        "record=true",
+        "record",
+        (
+            "a simulation needs no recording: the same command repeats it. Use record=false, or "
+            "network=gloo."
+        ),
+    ),
+    (
+        "record=true network=nccl",
+        "record",
+        "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi, or",
+    ),
+    (
+        "record=true network=gloo gpus_per_node=2",
+        "record",
+        "nodes of several devices cannot be recorded: use gpus_per_node=1, or",
+    ),
+    (
+        "record=true network=gloo checkpoint.every_steps=5",
+        "checkpoint.every_steps",
+        "a recorded run cannot save checkpoints: use",
+    ),
+    ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
+    (
+        "network=gloo network.autocast=fp8",
+        "network.autocast",
+        "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?",
+    ),
+    (
+        "network=gloo network.autocast=bf16 dtype=float64",
+        "network.autocast",
+        "only float32 is cast: use dtype=float32, or network.autocast=none with dtype=float64.",
+    ),
+    ("network=gloo network.bandwidth=0", "network.bandwidth", "0.0 must be positive and finite."),
+    (
+        "network=gloo network.latency_seconds=-1",
+        "network.latency_seconds",
+        "-1.0 must be zero or positive, and finite.",
+    ),
+    (
+        "network=gloo network.bandwidth=1e8 gpus_per_node=2",
+        "network.bandwidth",
+        "slow links are imitated for nodes of one device: use gpus_per_node=1.",
+    ),
+    (
+        "network=mpi gpus_per_node=2",
+        "gpus_per_node",
+        "network=mpi runs one process per node: use gpus_per_node=1, or network=gloo.",
+    ),
+    (
+        "network=sim network.engine=fast",
+        "network.engine",
+        "'fast' is none of auto, loop, vmap. Did you mean 'auto'?",
+    ),
+    ("network=sim network.vmap_width=0", "network.vmap_width", "0 must be at least 1."),
+    ("cluster.bandwidth=0", "cluster.bandwidth", "0.0 must be positive and finite."),
+    (
+        "cluster.latency_seconds=-1",
+        "cluster.latency_seconds",
+        "-1.0 must be zero or positive, and finite.",
+    ),
+    ("cluster.overlap=1", "cluster.overlap", "1.0 must be in [0, 1)."),
+    ("cluster.duplex=double", "cluster.duplex", "'double' is none of full, half."),
+    (
+        "cluster.collective=magic",
+        "cluster.collective",
+        "'magic' is none of ring, recursive_doubling, halving_doubling, tree.",
+    ),
+    ("cluster.bucket_bytes=0", "cluster.bucket_bytes", "0 must be at least 1."),
+    (
+        "cluster.step_seconds.default=0",
+        "cluster.step_seconds.default",
+        "0.0 must be positive and finite.",
+    ),
+    ("cluster.node_factors={0:0}", "cluster.node_factors.0", "0.0 must be positive and finite."),
+    (
+        "cluster.node_factors={-1:2}",
+        "cluster.node_factors.-1",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "cluster.compute_time=log_normal cluster.compute_time.cv=nan",
+        "cluster.compute_time.cv",
+        "nan must be finite.",
+    ),
+    ("faults.slow_nodes={0:0.5}", "faults.slow_nodes.0", "0.5 must be at least 1 and finite."),
+    ("faults.slow_links={0:nan}", "faults.slow_links.0", "nan must be finite."),
+    ("faults.slow_links=[1]", "faults.slow_links", "[1] is not a mapping such as {0: 2}."),
+    (
+        "checkpoint.every_minutes=0",
+        "checkpoint.every_minutes",
+        "0.0 must be positive and finite, or null.",
+    ),
+    ("checkpoint=null", "checkpoint", "null is not a set of settings."),
+    (
+        "logger.mode=sometimes",
+        "logger.mode",
+        "'sometimes' is not a mode; use one of auto, online, offline, disabled.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "sentence"), SETTINGS, ids=[words[:99] for words, *_ in SETTINGS]
+)
+def test_settings_that_cannot_work(
+    words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check_refused(words, key, sentence, capfd)

@@ -1,0 +1,245 @@
+"""Settings that do not exist or do not fit: one sentence that names the key and the fix."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from sgp_runner.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+BAD: list[tuple[str, str, str]] = [
+    # words, key, and a part of the sentence
+    ("nodez=4", "nodez", "Did you mean 'nodes'?"),
+    ("+nodez=4", "nodez", "Did you mean 'nodes'?"),
+    ("~nodez", "nodez", "Did you mean 'nodes'?"),
+    ("alog=sgp", "alog", "Did you mean 'algo'?"),
+    ("lr=0.1", "lr", "Did you mean 'optim.lr'?"),
+    ("optim.LR=0.1", "optim.LR", "Did you mean 'optim.lr'?"),
+    ("algo=osgp algo.taux=3", "algo.taux", "Did you mean 'algo.tau'?"),
+    ("algo=osgp tau=3", "tau", "Did you mean 'algo.tau'?"),
+    (
+        "algo=ar_sgd algo.topology=ring",
+        "algo.topology",
+        "there is no such setting; algo has average, codec.",
+    ),
+    ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
+    ("topology=ring", "topology", "write algo.topology=..."),
+    ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
+    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, async_diloco, "),
+    ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
+    ("algo=", "algo", "'' is none of ad_psgd"),
+    ("~algo", "algo", "nothing is chosen; use one of ad_psgd"),
+    ("model=resnet5", "model", "Did you mean 'resnet50'?"),
+    ("algo.topology=rng", "algo.topology", "Did you mean 'ring'?"),
+    ("algo=slowmo algo.base=osgd", "algo.base", "Did you mean 'osgp'?"),
+    ("optim.schedule=cosin", "optim.schedule", "Did you mean 'cosine'?"),
+    ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
+    ("-m hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
+    *(
+        (f"{words} seed=1,2 -m", key, "Hydra calls no class but a launcher and a sweeper")
+        for words, key in [
+            ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
+            ("++hydra.launcher._target_=os.system", "hydra.launcher._target_"),
+            ("hydra.launcher={_target_:os.system}", "hydra.launcher._target_"),
+            ("hydra.sweeper={_target_:x.BasicSweeper}", "hydra.sweeper._target_"),
+            ("+hydra.callbacks.a={_target_:os.system}", "hydra.callbacks.a._target_"),
+        ]
+    ),
+    ("jobs=2", "jobs", "it is the number of runs of a sweep at a time; add -m."),
+    ("-m jobs=0 seed=1,2", "jobs", "'0' is not a number of runs, such as jobs=2."),
+    ("-m jobs=1,2 seed=1,2", "jobs", "'1,2' is not a number of runs, such as jobs=2."),
+    ("algo.osgp.tau=1", "algo.osgp.tau", "it is a setting of algo=osgp, but this run has another"),
+    (
+        "-m algo=sgp,ar_sgd algo.osgp.tau=1",
+        "algo.osgp.tau",
+        "it is a setting of algo=osgp, but no run of this sweep has it.",
+    ),
+    (
+        "-m algo=sgp,osgp algo.osgp.taux=1",
+        "algo.taux",
+        "Did you mean 'algo.tau'? (Job 2 of 2: algo=osgp)",
+    ),
+    ("hydra/launcher=slurm", "hydra/launcher", "it starts the runs of a sweep; add -m."),
+    ("nodes=abc", "nodes", "'abc' is not a whole number."),
+    ("nodes=2.5", "nodes", "2.5 is not a whole number."),
+    ("nodes=true", "nodes", "true is not a whole number."),
+    ("nodes=", "nodes", "'' is not a whole number."),
+    ("nodes=null", "nodes", "write nodes=..."),
+    ("nodes=???", "nodes", "write nodes=..."),
+    ("nodes=0", "nodes", "0 must be at least 1."),
+    ("epochs=nan", "epochs", "nan must be finite."),
+    ("epochs=-1", "epochs", "must be positive"),
+    ("optim.lr=fast", "optim.lr", "'fast' is not a number."),
+    ("optim.lr=1ms", "optim.lr", "'1ms' is not a number."),
+    (
+        "cluster.bandwidth=1ms",
+        "cluster.bandwidth",
+        "'1ms' is not a number in bit/s (such as 100Mbit/s).",
+    ),
+    (
+        "network=gloo network.latency_seconds=5MB",
+        "network.latency_seconds",
+        "'5MB' is not a number in seconds (such as 10s or 1ms).",
+    ),
+    (
+        "cluster.bucket_bytes=0.5B",
+        "cluster.bucket_bytes",
+        "0.5 is not a whole number.",
+    ),
+    (
+        "checkpoint.every_minutes=soon",
+        "checkpoint.every_minutes",
+        "'soon' is not a number in minutes (such as 30min) or null.",
+    ),
+    ("algo=SGP", "algo", "Did you mean 'sgp'?"),
+    ("algo.topology=RING", "algo.topology", "Did you mean 'ring'?"),
+    (
+        "algo=gap_aware algo.penalty=gapp",
+        "algo.penalty",
+        "'gapp' is none of gap, staleness, none. Did you mean 'gap'?",
+    ),
+    (
+        "algo.topology.peers={a:1}",
+        "algo.topology.peers",
+        "is not a whole number or a mapping such as {0: 2}.",
+    ),
+    (
+        "algo=slowmo algo.base=osgp algo.base.tau=-1",
+        "algo.base.tau",
+        "must not be negative, but is -1.",
+    ),
+    (
+        "algo=slowmo algo.base=gap_aware",
+        "algo.base",
+        "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+    ),
+    (
+        "algo=ad_psgd algo.topology=ring nodes=3",
+        "algo.topology",
+        "in step 0 there is 0 -> 2; use bipartite, ring or such edges.",
+    ),
+    (
+        "model=transformer data=digits",
+        "data",
+        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
+        "data=numbers_en_de.",
+    ),
+    ("data=wmt16_en_de", "data", "is fairseq_translation. Use model=fairseq_transformer."),
+    ("data=numbers_en_de", "data", "is translation. Use model=transformer."),
+    (
+        "data=wmt16_en_de model=fairseq_transformer",
+        "data.root",
+        "get wmt16_en_de.tar.gz from https://drive.google.com/uc?export=download&id=",
+    ),
+    ("model=torchvision model.arch=vgg", "model.arch", "is no classifier of torchvision. Did you"),
+    (
+        "model=torchvision model.arch=alexnet data=digits",
+        "model.arch",
+        "alexnet cannot read images of 1 x 8 x 8 (",
+    ),
+    ("download", "download", "write sgp-run download cifar10|cifar100 [data.root=FOLDER]"),
+    ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
+    ("data=grammar", "data", "is language. Use model=gpt"),
+    *(
+        (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
+        for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
+    ),
+    (
+        "algo=d_psgd algo.topology=exponential",
+        "algo.topology",
+        "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
+    ),
+    ("+experiment=x", "experiment", "'x' is none of ar_then_sgp, "),
+    ("name=../up", "name", "'../up' cannot name a folder"),
+    ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
+    (
+        "checkpoint.every_minutes=-1",
+        "checkpoint.every_minutes",
+        "-1.0 must be positive and finite, or null.",
+    ),
+    ("checkpoint.keep=0", "checkpoint.keep", "0 must be at least 1."),
+    ("checkpoint.every=3", "checkpoint.every", "Did you mean 'checkpoint.every_steps'?"),
+    ("faults.slow_nodes={99:2}", "faults.slow_nodes.99", "there is no such rank here; use 0 to 7."),
+    (
+        "algo=gap_aware faults.slow_nodes={8:2}",
+        "faults.slow_nodes.8",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "cluster.node_factors={8:2}",
+        "cluster.node_factors.8",
+        "there is no such rank here; use 0 to 7.",
+    ),
+    (
+        "optim.lr=${nodez}",
+        "optim.lr",
+        "it cannot be resolved: Interpolation key 'nodez' not found.",
+    ),
+    (
+        "optim.schedule={_target_:os.system}",
+        "optim.schedule._target_",
+        "there is no such setting; optim.schedule has milestones, ",
+    ),
+    ("nodes", "nodes", "write key=value, for example nodes=4."),
+    ("nodes==3", "nodes", "cannot read 'nodes==3'; write key=value"),
+    ("nodes=[1", "nodes", "cannot read 'nodes=[1'; write key=value"),
+    ("=5", "=5", "the key is missing; write key=value"),
+    ("nodes=4,8", "nodes", "add -m to run all of them."),
+    ("--nodes=4", "--nodes", "there is no such option; settings are written key=value"),
+    ("--cgf job", "--cgf", "Did you mean '--cfg'?"),
+    ("--cfg job nodez=4", "nodez", "Did you mean 'nodes'?"),
+    ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
+    ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
+    ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
+    ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
+    ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
+    (
+        "--cfg job nodes=${nodez}",
+        "nodes",
+        "it cannot be resolved: Interpolation key 'nodez' not found.",
+    ),
+    (
+        "rehearsal=${nodez}",
+        "rehearsal",
+        "it cannot be resolved: Interpolation key 'nodez' not found.",
+    ),
+    ("rehearsal=???", "rehearsal", "it has no value; write rehearsal=..."),
+    ("rehearsal=true", "rehearsal", "only presets that say how can be rehearsed;"),
+    ("~algo.tau", "algo.tau", "there is no such setting; algo has topology."),
+    ("--config-dir nowhere", "--config-dir", "there is no folder 'nowhere'."),
+    ("-m nodes=4 algo=sgp,sgpp", "algo", "Did you mean 'sgp'?"),
+    (
+        "-m nodes=4,5 algo=d_psgd,ad_psgd algo.topology=ring",
+        "algo.topology",
+        "ring or such edges. (Job 4 of 4: nodes=5 algo=ad_psgd)",
+    ),
+    ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
+    ("results=file/below", "results", "cannot write to file/below/runs/sgp-"),
+    ("-m nodes=2,4 results=file/below", "results", "cannot write to file/below/sweeps/"),
+    ("model=quadratic batch_size=9999", "batch_size", "The largest batch size that works is 512."),
+]
+
+
+@pytest.mark.parametrize(("words", "key", "part"), BAD, ids=[words for words, *_ in BAD])
+def test_bad_settings_are_one_sentence_and_nothing_is_written(
+    words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    assert main(words.split()) == 2
+    out, error = capfd.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf"sgp-run: {re.escape(key)}: .+\n", error)
+    assert part in error
+    assert os.listdir() == ["file"]

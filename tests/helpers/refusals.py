@@ -1,0 +1,57 @@
+"""Commands that are refused: one sentence that names the key, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sgp_runner.cli.main import main
+
+TINY = [
+    "model=quadratic",
+    "data.samples=64",
+    "data.dimension=4",
+    "nodes=2",
+    "epochs=2",
+    "logger=jsonl",
+    "name=mine",
+    "log_every=1",
+]
+TOO_LONG = "a whole number has at most 20 digits: use a smaller one."
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the test in an empty folder, without variables of launchers."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR", "NOWHERE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def typed(words: str) -> list[str]:
+    """Split a command line at spaces, unless there is a quotation."""
+    return (
+        [words]
+        if "'a b'" in words
+        else words.encode().decode("unicode_escape").split()
+        if "\\" in words
+        else words.split()
+    )
+
+
+def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """Return the error of a refused command, after checking that it has written nothing."""
+    before = sorted(str(path) for path in Path().rglob("*"))
+    assert main(words) == 2
+    out, error = capfd.readouterr()
+    assert "Traceback" not in out + error and error.count("\n") == 1
+    assert sorted(str(path) for path in Path().rglob("*")) == before
+    return error
+
+
+def check_refused(words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Check the key of the error and the beginning of its sentence."""
+    Path("graph.txt").write_text("0 0\n")
+    assert refused(typed(words), capfd).startswith(f"sgp-run: {key}: {sentence}")
