@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -51,8 +51,12 @@ def kill() -> None:
 
 
 @pytest.fixture
-def at_event(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[], object]]]:
-    """Actions by the number of the simulator's event at which they happen."""
+def at_event(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], object]]:
+    """Return actions by the number of the simulator's event at which they happen."""
+    return events_of(monkeypatch)
+
+
+def events_of(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], object]]:
     actions: dict[int, Callable[[], object]] = {}
     advance, count = VirtualClock.advance, 0
 
@@ -63,7 +67,19 @@ def at_event(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Callable[[],
         return advance(clock)
 
     monkeypatch.setattr(VirtualClock, "advance", counted)
-    yield actions
+    return actions
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the results of a run that was killed."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
+        events_of(monkeypatch)[230] = kill
+        with pytest.raises(Killed):
+            main([*TINY, OFTEN])
+    return folder / "results"
 
 
 def replace(path: Path) -> None:
@@ -186,11 +202,9 @@ def test_a_finished_run_without_its_records_is_not_called_finished(
     assert "finished already" in capfd.readouterr().out
 
 
-def cut_off(at_event: dict[int, Callable[[], object]], *more: str) -> Path:
-    """Return the newest checkpoint of a run that was killed."""
-    at_event[230] = kill
-    with pytest.raises(Killed):
-        main([*TINY, OFTEN, *more])
+def cut_off(stopped: Path) -> Path:
+    """Return the newest checkpoint in a copy of a run that was killed."""
+    shutil.copytree(stopped, "results")
     return RUN / "checkpoints" / f"step-{saved_steps(RUN / 'checkpoints')[0]}"
 
 
@@ -206,11 +220,11 @@ CHANGED: dict[str, Callable[[Path], object]] = {
 def test_changed_records_are_refused_and_left_as_they_are(
     change: str,
     older: bool,
-    at_event: dict[int, Callable[[], object]],
+    stopped: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Checkpoints of earlier versions do not know the checksum of the records."""
-    place = cut_off(at_event)
+    place = cut_off(stopped)
     if older:
         forge(place, lambda state: state["observer"].pop("metrics_checksum"))
         if change == "a changed digit":
@@ -269,11 +283,11 @@ FORGED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_forged_checkpoint_falls_back_to_the_one_before(
     forgery: str,
-    at_event: dict[int, Callable[[], object]],
+    stopped: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     act, reason = FORGED[forgery]
-    place = cut_off(at_event)
+    place = cut_off(stopped)
     before = saved_steps(RUN / "checkpoints")[1]
     act(place)
     capfd.readouterr()
@@ -287,13 +301,15 @@ def test_a_forged_checkpoint_falls_back_to_the_one_before(
 
 
 def test_a_run_whose_only_checkpoint_is_forged_is_not_started_over(
-    at_event: dict[int, Callable[[], object]], capfd: pytest.CaptureFixture[str]
+    stopped: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place = cut_off(at_event, "checkpoint.keep=1")
+    place = cut_off(stopped)
+    for older in saved_steps(RUN / "checkpoints")[1:]:
+        shutil.rmtree(RUN / "checkpoints" / f"step-{older}")
     forge(place, lambda state: state.pop("simulation"))
     before = (RUN / "metrics.jsonl").read_bytes()
     capfd.readouterr()
-    assert main([*TINY, OFTEN, "checkpoint.keep=1"]) == 2
+    assert main([*TINY, OFTEN]) == 2
     assert capfd.readouterr().err.splitlines()[1:] == [
         f"sgp-run: resume: {place} is not a checkpoint of sgp-run; remove its folder, or start "
         "over with resume=never."

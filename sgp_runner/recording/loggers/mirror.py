@@ -123,17 +123,15 @@ class Mirror:
             destination.log([(step, row) for step, record in missing if (row := row_of(record))])
         ended = False
         while not ended:
-            rows, item = [], self._rows.get()
-            while isinstance(item, tuple):
-                rows.append(item)
-                if self._rows.empty():
-                    break
-                item = self._rows.get()
+            items = [self._rows.get()]
+            while not self._rows.empty():
+                items.append(self._rows.get())
+            rows = [item for item in items if isinstance(item, tuple)]
             if not self.failed:
                 destination.log([row for row in rows if row[0] >= destination.first])
-            ended = not isinstance(item, tuple)
-        assert not isinstance(item, tuple)
-        where = destination.finish(item)
+            ended = len(rows) < len(items)  # the last item is the summary, or None
+        assert not isinstance(items[-1], tuple)
+        where = destination.finish(items[-1])
         self.where = "" if self.failed else where
 
     def _fail(self, what: str) -> None:

@@ -33,6 +33,7 @@ AXIS_END_MEDIANS = 3  # times the median: where an axis may end
 LINES_PER_CUT_LINE = 4  # an axis may end before one line in so many
 ERROR_AXIS_ACCURACY = 0.9  # where half of the accuracies end above it, errors are shown
 MAX_LOSS_RATIO = 5  # times: a range of losses or errors that has one
+AXIS_NOTE = f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target."
 BAND_NOTE = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 
 
@@ -139,13 +140,11 @@ def curves(
     else:
         axis = replace(axis, scale="linear", from_zero=True)
     counts = {len(setting.seeds) for setting in settings}
-    note = ""
-    if axis.span is not None:
-        note = f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target. "
-    if counts == {1}:
-        note += "Each line is a single seed."
-    else:
-        note += BAND_NOTE + (f" Each has {max(counts)} seeds." if len(counts) == 1 else "")
+    note = (
+        AXIS_NOTE if axis.span is not None else "",
+        "Each line is a single seed." if counts == {1} else BAND_NOTE,
+        f"Each has {max(counts)} seeds." if len(counts) == 1 and counts != {1} else "",
+    )
     last = median(float(setting.curve["quality"].iloc[-1]) for setting in settings)
     perfect = max(float(setting.curve["high"].max()) for setting in settings) >= 1
     error = metric == "accuracy" and last > ERROR_AXIS_ACCURACY and not perfect
@@ -185,7 +184,7 @@ def curves(
     plot = Plot(
         file_name(metric, "against", name, *filter(None, facet)),
         f"{what.removesuffix(' in %')} {title} · {kinds(settings)}{on_cluster(settings)}",
-        note,
+        " ".join(filter(None, note)),
         axis,
         Axis(what, "log" if log else "linear", ticks),
         series,

@@ -103,19 +103,25 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
 def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
     """Describe the shared settings of the rows, the choice of the target, and the baseline."""
     seeds = {tuple(row.setting.seeds) for row in ranking.rows}
-    shared = [ranking.task]
-    shared += [f"cluster {ranking.cluster}"] if ranking.cluster else []
-    shared += [f"clock of {ranking.timed}"] if ranking.timed else []
-    shared += [counted(nodes.copy().pop(), "node")] if len(nodes) == 1 else []
-    if len(seeds) == 1:
-        own = seeds.pop()
-        shared += [f"{'seed' if len(own) == 1 else 'seeds'} {joined(own, ', ')}"]
-    sentences = [f"{', '.join(shared)}."]
-    if ranking.target is not None:
-        sentences += [f"The target is {ranking.target.rule}; linear between evaluations."]
-    if len(overs) == 1:
-        sentences += [f"Speed-up over {overs.copy().pop()}."]
-    return " ".join(sentences)
+    shared = [
+        ranking.task,
+        f"cluster {ranking.cluster}" if ranking.cluster else "",
+        f"clock of {ranking.timed}" if ranking.timed else "",
+        counted(max(nodes), "node") if len(nodes) == 1 else "",
+        *(
+            f"{'seed' if len(same) == 1 else 'seeds'} {joined(same, ', ')}"
+            for same in seeds
+            if len(seeds) == 1
+        ),
+    ]
+    sentences = [
+        f"{', '.join(filter(None, shared))}.",
+        f"The target is {ranking.target.rule}; linear between evaluations."
+        if ranking.target is not None
+        else "",
+        f"Speed-up over {max(overs)}." if len(overs) == 1 else "",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def time_cell(row: Row, size: float) -> Cell:

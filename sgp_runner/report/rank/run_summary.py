@@ -51,10 +51,12 @@ def timed_as(settings: Mapping[str, Any]) -> str:
     model, count, size = (
         settings.get(f"timed_as.{key}") for key in ("model", "num_parameters", "batch_size")
     )
-    parts = [printable(str(model))] if model is not None else []
-    parts += [f"{count:,} parameters"] if number(count) else []
-    parts += [f"batch size {size} per node"] if number(size) else []
-    return ", ".join(parts)
+    parts = (
+        printable(str(model)) if model is not None else "",
+        f"{count:,} parameters" if number(count) else "",
+        f"batch size {size} per node" if number(size) else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def values(settings: Sequence[RunGroup], key: str) -> list[object]:
