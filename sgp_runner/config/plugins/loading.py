@@ -40,15 +40,13 @@ class Plugin:
     """A plug-in, whose code is read and imported when it is first used.
 
     source: what names it on a command line, from any folder
-    module_name: imported for ``find``, which returns the class of each group and choice, or
-        ``module:Class``
+    find: returns the class of each group and choice, or ``module:Class``, of the imported module
     configs: folder of its YAML files, by group
     """
 
     name: str
     source: str
     read: Callable[[], Code]
-    module_name: str
     find: Callable[[ModuleType], Mapping[tuple[str, str], type[Any] | str]]
     configs: Path | None = None
 
@@ -71,7 +69,7 @@ class Plugin:
     def module(self) -> ModuleType:
         with explained(self.source):
             FINDER.add(self.name, self.code)
-            module = importlib.import_module(self.module_name)
+            module = importlib.import_module(self.name)
         contract = getattr(module, "CONTRACT", CONTRACT)
         if contract != CONTRACT:
             raise ConfigError(
@@ -269,7 +267,7 @@ def check_file(source: str, key: str) -> None:
 def file_plugin(source: str) -> Plugin:
     check_file(source, OPTION)
     path = Path(os.path.abspath(source))
-    return Plugin(path.stem, str(path), lambda: code_of_file(path), path.stem, classes_in)
+    return Plugin(path.stem, str(path), lambda: code_of_file(path), classes_in)
 
 
 def package_plugin(source: str) -> Plugin:
@@ -288,7 +286,6 @@ def package_plugin(source: str) -> Plugin:
         name,
         source,
         lambda: code_of_package(name, folder),
-        name,
         choices_of_package,
         folder / "configs",
     )
