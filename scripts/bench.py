@@ -14,13 +14,9 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import benchmarks
 from benchmarks.measure import Result, Skipped, Table, as_json, from_json, machine
-
-if TYPE_CHECKING:
-    from rich.table import Table as Drawn
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "benchmarks"
 VERDICTS = {True: "met", False: "missed", None: ""}
@@ -35,7 +31,7 @@ leaves out section resnet50, which takes long."""
 
 
 def sections() -> list[str]:
-    """The names of the modules that have a function `measure`."""
+    """Return the names of the modules that have a function `measure`."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
     return [
         name for name in names if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure")
@@ -43,7 +39,7 @@ def sections() -> list[str]:
 
 
 def is_usual(section: str) -> bool:
-    """Whether a section is measured without being named."""
+    """Return whether a section is measured without being named."""
     return not hasattr(importlib.import_module(f"benchmarks.{section}"), "ONLY_IF_NAMED")
 
 
@@ -76,7 +72,7 @@ def run(tables: Iterator[Table]) -> Iterator[Table]:
 
 
 def facts_of(section: str) -> dict[str, object]:
-    """The section, the machine and the versions of all software."""
+    """Return the section, the machine and the versions of all software."""
     from sgp_runner.utils.provenance import environment
 
     return {"section": section, "machine": machine(), **environment()}
@@ -84,25 +80,21 @@ def facts_of(section: str) -> dict[str, object]:
 
 def show(table: Table) -> None:
     from rich.console import Console
-    from rich.markup import escape
+    from rich.markdown import Markdown
 
-    console = Console(width=80, highlight=False)
-    console.print(f"\n[bold]{table.title}[/bold]\n{escape(table.text)}".rstrip())
+    Console(width=80).print(Markdown("\n".join(lines_of(table))))
+
+
+def lines_of(table: Table) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
+    yield from (f"### {table.title}", "")
+    if table.text:
+        yield from (table.text, "")
     if table.results:
-        console.print(drawn(table))
-
-
-def drawn(table: Table) -> Drawn:
-    from rich import box
-    from rich.table import Table as Drawn
-
-    grid = Drawn(box=box.SIMPLE_HEAD, padding=(0, 1), width=80)
-    grid.add_column("", ratio=1)
-    for head in ("median", "quartiles", "goal", ""):
-        grid.add_column(head, justify="right", no_wrap=True)
-    for row in map(cells, table.results):
-        grid.add_row(*row)
-    return grid
+        yield "| | median | quartiles | goal | |"
+        yield "| --- | ---: | ---: | --- | --- |"
+        yield from ("| " + " | ".join(cells(result)) + " |" for result in table.results)
+        yield ""
 
 
 def cells(result: Result) -> list[str]:
@@ -113,7 +105,7 @@ def cells(result: Result) -> list[str]:
 
 
 def page() -> Iterator[str]:
-    """The lines of the page of all measured sections."""
+    """Yield the lines of the page of all measured sections."""
     yield HEAD
     for path in sorted(OUT.glob("*.json")):
         facts, tables = from_json(path.read_text(encoding="utf-8"))
@@ -126,16 +118,7 @@ def page() -> Iterator[str]:
             "",
         )
         for table in tables:
-            yield from (f"### {table.title}", "")
-            if table.text:
-                yield from (table.text, "")
-            if table.results:
-                yield from (
-                    "| | median | quartiles | goal | |",
-                    "| --- | ---: | ---: | --- | --- |",
-                )
-                yield from ("| " + " | ".join(cells(result)) + " |" for result in table.results)
-                yield ""
+            yield from lines_of(table)
 
 
 def described(facts: Mapping[str, object], goals: int, met: int) -> Iterator[str]:

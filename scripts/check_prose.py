@@ -25,7 +25,7 @@ TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", N
 
 
 def findings(lines: list[tuple[int, str]], avoided: Iterable[str] = AVOIDED) -> Iterator[str]:
-    """``line: sentence`` for every phrase to avoid in numbered lines, also across line ends."""
+    """Yield ``line: sentence`` for every phrase to avoid, also across line ends."""
     text = "\n".join(line for _, line in lines)
     for phrase in avoided:
         for match in re.finditer(rf"\b{phrase}\b".replace(" ", r"\s+"), text, re.IGNORECASE):
@@ -34,14 +34,14 @@ def findings(lines: list[tuple[int, str]], avoided: Iterable[str] = AVOIDED) -> 
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """``line: sentence`` for every docstring that begins with "Of" or "What"."""
+    """Yield ``line: sentence`` for every docstring that begins with "Of" or "What"."""
     for node in (node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED)):
         if first := re.match(r"(Of|What)\b", ast.get_docstring(node) or ""):
             yield f"{node.body[0].lineno}: begin with a verb or a noun, not with '{first[0]}'"
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines of comments and strings, without the signs that enclose them."""
+    """Yield the numbered lines of comments and strings, without the signs that enclose them."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in TEXT:
             bare = re.sub(r"""^(#|[a-zA-Z]{0,2}["']+)|["']+$""", "", token.string)
@@ -49,7 +49,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def check(path: Path) -> list[str]:
-    """The findings of a Python module or a Markdown page."""
+    """Return the findings of a Python module or a Markdown page."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return [*docstrings(source), *findings(list(prose(source)))]

@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sgp_runner.report.plots.colours import look_of
+from sgp_runner.report.plots.style import look_of
 from sgp_runner.report.rank.ranking import Ranking, Row, rankings
 from sgp_runner.report.read.naming import title
 from sgp_runner.report.read.run_groups import settings_in

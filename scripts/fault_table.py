@@ -146,7 +146,7 @@ def seconds(summary: Mapping[str, object]) -> float:
 
 
 def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, object] | None) -> str:
-    """The effect of a fault. A run waits if it loses at least half of the fault's length."""
+    """Return the effect of a fault. A run waits if it loses at least half of the fault's length."""
     if disturbed is None:
         return "stops"
     if case.seconds is None:
@@ -157,7 +157,7 @@ def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, obj
 
 
 def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
-    """The page of effects by algorithm and fault, with the ``errors`` of SGP by fault."""
+    """Return the page of effects by algorithm and fault, with the ``errors`` of SGP by fault."""
     settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
     said = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
     return PAGE.format(

@@ -128,7 +128,7 @@ def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
 
 
 def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a record with their names."""
+    """Yield the numbers of a record with their names."""
     if isinstance(value, Mapping):
         for name in sorted(value):
             if not (name == "real_s" or (real and name in UNEQUAL)):

@@ -47,7 +47,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 
 
 def study(model: str, method: str, travelling: float) -> Run:
-    """The timing study of a method.
+    """Return the timing study of a method.
 
     travelling: share of the model's nominal parameters
     """
@@ -94,7 +94,7 @@ def step_seconds(run: Run, gbit_per_s: float) -> float:
 
 
 def needed(run: Run, percent: float) -> float:
-    """The smallest bandwidth of the grid, in Gbit/s, that reaches a compute utilisation."""
+    """Return the smallest bandwidth of the grid, in Gbit/s, that reaches a compute utilisation."""
     compute = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
 
     def reaches(gbit_per_s: float) -> bool:
@@ -104,7 +104,7 @@ def needed(run: Run, percent: float) -> float:
 
 
 def cells(model: str) -> Iterator[tuple[str, int, float]]:
-    """Method, utilisation and Gbit/s of each cell of Table 4."""
+    """Yield method, utilisation and Gbit/s of each cell of Table 4."""
     for method in METHODS:
         run = study(model, method, TRAVELLING)
         for percent in UTILISATIONS:
@@ -120,7 +120,7 @@ def hours(method: str, tokens: float, gbit_per_s: float) -> float:
 
 
 def published(model: str) -> dict[tuple[str, int], float]:
-    """Published Gbit/s of a model by method and utilisation."""
+    """Return published Gbit/s of a model by method and utilisation."""
     return {
         (line["method"], int(line["compute_utilisation_percent"])): float(line["gbit_per_s"])
         for line in lines(PAPER / "streaming_diloco_bandwidth.csv")
@@ -129,7 +129,7 @@ def published(model: str) -> dict[tuple[str, int], float]:
 
 
 def published_hours() -> Iterator[tuple[str, str, str, float]]:
-    """Tokens, method, rate and hours."""
+    """Yield tokens, method, rate and hours."""
     for line in lines(PAPER / "streaming_diloco_tables.csv"):
         if line["metric"].startswith("hours"):
             yield line["tokens"], line["method"], line["metric"], float(line["value"])
@@ -141,7 +141,7 @@ def lines(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def cell_of(gbit_per_s: float) -> int:
-    """The cell of the grid that is nearest to a published figure."""
+    """Return the cell of the grid that is nearest to a published figure."""
     return int(np.abs(np.log(GRID / gbit_per_s)).argmin())
 
 
@@ -157,7 +157,7 @@ def simulate_bandwidths() -> None:
 
 
 def page() -> str:
-    """The tables, published beside simulated."""
+    """Return the tables, published beside simulated."""
     return PAGE.format(
         bandwidths="\n\n".join(map(bandwidths_of, NOMINAL)),
         hours=table(
@@ -173,7 +173,7 @@ def page() -> str:
 
 
 def bandwidths_of(model: str) -> str:
-    """The table of a model, and how many of its cells are met."""
+    """Return the table of a model, and how many of its cells are met."""
     theirs = published(model)
     ours = {
         (line["method"], int(line["compute_utilisation_percent"])): float(line["gbit_per_s"])

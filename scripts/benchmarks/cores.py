@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import cache, partial
-from pathlib import Path
-from statistics import linear_regression, median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -26,12 +24,9 @@ from benchmarks.simulator import LEARNING, make_run, plain, simulated
 from benchmarks.start_up import PROGRAM
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 LEARN = (*LEARNING, "nodes=32", "epochs=8")
 SMALL = ("algo=sgp", "model=resnet8", "data=digits", "nodes=8", "epochs=10")
 LARGE = ("algo=sgp", "model=resnet50", "data=digits", "nodes=4", "epochs=0.05")
@@ -39,13 +34,10 @@ PLAIN, COPY = "a plain PyTorch loop", "a copy of 256 MiB"
 OURS, THREADS = "simulated SGP", "PyTorch's threads"
 PASSIVE = "PyTorch's threads, passive"
 COPIED = 2**28  # bytes
-MOST = 16  # cores, measured or by the model
+MOST = 16  # cores
 # By cores, over the plain loop on one. A process of each core would take 0.5 on two.
 GOALS = {2: Goal("at most", 0.58)}
 BESIDE = Goal("at most", 2.2)  # a third program on two cores leaves two thirds of them
-# The size of a figure, as of those of the claims: a phone shows 5.4 inches 390 px wide.
-SIZE, FONT = (5.4, 3.6), 11.0
-INK, DARK, PALE, MEASURED = "#222222", "#555555", "#8a8a8a", "#0072b2"
 
 
 def measure(
@@ -60,7 +52,7 @@ def measure(
 
 
 def numbers_of_cores() -> list[int]:
-    """The numbers of cores that are measured: powers of two up to those present."""
+    """Return the numbers of cores that are measured: powers of two up to those present."""
     from sgp_runner.utils.cores import present_cores
 
     most = min(present_cores(), MOST)
@@ -70,7 +62,7 @@ def numbers_of_cores() -> list[int]:
 def asking(
     pool: ProcessPoolExecutor, work: Callable[..., float], *arguments: object
 ) -> Callable[[], float]:
-    """A function that calls ``work`` in another process."""
+    """Return a function that calls ``work`` in another process."""
     return lambda: pool.submit(work, *arguments).result()
 
 
@@ -102,7 +94,7 @@ def copy_seconds() -> float:
 
 
 def learning(repeats: int, words: tuple[str, ...]) -> Table:
-    """Simulated SGP on one core and on more, against a loop over as many PyTorch models."""
+    """Compare simulated SGP on one core and on more with a loop over as many PyTorch models."""
     with ExitStack() as stack:
         pools = {count: stack.enter_context(process_on(count)) for count in numbers_of_cores()}
         alone = stack.enter_context(process_on(1))
@@ -118,7 +110,6 @@ def learning(repeats: int, words: tuple[str, ...]) -> Table:
             repeats,
         )
     times = {count: turns[str(count)] for count in pools}
-    picture = plot(times, median(turns[PLAIN]))
     run, problem = made(words)
     over = (
         ratio(f"{on(count)} over a plain loop on one", values, turns[PLAIN], GOALS.get(count))
@@ -131,10 +122,7 @@ def learning(repeats: int, words: tuple[str, ...]) -> Table:
             *beside_it(turns),
             *over,
         ),
-        f"resnet8, {run.nodes} workers, {run.steps(problem)} steps of each. Numbers of cores that "
-        "this machine does not have are not measured: the picture shows a model of them, a serial "
-        "part and one that the cores share.\n\n"
-        f"![seconds of simulated SGP by cores]({picture.name})",
+        f"resnet8, {run.nodes} workers, {run.steps(problem)} steps of each.",
     )
 
 
@@ -143,67 +131,12 @@ def on(count: int) -> str:
 
 
 def beside_it(turns: Mapping[str, tuple[float, ...]]) -> tuple[Result, Result]:
-    """The plain loop and the copy of the same turns."""
+    """Return the plain loop and the copy of the same turns."""
     return Result(PLAIN, "s", turns[PLAIN]), Result(COPY, "s", turns[COPY])
 
 
-def parts(seconds_by_cores: Mapping[int, float]) -> tuple[float, float]:
-    """The serial seconds, and those that cores share, which explain the times best."""
-    shared, serial = linear_regression(
-        [1 / count for count in seconds_by_cores], [*seconds_by_cores.values()]
-    )
-    return serial, shared
-
-
-def plot(times: Mapping[int, Sequence[float]], plain_loop: float) -> Path:
-    """Plot the seconds of a run by cores: measured ones, and beyond them those of the model."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    path = RESULTS / "cores.svg"
-    middle = {count: median(values) for count, values in times.items()}
-    around = [
-        [middle[count] - min(values) for count, values in times.items()],
-        [max(values) - middle[count] for count, values in times.items()],
-    ]
-    with rc_context({"font.size": FONT, "text.color": INK, "svg.hashsalt": path.name}):
-        figure = Figure(figsize=SIZE, layout="constrained", facecolor="white")
-        axes = figure.subplots()
-        axes.set_xscale("log", base=2)
-        axes.axhline(plain_loop, color=PALE, linestyle=":", zorder=0)
-        axes.text(
-            MOST, plain_loop, "a plain PyTorch loop, 1 core", color=DARK, ha="right", va="bottom"
-        )
-        if len(middle) > 1:
-            serial, shared = parts(middle)
-            ticks = [2**power for power in range(MOST.bit_length())]
-            beyond = [count for count in ticks if count >= max(middle)]
-            modelled = [serial + shared / count for count in beyond]
-            axes.plot(beyond, modelled, "o--", color=PALE, markerfacecolor="white")
-            label = f"model, not measured:\n{serial:.2g} s + {shared:.2g} s / cores"
-            name(axes, label, beyond[len(beyond) // 4], modelled[len(beyond) // 4], DARK)
-            axes.set_xticks(ticks, list(map(str, ticks)))
-        axes.errorbar([*middle], [*middle.values()], around, fmt="o-", color=MEASURED, capsize=3)
-        first = min(middle)
-        name(axes, "measured", first, middle[first], MEASURED)
-        axes.minorticks_off()
-        axes.set_ylim(0)
-        axes.set_xlabel("cores")
-        axes.set_title("seconds of simulated SGP", fontsize=FONT, loc="left")
-        for side in ("right", "top"):
-            axes.spines[side].set_visible(False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None, "Creator": None})
-    return path
-
-
-def name(axes: Axes, text: str, x: float, y: float, colour: str) -> None:
-    """Write ``text`` above and to the right of a point of a falling curve."""
-    axes.annotate(text, (x, y), (8, 4), textcoords="offset points", color=colour)
-
-
 def one_run(repeats: int, words: Sequence[str]) -> Table:
-    """A small run from the prompt to the prompt, with and without W&B."""
+    """Time a small run from the prompt to the prompt, with and without W&B."""
     turns = interleaved(
         {
             "sgp-run": seconds(partial(command, *words)),
@@ -231,7 +164,7 @@ def command(*words: str) -> None:
 
 
 def surroundings() -> dict[str, str]:
-    """The environment of programs: all cores, and no server of W&B."""
+    """Return the environment of programs: all cores, and no server of W&B."""
     unlimited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return {**unlimited, "WANDB_MODE": "offline"}
 
@@ -244,7 +177,7 @@ def plain_program(words: Sequence[str]) -> None:
 
 
 def beside(repeats: int, words: tuple[str, ...]) -> Table:
-    """Gradients of a large model beside a program that keeps a core busy, and without one."""
+    """Time gradients of a large model beside a program that keeps a core busy, and without one."""
     count = numbers_of_cores()[-1]
     with ExitStack() as stack:
         pool = {

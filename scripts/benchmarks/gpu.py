@@ -6,7 +6,7 @@ multiply-adds for an image (forward, and twice that backward) at the card's publ
 rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
 
 Simulated workers per second are gradients of small models, each with its own parameters and batch,
-which is read from the host: one by one, all in one call of vmap, and that call as a CUDA graph.
+which is read from the host: one by one, and all in one call of vmap.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
 from benchmarks import rivals
 from benchmarks.hosts import Here
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
 from benchmarks.processes import Ranks
+from benchmarks.simulator import gradients_of
 from benchmarks.step import run, train
-from sgp_runner.elastic.build import build_problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
 # Operations for an image of 224 x 224 pixels; torchvision's table says 4.09 G multiply-adds.
@@ -83,7 +79,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
-    """Settings of one epoch of twice ``steps`` on one node."""
+    """Return settings of one epoch of twice ``steps`` on one node."""
     words = [
         "model=resnet50",
         "data=synthetic",
@@ -125,12 +121,13 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
 def simulated_workers(
     device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20
 ) -> Table:
-    """Simulated workers per second, timed over ``rounds`` steps; without CUDA graphs on a CPU."""
+    """Return simulated workers per second, timed over ``rounds`` steps."""
     results = []
     for model in ("mlp", "transformer"):
+        ways = gradients_of(model, batch_size, workers, device)
         turns = {
-            f"{model}, {how}": timed(work, device, rounds)
-            for how, work in ways(model, device, workers, batch_size).items()
+            f"{model}, one by one": timed(ways["loop"], device, rounds),
+            f"{model}, vmap": timed(ways["vmap"], device, rounds),
         }
         seconds = interleaved(turns, repeats)
         results += [
@@ -142,83 +139,14 @@ def simulated_workers(
     )
 
 
-def ways(
-    model: str, device: str, workers: int, batch_size: int
-) -> dict[str, Callable[[int], object]]:
-    """Functions that compute all workers' gradients of a step, by name."""
-    from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.core.problem import Compute
-    from sgp_runner.simulator.engine import Gradient, Vmap
-
-    run = experiment_of(
-        [f"model={model}", f"batch_size={batch_size}", f"nodes={workers}", "logger=jsonl"]
-    ).run
-    problem = build_problem(run, Compute(device))
-    params = [problem.start() for _ in range(workers)]
-    buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
-    vmap = Vmap(problem, workers)
-    problem.flat.module.train()
-
-    def stacked(step: int) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        return vmap.stacked(
-            [Gradient(rank, step, params[rank], buffers[rank]) for rank in range(workers)]
-        )
-
-    def one_by_one(step: int) -> object:
-        return [
-            problem.gradient(params[rank], buffers[rank], rank, step) for rank in range(workers)
-        ]
-
-    found: dict[str, Callable[[int], object]] = {
-        "one by one": one_by_one,
-        "vmap": lambda step: vmap.call(*stacked(step)),
-    }
-    if device != "cpu":
-        found["vmap as a CUDA graph"] = as_graph(vmap.call, stacked)
-    return found
-
-
-def as_graph(
-    call: Callable[..., tuple[Tensor, Tensor]], stacked: Callable[[int], tuple[Any, ...]]
-) -> Callable[[int], object]:
-    """Capture ``call`` as a CUDA graph that is replayed on the output of ``stacked``.
-
-    Raises RuntimeError if the graph computes something else.
-    """
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    kept = stacked(0)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # allocations of the first calls must not be captured
-        for _ in range(3):
-            expected, _ = call(*kept)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        values, losses = call(*kept)
-
-    def replay(step: int) -> object:
-        for old, new in zip(tree_leaves(kept), tree_leaves(stacked(step)), strict=True):
-            old.copy_(new)
-        graph.replay()
-        return values, losses
-
-    replay(0)
-    if not torch.allclose(values, expected, rtol=1e-3, atol=1e-5):
-        raise RuntimeError("a CUDA graph of vmap does not compute what vmap does")
-    return replay
-
-
-def timed(work: Callable[[int], object], device: str, rounds: int) -> Callable[[], float]:
-    """A function that runs ``rounds`` steps of ``work`` and returns the seconds per step."""
+def timed(work: Callable[[], object], device: str, rounds: int) -> Callable[[], float]:
+    """Return a function that runs ``rounds`` steps of ``work`` and returns the seconds per step."""
 
     def measure() -> float:
         rivals.settle(device)
         start = time.perf_counter()
-        for step in range(rounds):
-            work(step)
+        for _ in range(rounds):
+            work()
         rivals.settle(device)
         return (time.perf_counter() - start) / rounds
 

@@ -93,7 +93,7 @@ def interleaved(
 
 
 def seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """A function that calls ``work`` and returns the seconds that it took."""
+    """Return a function that calls ``work`` and returns the seconds that it took."""
 
     def timed() -> float:
         start = time.perf_counter()
@@ -106,14 +106,14 @@ def seconds(work: Callable[[], object]) -> Callable[[], float]:
 def ratio(
     what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None
 ) -> Result:
-    """The result of ``ours`` over ``theirs``, turn by turn."""
+    """Return the result of ``ours`` over ``theirs``, turn by turn."""
     return Result(
         what, "x", tuple(our / their for our, their in zip(ours, theirs, strict=True)), goal
     )
 
 
 def machine() -> dict[str, object]:
-    """The name and number of the processors and the load of the machine."""
+    """Return the name and number of the processors and the load of the machine."""
     name = platform.processor()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:

@@ -28,7 +28,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
@@ -39,6 +38,8 @@ from benchmarks.measure import Goal, Result, Table
 from benchmarks.processes import Ranks, rank_of_run, ranks_on_a_core
 from reproduce.archives import compressed, tar_of
 from sgp_runner.cluster.hardware import Cluster
+from validation.cells import Cell, mean_and_worst
+from validation.networks import right_pairs
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
@@ -97,7 +98,7 @@ class Network:
         return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
 
     def words(self, *more: str, longer: int = 1) -> list[str]:
-        """Settings of a real run with so many times as many steps."""
+        """Return settings of a real run with so many times as many steps."""
         steps = longer * self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = (
@@ -138,7 +139,7 @@ CALIBRATED = NETWORKS[1:3]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Timed:
     """One time to measure and predict.
 
     words: settings of the algorithm. slow: ``node`` or ``link``, of rank `SLOW`.
@@ -186,9 +187,9 @@ def columns(
     measured: dict[str, dict[str, float]] = {}
     for bench in benches:
         network, out = bench.network, bench.out
-        cells = {name: Cell(words) for name, words in ALGORITHMS.items()}
+        cells = {name: Timed(words) for name, words in ALGORITHMS.items()}
         slow = {
-            f"{name}, slow {what}": Cell(ALGORITHMS[name], what)
+            f"{name}, slow {what}": Timed(ALGORITHMS[name], what)
             for what in network.slows
             for name in SLOWED
         }
@@ -274,7 +275,7 @@ class Bench:
         return Profile(words, experiment_of([*MODEL, *words]).run.cluster, achieved)
 
     def predict(
-        self, cells: Mapping[str, Cell], profiles: tuple[Profile, ...], achieved: float
+        self, cells: Mapping[str, Timed], profiles: tuple[Profile, ...], achieved: float
     ) -> dict[str, float]:
         """Simulate each cell: milliseconds.
 
@@ -293,7 +294,7 @@ class Bench:
         here.append(f"cluster.passing_seconds_per_byte={passing!r}")
         return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
 
-    def simulated(self, title: str, cell: Cell, here: Sequence[str]) -> float:
+    def simulated(self, title: str, cell: Timed, here: Sequence[str]) -> float:
         """Milliseconds per simulated step, with the real model's messages and gradient times."""
         from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import perform
@@ -326,10 +327,10 @@ class Bench:
             experiment.directory, network.nodes, experiment.run.algo.asynchronous
         )
 
-    def times(self, cells: Mapping[str, Cell]) -> dict[str, tuple[float, ...]]:
+    def times(self, cells: Mapping[str, Timed]) -> dict[str, tuple[float, ...]]:
         """Milliseconds of each cell, of compute alone and of other libraries, measured in turns."""
         turns: dict[str, Callable[[], float]] = {
-            COMPUTE: self.real(COMPUTE, Cell(("algo=local_sgd", "algo.tau=null")))
+            COMPUTE: self.real(COMPUTE, Timed(("algo=local_sgd", "algo.tau=null")))
         }
         turns |= {name: self.real(name, cell) for name, cell in cells.items()}
         if not self.network.imitated:
@@ -344,8 +345,8 @@ class Bench:
         ]
         return {name: tuple(turn[name] for turn in found) for name in turns}
 
-    def real(self, title: str, cell: Cell) -> Callable[[], float]:
-        """A function that makes a complete run with real ranks: seconds per step."""
+    def real(self, title: str, cell: Timed) -> Callable[[], float]:
+        """Return a function that makes a complete run with real ranks: seconds per step."""
         network = self.network
         faults = cell.faults if cell.slow == "node" else []
         words = network.words(
@@ -434,7 +435,7 @@ class Bench:
 
 
 def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
-    """The increase of step times by one slow node or link."""
+    """Return the increase of step times by one slow node or link."""
     results = []
     for what in network.slows:
         lost = {name: lost_to(times[f"{name}, slow {what}"], times[name]) for name in SLOWED}
@@ -453,48 +454,35 @@ def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
 
 
 def lost_to(slow: Sequence[float], plain: Sequence[float]) -> tuple[float, ...]:
-    """The increase in percent, turn by turn."""
+    """Return the increase in percent, turn by turn."""
     return tuple(100 * (late / before - 1) for late, before in zip(slow, plain, strict=True))
 
 
 def accuracy(
     predicted: Mapping[str, Mapping[str, float]], measured: Mapping[str, Mapping[str, float]]
 ) -> Table:
-    """The errors of the predictions, and the pairs that they put in the wrong order."""
-    errors = {
-        title: tuple(100 * (predicted[title][name] / times[name] - 1) for name in times)
+    """Return the errors of the predictions, and the pairs that they put in the wrong order."""
+    cells = {
+        title: [Cell((title, name), real, predicted[title][name]) for name, real in times.items()]
         for title, times in measured.items()
     }
-    results = [Result(f"error, {title}", "%", each) for title, each in errors.items()]
-    sizes = [abs(error) for each in errors.values() for error in each]
-    orders = [
-        right_order(predicted[title], times, *pair)
-        for title, times in measured.items()
-        for pair in combinations(times, 2)
-        if differ(times, *pair)
+    every = [cell for each in cells.values() for cell in each]
+    results = [
+        Result(f"error, {title}", "%", tuple(cell.error for cell in each))
+        for title, each in cells.items()
     ]
-    pairs, swapped = len(orders), orders.count(False)
-    results.append(Result("mean error of all cells", "%", (mean(sizes),), Goal("at most", 5)))
-    results.append(Result("worst error", "%", (max(sizes),), Goal("at most", 15)))
+    off, worst = mean_and_worst(cell.error for cell in every)
+    results.append(Result("mean error of all cells", "%", (off,), Goal("at most", 5)))
+    results.append(Result("worst error", "%", (worst,), Goal("at most", 15)))
+    right, pairs = right_pairs(every)
     if pairs:
-        share = 100 * (1 - swapped / pairs)
+        share = 100 * right / pairs
         results.append(Result("pairs in the right order", "%", (share,), Goal("at least", 98)))
     text = (
         "Predictions were written down before anything was measured. Of the pairs whose times "
-        f"differ by more than 5 %, {pairs - swapped} of {pairs} are in the right order."
+        f"differ by more than 5 %, {right} of {pairs} are in the right order."
     )
     return Table("What the simulator predicted", tuple(results), text)
-
-
-def differ(measured: Mapping[str, float], a: str, b: str) -> bool:
-    """Whether the times differ by more than 5 %."""
-    return max(measured[a], measured[b]) > 1.05 * min(measured[a], measured[b])
-
-
-def right_order(
-    predicted: Mapping[str, float], measured: Mapping[str, float], a: str, b: str
-) -> bool:
-    return (predicted[a] < predicted[b]) == (measured[a] < measured[b])
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
@@ -526,7 +514,7 @@ def slug(title: str) -> str:
 
 
 def parameters() -> int:
-    """Number of the model's parameters."""
+    """Return the number of the model's parameters."""
     return 64 * 700 + 700 + 700 * 700 + 700 + 700 * 10 + 10
 
 
@@ -555,9 +543,9 @@ def send_around(bits_per_second: float, num_bytes: int) -> float:
     from sgp_runner.core.scheduler import RealClock, Scheduler
     from sgp_runner.distributed.rank import connect
     from sgp_runner.distributed.torch_world import TorchWorld
-    from sgp_runner.distributed.traffic_shaper import Link
+    from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
-    world = TorchWorld(link=Link(bits_per_second))
+    world = TorchWorld(shaper=TrafficShaper(bits_per_second))
     world.connect(world.size)
     clock = RealClock()
     scheduler = Scheduler(clock)

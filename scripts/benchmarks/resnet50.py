@@ -86,7 +86,7 @@ def whole(words: Sequence[str], pause: float) -> dict[str, float]:
 
 
 def memory(process: int) -> int:
-    """The memory of a process and those that it has started, what they share counted once."""
+    """Return the memory of a process and its children; what they share counts once."""
     folder = Path("/proc", str(process))
     try:
         lines = (folder / "smaps_rollup").read_text("ascii").splitlines()

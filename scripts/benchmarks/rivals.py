@@ -24,14 +24,14 @@ ATTEMPTS = count()
 
 
 def ddp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """AR-SGD by PyTorch's DistributedDataParallel."""
+    """Return AR-SGD by PyTorch's DistributedDataParallel."""
     from torch.nn.parallel import DistributedDataParallel
 
     return loop(problem, rank, DistributedDataParallel(problem.flat.module), sgd)
 
 
 def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """SGD by PyTorch alone, on one device."""
+    """Return SGD by PyTorch alone, on one device."""
     import torch
 
     layout = torch.channels_last if problem.compute.channels_last else torch.preserve_format
@@ -39,7 +39,7 @@ def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -> Step:
-    """The training loop of PyTorch's tutorials."""
+    """Return the training loop of PyTorch's tutorials."""
     optimizer = sgd(net.parameters())
 
     def step(number: int) -> Tensor:
@@ -53,7 +53,7 @@ def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -
 
 
 def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """SGP by fairscale: one peer, directed exponential graph.
+    """Return SGP by fairscale: one peer, directed exponential graph.
 
     Its calls of CUDA, which it makes on CPUs too, are replaced by functions that do nothing.
     """
@@ -88,7 +88,7 @@ def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """D-PSGD by decent-dp: one-peer exponential graph, overlapping with the next gradient."""
+    """Return D-PSGD by decent-dp: one-peer exponential graph, overlapping with gradients."""
     from decent_dp.ddp import DecentralizedDataParallel
     from loguru import logger
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.cores import KEY
 
@@ -49,7 +50,7 @@ def measure(
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """A function that calls ``work`` and returns the processor seconds that it took."""
+    """Return a function that calls ``work`` and returns the processor seconds that it took."""
 
     def timed() -> float:
         start = time.process_time()
@@ -60,7 +61,7 @@ def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def kernel(repeats: int) -> Table:
-    """The time of a blocking operation of coroutines that only wait for the clock."""
+    """Measure a blocking operation of coroutines that only wait for the clock."""
     microseconds = interleaved(
         {"wait": lambda: 1e6 * processor_seconds(sleeping)() / (WORKERS * SLEEPS)}, repeats
     )["wait"]
@@ -92,14 +93,12 @@ def sleeping() -> None:
 
 
 def make_run(*words: str) -> tuple[Run, Problem]:
-    from sgp_runner.config.overrides import experiment_of
-
     run = experiment_of(["logger=jsonl", *words]).run
     return run, build_problem(run)
 
 
 def learning(repeats: int, nodes: int) -> Table:
-    """Simulated SGP against a loop over as many PyTorch models on the same batches."""
+    """Compare simulated SGP with a loop over as many PyTorch models on the same batches."""
     run, problem = make_run(*LEARNING, f"nodes={nodes}", "epochs=2")
     turns = interleaved(
         {
@@ -138,7 +137,7 @@ def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], 
 
 
 def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], None]:
-    """A function that trains models without communication, with PyTorch alone.
+    """Return a function that trains models without communication, with PyTorch alone.
 
     steps: of each; None: those of the run
     """
@@ -165,7 +164,7 @@ def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], 
 
 
 def engines(repeats: int, nodes: int) -> Table:
-    """Runs without evaluation that differ in the engine alone."""
+    """Compare runs without evaluation that differ in the engine alone."""
     results = []
     for name, words in ENGINES.items():
         run, problem = make_run(
@@ -193,11 +192,11 @@ def engines(repeats: int, nodes: int) -> Table:
 
 
 def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
-    """The loop over vmap for gradients of `WIDTH` workers, by the samples of a batch."""
+    """Compare the loop with vmap for gradients of `WIDTH` workers, by the samples of a batch."""
     results = []
     for name in VMAPPED:
         for count in samples:
-            ways = rounds(name, count)
+            ways = gradients_of(name, count, WIDTH)
             for _ in range(SETTLING):
                 ways["vmap"]()
             turns = interleaved(
@@ -213,19 +212,26 @@ def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
     return Table("Where vmap pays", tuple(results), text)
 
 
-def rounds(model: str, samples: int) -> dict[str, Callable[[], object]]:
-    """Functions that compute a gradient of each worker, by engine."""
+def gradients_of(
+    model: str, samples: int, workers: int, device: str = "cpu"
+) -> dict[str, Callable[[], object]]:
+    """Return functions that compute a gradient of each worker, by engine."""
+    from sgp_runner.core.problem import Compute
     from sgp_runner.simulator.engine import Engine, Gradient, Loop, Vmap
 
-    _, problem = make_run(f"model={model}", f"batch_size={samples}", f"nodes={WIDTH}", "algo=sgp")
-    params = [problem.start() for _ in range(WIDTH)]
-    buffers = [problem.flat.fresh_buffers() for _ in range(WIDTH)]
+    words = (f"model={model}", f"batch_size={samples}", f"nodes={workers}", "algo=sgp")
+    problem = build_problem(experiment_of(words).run, Compute(device))
+    params = [problem.start() for _ in range(workers)]
+    buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
 
     def compute(engine: Engine) -> None:
-        gradients = [Gradient(rank, 0, params[rank], buffers[rank]) for rank in range(WIDTH)]
+        gradients = [Gradient(rank, 0, params[rank], buffers[rank]) for rank in range(workers)]
         for gradient in gradients:
             engine.start(gradient)
         for gradient in gradients:
             engine.finish(gradient)
 
-    return {"loop": partial(compute, Loop(problem)), "vmap": partial(compute, Vmap(problem, WIDTH))}
+    return {
+        "loop": partial(compute, Loop(problem)),
+        "vmap": partial(compute, Vmap(problem, workers)),
+    }

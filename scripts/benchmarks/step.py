@@ -99,7 +99,7 @@ def measure(
 
 
 def across_hosts(repeats: int, steps: int, processes: int, words: list[str]) -> Table:
-    """Steps of processes on virtual hosts, between which no memory can be shared."""
+    """Time steps of processes on virtual hosts, between which no memory can be shared."""
     title = "Across hosts"
     try:
         with (
@@ -136,7 +136,7 @@ def across_hosts(repeats: int, steps: int, processes: int, words: list[str]) -> 
 
 
 def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[str]:
-    """Settings of one epoch of twice ``steps``, recorded at the middle and at the end."""
+    """Return settings of one epoch of twice ``steps``, recorded at the middle and at the end."""
     model = [
         "model=mlp",
         f"model.hidden=[{hidden},{hidden}]",

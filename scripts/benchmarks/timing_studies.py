@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.processes import in_process
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
 STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by nodes
 GOALS = {  # by nodes: seconds of the run, microseconds of a step of one node, GiB
     4096: (Goal("less than", 17), Goal("at most", 20), None),
@@ -42,34 +41,7 @@ def measure(repeats: int = REPEATS, steps: Mapping[int, int] = STEPS) -> Iterato
         ]
     few, many = min(steps), max(steps)
     growth = ratio(f"a step of one of {many} nodes over one of {few}", each[many], each[few])
-    plot(each)
-    text = "A step of one node, by their number: [timing_studies.svg](timing_studies.svg)."
-    yield Table("Timing studies", (*results, growth), text)
-
-
-def plot(each: Mapping[int, Sequence[float]]) -> None:
-    """Plot the microseconds of a step of one node against nodes."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "timing studies"
-    import matplotlib.pyplot as plt
-
-    nodes, times = list(each), [sorted(values) for values in each.values()]
-    middle = [values[len(values) // 2] for values in times]
-    around = [
-        [m - values[0] for m, values in zip(middle, times, strict=True)],
-        [values[-1] - m for m, values in zip(middle, times, strict=True)],
-    ]
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    axes.errorbar(nodes, middle, around, marker="o", label="median, least and greatest")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(nodes, [f"{n:,}" for n in nodes])
-    axes.set(xlabel="nodes", ylabel="us of a step of one node", ylim=(0, None))
-    axes.legend()
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    figure.savefig(RESULTS / "timing_studies.svg", metadata={"Date": None})
-    plt.close(figure)
+    yield Table("Timing studies", (*results, growth))
 
 
 def apart(*words: str) -> dict[str, float]:

@@ -50,7 +50,7 @@ class Interval:
         return self.error * sqrt(self.seeds)
 
     def not_above(self, bound: float) -> float:
-        """The one-sided p-value of "the effect is at most ``bound``": small if it is above."""
+        """Return the one-sided p-value of "the effect is at most ``bound``"."""
         from scipy.stats import t
 
         if self.seeds == 1:
@@ -226,7 +226,7 @@ class Claim:
         return all(sample.finished for sample in self.samples)
 
     def find(self) -> list[Finding]:
-        """The findings of all finished samples; the claim must be `judged`."""
+        """Return the findings of all finished samples; the claim must be `judged`."""
         return [finding for sample in self.samples if sample.finished for finding in sample.find()]
 
 
@@ -262,7 +262,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def parts(judged: Sequence[Judged]) -> dict[str, Verdict]:
-    """The verdict of each part: contradicted by any of its findings, reproduced by all of them."""
+    """Judge each part: contradicted by any of its findings, reproduced by all of them."""
     found: dict[str, list[Verdict]] = {}
     for each in judged:
         if not each.finding.earlier:
@@ -294,19 +294,19 @@ def headline(judged: Sequence[Judged]) -> str:
 
 
 def with_needs(judged: Sequence[Judged], undecided: Sequence[str]) -> Iterator[str]:
-    """The undecided parts, each with what its first undecided finding needs."""
+    """Yield the undecided parts, each with what its first undecided finding needs."""
     for part in undecided:
         needs = [each.wanted for each in judged if each.finding.part == part and each.wanted]
         yield f"{part} ({needs[0]})" if needs else part
 
 
 def exactly(value: float) -> Interval:
-    """The interval of a result without randomness."""
+    """Return the interval of a result without randomness."""
     return Interval(value, value, value, 1)
 
 
 def alike(values: Sequence[float]) -> bool:
-    """Whether all values are equal up to rounding."""
+    """Return whether all values are equal up to rounding."""
     return isclose(max(values), min(values), rel_tol=1e-9, abs_tol=1e-9)
 
 

@@ -57,7 +57,7 @@ def blank(height: float) -> Figure:
 
 
 def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judged]]]:
-    """The findings that decide, by unit and part, in their order."""
+    """Return the findings that decide, by unit and part, in their order."""
     out: dict[str, dict[str, list[Judged]]] = {}
     for each in judged:
         if not each.finding.earlier:
@@ -67,7 +67,7 @@ def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judg
 
 
 def forest(judged: Sequence[Judged]) -> Figure:
-    """The effects of a claim, each with its interval and the range that is expected.
+    """Return the effects of a claim, each with its interval and the range that is expected.
 
     A panel for each unit, a row for each part with a line for each of its findings.
     """
@@ -82,12 +82,12 @@ def forest(judged: Sequence[Judged]) -> Figure:
 
 
 def named(row: Sequence[Judged]) -> bool:
-    """Whether each finding of a part has its own name in the figure."""
+    """Return whether each finding of a part has its own name in the figure."""
     return len(row) <= MOST_NAMED
 
 
 def height(row: Sequence[Judged]) -> float:
-    """The height of a part in rows: its title, the names of findings and their lines."""
+    """Return the height of a part in rows: its title, the names of findings and their lines."""
     return 1 + len(row) * (1.8 if named(row) else 1)
 
 
@@ -131,7 +131,7 @@ def write(axes: Axes, place: float, text: str, **look: Any) -> None:
 
 
 def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float) -> None:
-    """The band is the expected range, cut off at the ends of the axis."""
+    """Draw an effect on the band of its expected range, cut off at the ends of the axis."""
     effect, expected = each.finding.effect, each.finding.expected
     begin, end = max(low, expected.least), min(high, expected.most)
     axes.barh(place, end - begin, 0.8, begin, color=BAND, zorder=0)
@@ -144,7 +144,7 @@ def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float)
 
 
 def curves(wanted: Curves) -> Figure:
-    """The curves, each named at its end. Raises ValueError for more than eight."""
+    """Return the curves, each named at its end. Raises ValueError for more than eight."""
     if len(wanted.lines) > len(COLOURS):
         raise ValueError(f"{len(wanted.lines)} curves are more than {len(COLOURS)}.")
     with rc_context({"font.size": FONT, "text.color": INK}):
@@ -232,7 +232,7 @@ def summary(claims: Sequence[Line], reasons: Sequence[Line] = ()) -> Figure:
 
 
 def caption(judged: Sequence[Judged]) -> str:
-    """The text that stands for the figure where it cannot be seen."""
+    """Return the text that stands for the figure where it cannot be seen."""
     return "; ".join(
         f"{each.finding.part}: {each.finding.effect.mean:.3g}, {each.verdict.value}"
         for each in judged

@@ -165,10 +165,10 @@ RATES = (0.025, 0.05, 0.1)  # constant learning rates
 
 
 def consensus(results: Path) -> Claim:
-    """Consensus distance at constant learning rates."""
+    """Test the consensus distance at constant learning rates."""
 
     def jobs(algo: str, rate: float) -> tuple[RunJob, ...]:
-        """One run for each seed."""
+        """Return one run for each seed."""
         words = (
             *IMAGES.settings(algo, nodes=16, times=1),
             "eval_every=1",
@@ -180,7 +180,7 @@ def consensus(results: Path) -> Claim:
         return tuple(RunJob(f"{name}-s{seed}", (*words, f"seed={seed}"), results) for seed in SEEDS)
 
     def distances(job: RunJob) -> list[float]:
-        """Consensus distance at the end of each epoch."""
+        """Return consensus distance at the end of each epoch."""
         lines = (job.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return [
             each["consensus_distance"]

@@ -74,7 +74,7 @@ def streamed(results: Path) -> tuple[Side, Side]:
 def percent(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, *, primary: bool = False
 ) -> Finding:
-    """The difference in validation loss as a percentage of ``theirs``, seed by seed."""
+    """Return the difference in validation loss as a percentage of ``theirs``, seed by seed."""
     ratios = [100 * (a / b - 1) for a, b in zip(ours.losses, theirs.losses, strict=True)]
     return Finding(
         part,

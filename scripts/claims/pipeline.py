@@ -54,7 +54,7 @@ def claims(results: Path) -> Iterator[Claim]:
 
 
 def trained(results: Path, algo: str, width: int = 2) -> Side:
-    """Four nodes."""
+    """Return runs on four nodes."""
     own = (f"algo.depth={width}", "algo.warmup_epochs=0.5") if algo == "pipe_sgd" else ()
     label = f"pipe_sgd{width}" if own else algo
     return side(results, IMAGES, algo, label, own, nodes=4, seeds=PLAN.numbers)

@@ -11,7 +11,7 @@ MOST = 1000  # seeds; more are not looked for
 
 
 def power(distance: float, spread: float, seeds: int, *, equivalence: bool = False) -> float:
-    """The probability that an interval lies inside a range, by Student's noncentral t.
+    """Return the probability that an interval lies inside a range, by Student's noncentral t.
 
     distance: of the true effect to the nearest bound, above 0. spread: standard deviation of the
     paired differences, in the same unit. equivalence: the range has a bound at this distance on
@@ -25,7 +25,7 @@ def power(distance: float, spread: float, seeds: int, *, equivalence: bool = Fal
 
 
 def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -> int | None:
-    """The fewest seeds with a power of `WANTED`, at least 3; None if they are over `MOST`."""
+    """Return the fewest seeds, 3 or more, with a power of `WANTED`; None if over `MOST`."""
 
     def enough(seeds: int) -> bool:
         return power(distance, spread, seeds, equivalence=equivalence) >= WANTED

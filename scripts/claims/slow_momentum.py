@@ -65,14 +65,14 @@ def claims(results: Path) -> Iterator[Claim]:
 def slow(
     results: Path, base: str, label: str = "", words: Sequence[str] = (), *, tau: int = TAU
 ) -> Side:
-    """SlowMo over ``base`` on images, its learning rate and slow momentum searched."""
+    """Return SlowMo over ``base`` on images, its learning rate and slow momentum searched."""
     name = "-".join(["slowmo", base, *([label] if label else [])])
     every = (f"algo.base={base}", f"algo.tau={tau}", *words)
     return side(results, IMAGES, "slowmo", name, every, slow=True, seeds=SEEDS)
 
 
 def alone(results: Path, base: str) -> Side:
-    """The base without SlowMo; local SGD averages as often as SlowMo does."""
+    """Return the base without SlowMo; local SGD averages as often as SlowMo does."""
     words = (f"algo.tau={TAU}",) if base == "local_sgd" else ()
     return side(results, IMAGES, base, words=words, seeds=SEEDS)
 
@@ -81,7 +81,7 @@ def over_bases(results: Path) -> Claim:
     pairs = {base: (slow(results, base), alone(results, base)) for base in BASES}
 
     def timed(row: str) -> RunJob:
-        """The timing study of a published row, shared with ``make reproduce``."""
+        """Return the timing study of a published row, shared with ``make reproduce``."""
         words = (f"experiment={row}", "model=timing_only", "log_every=480")
         return RunJob(f"timing-{row}", words, results)
 
@@ -252,7 +252,7 @@ def tau_over_sgp(results: Path) -> Claim:
 
 
 def with_adam(results: Path, seeds: Sequence[int]) -> tuple[Side, Side]:
-    """SlowMo over local Adam on text, and local Adam alone."""
+    """Return SlowMo over local Adam on text, and local Adam alone."""
     tau = f"algo.tau={ADAM_TAU}"
     local = side(results, GRAMMAR, "local_sgd", "local_adam", (tau,), nodes=8, seeds=seeds)
     words = ("algo.base=local_sgd", tau, "algo.buffers=keep")
@@ -263,7 +263,7 @@ def with_adam(results: Path, seeds: Sequence[int]) -> tuple[Side, Side]:
 
 
 def with_beta(each: Side, beta: float) -> Side:
-    """The same with this slow momentum, and the learning rate that was found for it."""
+    """Return the same with this slow momentum, and the learning rate that was found for it."""
     assert isinstance(each.search, Joint)
     words = (*each.words, f"{each.search.key}={beta:g}")
     return replace(each, words=words, search=each.search.part(beta))

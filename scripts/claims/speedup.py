@@ -33,7 +33,7 @@ def learning_rate(nodes: int, steps: int) -> float:
 
 
 def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> RunJob:
-    """A run of ``steps`` on ``nodes``; ``lr`` overrides the theorem's learning rate."""
+    """Return a run of ``steps`` on ``nodes``; ``lr`` overrides the theorem's learning rate."""
     words = (
         *(
             "algo=sgp",
@@ -77,7 +77,7 @@ def mean_square(job: RunJob) -> float:
 
 
 def exponent(points: Mapping[RunJob, int]) -> float:
-    """The exponent of the mean squared gradient norm in the numbers of ``points``.
+    """Return the exponent of the mean squared gradient norm in the numbers of ``points``.
 
     It is fitted by least squares of the logarithms.
     """
@@ -152,7 +152,7 @@ def linear_speed_up(results: Path) -> Claim:
 
     def curves() -> Curves:
         def mean(points: Callable[[int], dict[RunJob, int]]) -> list[tuple[float, float]]:
-            """The geometric mean over the seeds at each number."""
+            """Return the geometric mean over the seeds at each number."""
             found: dict[int, list[float]] = {}
             for seed in SEEDS:
                 for each, number in points(seed).items():

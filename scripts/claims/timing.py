@@ -26,7 +26,7 @@ def claims(results: Path) -> Iterator[Claim]:
 
 
 def ms(job: RunJob) -> float:
-    """Simulated milliseconds per iteration of a finished timing study."""
+    """Return simulated milliseconds per iteration of a finished timing study."""
     assert job.summary is not None
     value = job.summary["ms_per_iteration"]
     assert isinstance(value, int | float)
@@ -139,7 +139,7 @@ def flat_in_n(results: Path) -> Claim:
 def one_slow(
     results: Path, claim: str, algo: str, kind: str, factor: int, words: Sequence[str] = ()
 ) -> RunJob:
-    """16 nodes, of which one is ``factor`` times slower, or its link."""
+    """Return a run of 16 nodes, of which one is ``factor`` times slower, or its link."""
     faults = () if factor == 1 else (f"faults.slow_{kind}s={{3: {factor}}}",)
     every = (
         f"algo={algo}",

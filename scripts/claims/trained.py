@@ -63,7 +63,7 @@ class Task:
     batch: int | None = None  # samples of a gradient, where nodes do not share an update
 
     def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
-        """The settings of a run but the learning rate and the seed."""
+        """Return the settings of a run but the learning rate and the seed."""
         epochs = self.epochs * times
         return (
             *self.words,
@@ -145,7 +145,7 @@ class Side:
         return tuple(map(self.job, self.seeds))
 
     def lengthened(self, times: int, seeds: Sequence[int]) -> Side:
-        """The same with so many times the data, and therefore steps; nothing is searched again."""
+        """Return the same with so many times the data and steps; nothing is searched again."""
         task = replace(self.task, name=f"{self.task.name}{times}x")
         words = tuple(
             f"{SIZE}{times * int(word.removeprefix(SIZE))}" if word.startswith(SIZE) else word
@@ -173,7 +173,7 @@ def side(
     slow: bool = False,
     like: Search | Joint | None = None,
 ) -> Side:
-    """Runs of ``algo`` with further settings ``words``, called ``label``.
+    """Make runs of ``algo`` with further settings ``words``, called ``label``.
 
     The learning rate is searched for exactly these settings. times: factor of the schedule's
     epochs. slow: the slow momentum is searched with it. like: the search of another side that
@@ -191,7 +191,7 @@ def side(
 def compare(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, *, primary: bool = False
 ) -> Finding:
-    """The difference in validation loss, ``ours`` minus ``theirs``, seed by seed."""
+    """Return the difference in validation loss, ``ours`` minus ``theirs``, seed by seed."""
     return found(part, what, [(ours, theirs)], expected, primary)
 
 
@@ -204,7 +204,7 @@ def extra(
     *,
     primary: bool = False,
 ) -> Finding:
-    """The amount by which one difference in loss exceeds another, seed by seed."""
+    """Return the amount by which one difference in loss exceeds another, seed by seed."""
     return found(part, what, [effect, other], expected, primary)
 
 
@@ -227,7 +227,7 @@ def found(part: str, what: str, pairs: Pairs, expected: Between, primary: bool) 
 
 
 def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]:
-    """The difference of the first pair of sides less that of the second, if any, by seed."""
+    """Return the difference of the first pair of sides less that of the second, if any, by seed."""
     first, *others = (
         [measure(a) - measure(b) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
         for ours, theirs in pairs
@@ -236,7 +236,7 @@ def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]
 
 
 def beside(pairs: Pairs, task: Task) -> str:
-    """The differences in accuracy and, where samples repeat, in training loss as words."""
+    """Return the differences in accuracy and, where samples repeat, in training loss as words."""
     words = []
     if task.accuracy:
         points = mean_of(differences(pairs, lambda job: 100 * number(job, "average")))
@@ -248,20 +248,20 @@ def beside(pairs: Pairs, task: Task) -> str:
 
 
 def training_loss(job: RunJob) -> float:
-    """The mean loss of the workers' last batches, nats: each of its own model, before its step."""
+    """Return the mean loss of the workers' last batches, nats, each before its step."""
     records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
     return fmean({record["rank"]: record["loss"] for record in records}.values())
 
 
 def time_ratio(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Finding:
-    """The ratio of simulated times."""
+    """Return the ratio of simulated times."""
     return ratio(part, what, ours, theirs, expected, "time_s", "ratio of simulated times")
 
 
 def ratio(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, key: str, unit: str
 ) -> Finding:
-    """The ratio of the number ``key`` of the summaries: exact if no seed changes it."""
+    """Return the ratio of the number ``key`` of the summaries: exact if no seed changes it."""
     ratios = [number(a, key) / number(b, key) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
     return Finding(
         part,
@@ -274,17 +274,17 @@ def ratio(
 
 
 def all_jobs(sides: Iterable[Side]) -> tuple[RunJob, ...]:
-    """The runs of all sides, seed by seed, so that an interrupted call leaves complete seeds."""
+    """Return the runs of all sides, seed by seed: an interrupted call leaves complete seeds."""
     return tuple(chain.from_iterable(zip(*(each.jobs for each in sides), strict=True)))
 
 
 def searches(sides: Iterable[Side]) -> tuple[Search | Joint, ...]:
-    """The searches of all sides, each once."""
+    """Return the searches of all sides, each once."""
     return tuple(dict.fromkeys(each.search for each in sides))
 
 
 def one_comparison(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Sample:
-    """The runs of two sides, whose difference is the one finding."""
+    """Return the runs of two sides, whose difference is the one finding."""
     pair = (ours, theirs)
     return Sample(
         lambda: all_jobs(pair),

@@ -19,12 +19,12 @@ SEEDS = (101, 102)
 
 
 def loss(job: RunJob, diverged: float = inf) -> float:
-    """The validation loss of a finished run's averaged model; ``diverged`` if it diverged."""
+    """Return the validation loss of the averaged model; ``diverged`` if the run diverged."""
     return diverged if job.diverged else number(job, "average_loss")
 
 
 def number(job: RunJob, key: str) -> float:
-    """A number of a finished run's summary."""
+    """Return a number of a finished run's summary."""
     assert job.summary is not None, job.name
     value = job.summary[key]
     assert isinstance(value, int | float)
@@ -32,7 +32,7 @@ def number(job: RunJob, key: str) -> float:
 
 
 def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
-    """``middle`` and what is up to 2 ** ``times`` times smaller or larger."""
+    """Return ``middle`` and what is up to 2 ** ``times`` times smaller or larger."""
     return tuple(middle * 2.0**power for power in range(-times, times + 1))
 
 
@@ -42,7 +42,7 @@ def climb(
     finished: Callable[[float], bool],
     score: Callable[[float], float],
 ) -> tuple[float, ...]:
-    """The values that a search tries: ``first``, and more as long as the best one is at the edge.
+    """Return the values to try: ``first``, and more as long as the best one is at the edge.
 
     They are neighbours on ``ladder``, which increases. The lowest score is best; of equal ones,
     the smaller value.
@@ -86,7 +86,7 @@ class Search:
         return all(job.finished for job in self.jobs_of(value))
 
     def score(self, value: float) -> float:
-        """The mean loss of a finished value; infinite if a run diverged."""
+        """Return the mean loss of a finished value; infinite if a run diverged."""
         return sum(map(loss, self.jobs_of(value))) / len(self.seeds)
 
     @property
@@ -184,7 +184,7 @@ def chosen_by(search: Search | Joint) -> tuple[str, ...]:
 
 
 def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[RunJob]]:
-    """The runs that are due, in rounds, as grids grow. Ends when a round has no new runs."""
+    """Yield the runs that are due, in rounds, as grids grow. Ends when a round has no new runs."""
     tried: set[str] = set()
     while jobs := [
         job for search in searches for job in search.jobs if job.due and job.name not in tried

@@ -62,7 +62,7 @@ NAMES = {
 
 
 def code(place: str) -> str:
-    """The source of ``module:Class.method``, and a link to its file."""
+    """Return the source of ``module:Class.method``, and a link to its file."""
     module, _, names = place.partition(":")
     found: object = importlib.import_module(module)
     for name in names.split("."):
@@ -72,7 +72,7 @@ def code(place: str) -> str:
 
 
 def published_figures(algo: str) -> str:
-    """The published figures of the presets that run ``algo``, beside our simulated times."""
+    """Return the published figures of the presets that run ``algo``, beside our simulated times."""
     from sgp_runner.report.read.published import published
 
     rows = {row: figures for row, figures in published().items() if algo_of(row) == algo}
@@ -100,7 +100,7 @@ def shown(figure: Published) -> str:
 
 @functools.cache
 def algo_of(row: str) -> str:
-    """The algorithm of a preset."""
+    """Return the algorithm of a preset."""
     from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose, configs
 
@@ -122,7 +122,7 @@ def simulated() -> dict[tuple[str, str], str]:
 
 
 def identities(pattern: str) -> str:
-    """The tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences."""
+    """Return the tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences."""
     parts = []
     for path in sorted((ROOT / "tests" / "algorithms").glob("test_*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ def tests_in(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def sentence(name: str, said: str) -> str:
-    """The name of a test in words, and the first paragraph of its docstring."""
+    """Return the name of a test in words, and the first paragraph of its docstring."""
     words = name.replace("_", " ")
     for plain, proper in NAMES.items():
         words = re.sub(rf"\b{plain}\b", proper, words)

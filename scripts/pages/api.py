@@ -10,7 +10,7 @@ from typing import Any
 
 
 def module(name: str) -> str:
-    """A section for each public class and function of the module ``name``."""
+    """Return a section for each public class and function of the module ``name``."""
     found = importlib.import_module(name)
     return "\n\n".join(
         part
@@ -33,7 +33,7 @@ def described(name: str, found: Any) -> Iterator[str]:
 
 
 def documented(name: str, member: object) -> bool:
-    """Whether ``member`` is a public method or property with a docstring."""
+    """Return whether ``member`` is a public method or property with a docstring."""
     known = inspect.isfunction(member) or isinstance(member, property)
     return known and not name.startswith("_") and bool(inspect.getdoc(member))
 
@@ -45,7 +45,7 @@ def signature(found: Any) -> str:
 
 
 def prose(found: object) -> str:
-    """A docstring as Markdown: descriptions of fields become a list, double backticks code."""
+    """Return a docstring in Markdown, with descriptions of fields as a list."""
     text = inspect.getdoc(found) or ""
     text = re.sub(r"^(\w+(?:, \w+)*): ", r"- *\1*: ", text, flags=re.MULTILINE)
     text = re.sub(r"([^\n])\n- \*", r"\1\n\n- *", text)

@@ -28,7 +28,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 
 
 def features(_: str) -> str:
-    """A row for each algorithm: ``yes``, or the sentence in which a feature is refused."""
+    """Return a row for each algorithm: ``yes``, or the sentence in which a feature is refused."""
     from sgp_runner.config.choices import groups
 
     rows = [
@@ -39,7 +39,7 @@ def features(_: str) -> str:
 
 
 def answer(algo: str, feature: str) -> str:
-    """``yes``, or why the default settings of ``algo`` cannot have the feature."""
+    """Return ``yes``, or why the default settings of ``algo`` cannot have the feature."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.utils.errors import ConfigError
 

@@ -11,7 +11,7 @@ BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("net
 
 
 def of_choice(word: str) -> str:
-    """The settings of a choice such as ``algo=sgp``: key, default and description."""
+    """Return the settings of a choice such as ``algo=sgp``: key, default and description."""
     from sgp_runner.config.choices import group_of
 
     key, _, choice = word.partition("=")
@@ -103,7 +103,7 @@ def presets() -> Iterator[str]:
 
 
 def comment(group: str, choice: str) -> str:
-    """The comment at the head of a choice's file."""
+    """Return the comment at the head of a choice's file."""
     from sgp_runner.config.choices import CONFIGS
 
     text = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ HEAD = ("key", "default", "description", "type")
 
 
 def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
-    """A table in Markdown; keys and defaults are set as code."""
+    """Return a table in Markdown; keys and defaults are set as code."""
     if head is HEAD:
         body = [(f"`{key}`", f"`{value}`", said, kind) for key, value, said, kind in body]
     lines = [head, ["---"] * len(head), *body]
@@ -124,6 +124,6 @@ def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
 
 
 def cell(text: str) -> str:
-    """``text`` in one cell; outside code, a brace would begin attributes."""
+    """Return ``text`` in one cell; outside code, a brace would begin attributes."""
     text = text.replace("|", "\\|").replace("\n", " ")
     return text if text.startswith("`") else text.replace("{", "&#123;")

@@ -66,12 +66,12 @@ LOST = frozenset(
 
 
 def archive_of(run: str) -> str:
-    """The name of the archive that holds the run."""
+    """Return the name of the archive that holds the run."""
     return f"{run.partition('-')[0]}.tar.xz"
 
 
 def archived(folder: Path) -> Path:
-    """The place of a run in its archive, as pages name it.
+    """Return the place of a run in its archive, as pages name it.
 
     It is ``logs/digits.tar.xz#digits-sgp-n16-s1`` for ``runs/digits-sgp-n16-s1``.
     """
@@ -128,12 +128,12 @@ def pack(results: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """The files of a run that are kept, by name."""
+    """Return the files of a run that are kept, by name."""
     return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
 
 def members(archive: Path) -> dict[str, bytes]:
-    """The contents of an archive by ``RUN/FILE``, in its order."""
+    """Return the contents of an archive by ``RUN/FILE``, in its order."""
     with tarfile.open(archive) as tar:
         return {
             member.name: contents.read()
@@ -149,7 +149,7 @@ def by_run(files: Mapping[str, bytes]) -> Iterator[tuple[str, dict[str, bytes]]]
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """A tar archive whose bytes depend on names and contents alone."""
+    """Return a tar archive whose bytes depend on names and contents alone."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(files):
@@ -160,7 +160,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 
 def compressed(name: str, tar: bytes) -> bytes:
-    """The archive compressed by xz, without a time. Raises ValueError if it is too large."""
+    """Return the archive compressed by xz, without a time. Raises ValueError if it is too large."""
     content = lzma.compress(tar)
     if len(content) > LARGEST:
         raise ValueError(
@@ -171,7 +171,7 @@ def compressed(name: str, tar: bytes) -> bytes:
 
 
 def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
-    """The line of a run in the table; facts and results are empty if it diverged."""
+    """Return the line of a run in the table; facts and results are empty if it diverged."""
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}
@@ -207,7 +207,7 @@ def typed(words: Sequence[str]) -> str:
 
 
 def started(environment: bytes) -> str:
-    """The time at which a run was started, in UTC; later times are larger."""
+    """Return the time at which a run was started, in UTC; later times are larger."""
     return str(json.loads(environment)["started"])
 
 

@@ -34,21 +34,21 @@ class Ordering:
 
 
 def stated(path: Path = STATED) -> Iterator[Ordering]:
-    """The orderings of a file with a column for each field."""
+    """Yield the orderings of a file with a column for each field."""
     with path.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             yield Ordering(**line)
 
 
 def tau(published: Sequence[float], ours: Sequence[float]) -> float:
-    """Kendall's tau-b of two lists of the same rows; nan if all of one are equal."""
+    """Return Kendall's tau-b of two lists of the same rows; nan if all of one are equal."""
     from scipy.stats import kendalltau
 
     return float(kendalltau(published, ours).statistic)
 
 
 def interval(value: float, rows: int) -> tuple[float, float]:
-    """The 95 % interval of a tau: Fisher's z with the variance 0.437 / (rows - 4).
+    """Return the 95 % interval of a tau: Fisher's z with the variance 0.437 / (rows - 4).
 
     That is Fieller, Hartley and Pearson 1957; it treats rows as a sample, so it is wide. As a
     perfect order has no finite z, it counts as half a pair short of one.
@@ -60,7 +60,7 @@ def interval(value: float, rows: int) -> tuple[float, float]:
 
 
 def ranks(values: Mapping[str, float]) -> dict[str, int]:
-    """The rank of each row, 1 for the lowest value; equal values share the lower rank."""
+    """Return the rank of each row, 1 for the lowest value; equal values share the lower rank."""
     ordered = sorted(values.values())
     return {row: ordered.index(value) + 1 for row, value in values.items()}
 

@@ -190,7 +190,7 @@ def rows_of(table: str) -> list[str]:
 
 
 def rows_stated() -> list[str]:
-    """The rows whose order by loss a paper states in words."""
+    """Return the rows whose order by loss a paper states in words."""
     every = [each for each in stated() if each.measure == "loss"]
     return list(dict.fromkeys(row for each in every for row in (each.better, each.worse)))
 
@@ -362,7 +362,7 @@ class Rehearsed:
 
 
 def rehearsed(row: str) -> Rehearsed | None:
-    """The rehearsals of a row; None unless all seeds have finished."""
+    """Return the rehearsals of a row; None unless all seeds have finished."""
     jobs = [rehearsal(row, seed) for seed in SEEDS]
     guess = log(BYTES if row.startswith("slowmo_wmt16") else CLASSES)
     return Rehearsed(jobs, guess) if all(job.finished for job in jobs) else None
@@ -431,7 +431,7 @@ def rehearsal_section(name: str) -> str:
 
 
 def badness(name: str) -> dict[str, float]:
-    """The published figures of a table, turned so that lower is better, as in a loss."""
+    """Return the published figures of a table, turned so that lower is better, as in a loss."""
     metric = metric_of(name)
     sign = 1 if metric == "top1_error" else -1
     return {row: sign * published()[row][metric].value for row in rows_of(name)}
@@ -446,7 +446,7 @@ def timed(name: str) -> Mapping[str, Mapping[str, Published]]:
 
 
 def task_of(every: Iterable[Rehearsed]) -> str:
-    """A sentence on the model and data of rehearsals; empty without any."""
+    """Return a sentence on the model and data of rehearsals; empty without any."""
     tasks = dict.fromkeys(
         f"{one['model']} on {one['data']}" for each in every for one in each.summaries
     )
@@ -458,13 +458,13 @@ def seeds_of(jobs: Sequence[RunJob]) -> str:
 
 
 def missing(jobs: Sequence[RunJob]) -> str:
-    """A paragraph on the runs that are still to be made; empty if there are none."""
+    """Return a paragraph on the runs that are still to be made; empty if there are none."""
     count = sum(not job.finished for job in jobs)
     return MISSING.format(count=count, all=len(jobs)) + "\n" if count else ""
 
 
 def stated_section() -> str:
-    """The orders that papers state in words, each with what the runs here show."""
+    """Return the orders that papers state in words, each with what the runs here show."""
     lines = []
     for each in stated():
         found = lower_loss(each.better, each.worse)
@@ -477,7 +477,7 @@ def stated_section() -> str:
 
 
 def lower_loss(better: str, worse: str) -> str:
-    """Whether a row ends at a lower loss than another one, and with how many seeds."""
+    """Return whether a row ends at a lower loss than another one, and with how many seeds."""
     one, other = rehearsed(better), rehearsed(worse)
     if one is None or other is None:
         return TO_RUN
@@ -487,7 +487,7 @@ def lower_loss(better: str, worse: str) -> str:
 
 
 def less_time(better: str, worse: str) -> str:
-    """Whether an iteration of a row takes less simulated time than one of another row."""
+    """Return whether an iteration of a row takes less simulated time than one of another row."""
     parts = []
     for model in pipeline.MODELS:
         one, other = pipe_sgd(better, model).summary, pipe_sgd(worse, model).summary
@@ -499,7 +499,7 @@ def less_time(better: str, worse: str) -> str:
 
 
 def before_corrections(jobs: Iterable[RunJob]) -> str:
-    """A paragraph that names the runs made by a version before a correction, if any."""
+    """Return a paragraph that names the runs made by a version before a correction, if any."""
     sentence = outdated(jobs)
     return f"{sentence}\n\n" if sentence else ""
 

@@ -48,7 +48,7 @@ def mean_and_worst(errors: Iterable[float]) -> tuple[float, float]:
 
 
 def simulated(*words: str, steps: tuple[int, int] | None = None) -> float:
-    """Simulated seconds of a timing study.
+    """Return simulated seconds of a timing study.
 
     steps: (first, last): of these steps of node 0 alone, which are counted from 0; None: per step
     """

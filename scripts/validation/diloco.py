@@ -92,13 +92,13 @@ def alone() -> list[Measured]:
 
 
 def step_seconds() -> float:
-    """The part of a step that is not synchronisation."""
+    """Return the part of a step that is not synchronisation."""
     rest = sum(sum(cell.total) - sum(cell.blocked) for cell in alone())
     return rest / sum(cell.steps * len(cell.total) for cell in alone())
 
 
 def ring_bandwidths() -> dict[float | None, float]:
-    """The bit/s of a ring that takes as long as a synchronisation, by rate."""
+    """Return the bit/s of a ring that takes as long as a synchronisation, by rate."""
     return {
         cell.rate: ring_bits() / (sum(cell.blocked) / (cell.syncs * len(cell.total)))
         for cell in alone()
@@ -132,7 +132,7 @@ def cells(without_connecting: bool = False) -> list[Cell]:
 
 
 def cells_by_law() -> list[Cell]:
-    """The shaped cells with H = 8 and 32 when rings have the bit/s that `achieved` says."""
+    """Return the shaped cells with H = 8 and 32 when rings have the bit/s that `achieved` says."""
     return [
         cell_of(cell, f"cluster.all_reduce_bandwidth={achieved(cell.rate)}")
         for cell in measured()

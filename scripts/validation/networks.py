@@ -25,7 +25,7 @@ def cells(section: str) -> Iterator[Cell]:
 
 
 def tables(section: str) -> Iterator[Mapping[str, Any]]:
-    """The table of each network."""
+    """Yield the table of each network."""
     path = BENCHMARKS / f"{section}.json"
     for table in json.loads(path.read_text(encoding="utf-8"))["tables"]:
         if NETWORK.fullmatch(table["title"]):
@@ -33,7 +33,7 @@ def tables(section: str) -> Iterator[Mapping[str, Any]]:
 
 
 def cells_of(table: Mapping[str, Any]) -> Iterator[Cell]:
-    """The algorithms of one network, medians of their repeats in seconds."""
+    """Yield the algorithms of one network, medians of their repeats in seconds."""
     results = {each["what"]: [ms / 1000 for ms in each["values"]] for each in table["results"]}
     for what, (seconds, *_) in results.items():
         if what.endswith(BEFORE):
@@ -43,7 +43,7 @@ def cells_of(table: Mapping[str, Any]) -> Iterator[Cell]:
 
 
 def left_out(section: str) -> Iterator[str]:
-    """A sentence for each network on which nothing is reported."""
+    """Yield a sentence for each network on which nothing is reported."""
     for table in tables(section):
         if not table["results"]:
             yield f"{table['title']}: {table['text']}"

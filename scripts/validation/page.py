@@ -164,7 +164,7 @@ describes the files, and `sgp-replay` repeats a run from them."""
 
 
 def text() -> str:
-    """The page."""
+    """Return the page."""
     steps, slow, sgp = diloco.cells(), slowmo.cells(), list(papers.cells("sgp"))
     sections = (
         domain_section(steps, slow, sgp),
@@ -210,12 +210,12 @@ def profile(name: str) -> Cluster:
 
 
 def errors(cells: Iterable[Cell]) -> list[float]:
-    """The errors of the predicted cells."""
+    """Return the errors of the predicted cells."""
     return [cell.error for cell in cells if not cell.fitted]
 
 
 def left_out(cells: Iterable[Cell]) -> list[float]:
-    """The errors of all cells, each predicted without it."""
+    """Return the errors of all cells, each predicted without it."""
     return [cell.error_left_out for cell in cells]
 
 
@@ -297,7 +297,7 @@ def in_ms(seconds: float) -> str:
 
 
 def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], str]) -> str:
-    """A table of ``cells``."""
+    """Return a table of ``cells``."""
     lines = [
         (
             *cell.what,
@@ -317,7 +317,7 @@ def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], s
 
 
 def spread(cell: Cell, shown: Callable[[float], str]) -> str:
-    """The range of the repeats, if there are any."""
+    """Return the range of the repeats, if there are any."""
     if not cell.repeats:
         return ""
     return f" ({shown(min(cell.repeats))} to {shown(max(cell.repeats))})"

@@ -12,7 +12,7 @@ OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
 
 
 def cells(paper: str) -> Iterator[Cell]:
-    """The rows of ``paper``, sgp or slowmo, with times; seconds per iteration."""
+    """Yield the rows of ``paper``, sgp or slowmo, with times; seconds per iteration."""
     with OURS.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if line["metric"] == "ms_per_iteration" and line["row"].startswith(f"{paper}_"):

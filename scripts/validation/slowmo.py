@@ -38,7 +38,7 @@ def cell_of(row: str) -> Cell:
 
 
 def earlier_cells() -> list[Cell]:
-    """The rows that were unknown to the earlier fit, as it predicted them."""
+    """Return the rows that were unknown to the earlier fit, as it predicted them."""
     return [Cell((row,), real(row), simulated_row(row, *EARLIER)) for row in WERE_UNKNOWN]
 
 
@@ -66,7 +66,7 @@ def run_of(row: str) -> Run:
 
 
 def refitted(row: str, run: Run) -> str:
-    """The word that sets the constant of ``row`` so that its twin's time is exact."""
+    """Return the word that sets the constant of ``row`` so that its twin's time is exact."""
     twin = f"{row}_slowmo"
     late = real(twin) - simulated_row(twin)
     cluster, model = run.cluster, run.timed_as.model

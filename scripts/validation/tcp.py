@@ -25,7 +25,7 @@ SHARES = {
 
 
 def share() -> float:
-    """The law's constant: payload bits for each bit of the rate."""
+    """Return the law's constant: payload bits for each bit of the rate."""
     return fmean(SHARES.values())
 
 

@@ -12,10 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, mean, median, quantiles
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sgp_runner.calibration.probe import Measured
+from sgp_runner.calibration.probe import Measured
 
 TRUST = 0.02  # least relative uncertainty of a median
 LEAST_CV = 0.01  # smaller variation of compute times is ignored
@@ -88,7 +86,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative error of the fit without this size."""
+        """Return relative error of the fit without this size."""
         return self.left_out / self.seconds - 1
 
 
@@ -143,7 +141,7 @@ def constants(found: Measured) -> Constants:
         measured, and takes longer after a gradient if the mean gradient did
     overlap: what the mean gradient takes less than the slowest node's gradient and an all-reduce,
         as a share of a gradient
-    passing_seconds_per_byte: what steps beside messages take longer, by the bytes in and out
+    passing_seconds_per_byte: how much longer steps take while messages pass, per byte in and out
     serving_seconds_per_byte: a server's own work, unless it was seen to answer faster
     """
     step, n = median(found.steps), found.nodes

@@ -33,7 +33,7 @@ FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
 LONGEST_SECONDS = 0.6  # for one message or all-reduce; larger sizes are left out
 FEWEST_SIZES = 3  # are always measured
-MOST_REPEATS = 20
+MAX_REPEATS = 20
 BLOCK = 5
 TURNS = 3  # each with and without messages
 
@@ -52,7 +52,7 @@ class Measured:
     """Measured seconds: means over the nodes, which did the same at the same time, except servers.
 
     nodes: their number
-    cores_per_host: cores that the ranks of a host have together, by those that a gradient occupies
+    cores_per_host: gradients that the cores of a host compute at a time
     ranks_per_host: number of ranks on a host
     num_bytes: size of the model
     exchanges, all_reduces: repeats by size in bytes; each node sends to the next, or all average
@@ -101,7 +101,7 @@ class Probe(Algorithm):
     """Algorithm that measures instead of training.
 
     folder: where rank 0 writes `Measured`
-    sizes: of messages, in bytes, beside the model's
+    sizes: of messages, in bytes, in addition to the model's
     seconds: approximate duration of each part
     location: returns a number for this rank's host and the gradients that it computes at a time
     """
@@ -128,7 +128,7 @@ class Probe(Algorithm):
         all_reduces = await self.over_sizes(
             worker, lambda message: self.all_reduce(worker, message)
         )
-        quiet_steps, busy_steps, busy_bytes = await self.beside_messages(worker)
+        quiet_steps, busy_steps, busy_bytes = await self.during_messages(worker)
         x.copy_(start)
         num_bytes = x.numel() * x.element_size()
         times = steps, barriers, locked_steps, mean_steps, mixing, serving, streaming
@@ -159,7 +159,7 @@ class Probe(Algorithm):
         worker.params.sub_(worker.update(await worker.mean_grad()))
 
     async def mix(self, worker: Worker) -> None:
-        """Do the work of one SGP step besides its messages."""
+        """Do the work of one SGP step except its messages."""
         x = worker.push_sum
         to_numerator(x)
         x /= 2
@@ -242,7 +242,7 @@ class Probe(Algorithm):
         await work()
         first = await self.timed(worker, work)
         enough = min(
-            MOST_REPEATS,
+            MAX_REPEATS,
             max(3, int((self.seconds if seconds is None else seconds) / max(first, 1e-9))),
         )
         return [await self.timed(worker, work) for _ in range(enough)]
@@ -257,7 +257,7 @@ class Probe(Algorithm):
         """Return the mean of ``value`` over all nodes; it doubles as a barrier."""
         return float(await worker.comm.all_reduce(worker.params.new_full((1,), value)))
 
-    async def beside_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
+    async def during_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
         """Time steps with and without messages of the model's size passing, in turns.
 
         Returns seconds of a quiet step, seconds of a busy step, and the bytes passing in a busy

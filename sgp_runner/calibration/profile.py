@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
-from sgp_runner.calibration.fit import constants, leave_one_out, points_of
-
-if TYPE_CHECKING:
-    from sgp_runner.calibration.fit import Point
-    from sgp_runner.calibration.probe import Measured
-
+from sgp_runner.calibration.fit import Point, constants, leave_one_out, points_of
+from sgp_runner.calibration.probe import Measured
 
 BODY = """\
 defaults:

@@ -12,6 +12,11 @@ def check_positive(key: str, value: float) -> None:
         raise ConfigError(key, f"{value} must be positive and finite.")
 
 
+def check_not_negative(key: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise ConfigError(key, f"{value} must be zero or positive, and finite.")
+
+
 def check_power(key: str, value: float, power: int) -> None:
     """Raise ConfigError unless ``value`` to the ``power`` is finite."""
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.cluster.checks import check_positive, check_power, check_ranks
+from sgp_runner.cluster.checks import check_not_negative, check_positive, check_power, check_ranks
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import Seconds
 
@@ -48,10 +48,7 @@ class Event:
     def __post_init__(self) -> None:
         if not self.ranks:
             raise ConfigError("faults.events.ranks", f"a {self.what} needs ranks, such as [0].")
-        if not 0 <= self.start < inf:
-            raise ConfigError(
-                "faults.events.start", f"{self.start} must be zero or positive, and finite."
-            )
+        check_not_negative("faults.events.start", self.start)
         if not self.start < self.stop:
             raise ConfigError(
                 "faults.events.end",
@@ -74,7 +71,7 @@ class Event:
         return self.what in ("pause", "crash")
 
     def parts(self, src: int, dst: int) -> bool:
-        """Whether the event keeps messages from ``src`` from reaching ``dst``."""
+        """Return whether the event keeps messages from ``src`` from reaching ``dst``."""
         if self.what == "partition":
             return (src in self.ranks) != (dst in self.ranks)
         return self.what == "crash" and dst in self.ranks
@@ -117,10 +114,7 @@ class Faults:
             for rank, factor in factors.items():
                 check_factor(f"faults.{key}.{rank}", factor)
         for key in ("delay_seconds", "churn_per_hour"):
-            if not 0 <= getattr(self, key) < inf:
-                raise ConfigError(
-                    f"faults.{key}", f"{getattr(self, key)} must be zero or positive, and finite."
-                )
+            check_not_negative(f"faults.{key}", getattr(self, key))
         check_positive("faults.absence_seconds", self.absence_seconds)
         if self.churn_per_hour:
             check_power("faults.churn_per_hour", self.churn_per_hour, -2)
@@ -138,7 +132,7 @@ class Faults:
             )
 
     def among(self, new: Mapping[int, int]) -> Faults:
-        """The faults of the ranks in ``new`` alone, which maps each to its new number."""
+        """Return the faults of the ranks in ``new`` alone, which maps each to its new number."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
             for event in self.events

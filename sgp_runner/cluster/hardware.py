@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf, log2
 from typing import Literal
 
-from sgp_runner.cluster.checks import check_positive, check_power, check_ranks, check_rate
+from sgp_runner.cluster.checks import (
+    check_not_negative,
+    check_positive,
+    check_power,
+    check_ranks,
+    check_rate,
+)
 from sgp_runner.cluster.compute_variation import ComputeTime
 from sgp_runner.cluster.regions import Region, check_regions, crossings, left_in
 from sgp_runner.utils.errors import ConfigError
@@ -16,7 +22,13 @@ from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds, bit_rate, coun
 # Copies per asynchronous gradient: to the host, into the model there, the model back to the device.
 ASYNC_HOST_PASSES = 3
 
+NOT_NEGATIVE = (
+    *("latency_seconds", "message_overhead_seconds", "heterogeneity", "host_seconds_per_byte"),
+    *("input_seconds", "connect_seconds", "mixing_seconds_per_byte", "passing_seconds_per_byte"),
+    *("serving_seconds_per_byte", "all_reduce_latency_seconds"),
+)
 HOST_KEYS = ("ranks_per_host", "passing_seconds_per_byte", "mixing_seconds_per_byte")
+UNEQUAL_LINKS = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
 VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
@@ -122,45 +134,25 @@ class Cluster:
     fragment_overlap: float = 0.0
 
     def __post_init__(self) -> None:
-        check_rate("cluster.bandwidth", self.bandwidth)
-        for key, rate in (
-            ("all_reduce_bandwidth", self.all_reduce_bandwidth),
-            ("bandwidth_up", self.bandwidth_up),
-            ("bandwidth_down", self.bandwidth_down),
-        ):
-            if rate is not None:
+        for key in ("bandwidth", "all_reduce_bandwidth", "bandwidth_up", "bandwidth_down"):
+            if (rate := getattr(self, key)) is not None:
                 check_rate(f"cluster.{key}", rate)
-        for key, rates in (
-            ("node_bandwidth_up", self.node_bandwidth_up),
-            ("node_bandwidth_down", self.node_bandwidth_down),
-        ):
-            for rank, rate in rates.items():
+        for key in ("node_bandwidth_up", "node_bandwidth_down"):
+            for rank, rate in getattr(self, key).items():
                 check_rate(f"cluster.{key}.{rank}", rate)
-        self.check_regions()
+        if self.regions and self.collective != "ring":
+            raise ConfigError(
+                "cluster.collective",
+                f"of all-reduces between regions only rings are modelled, not {self.collective}: "
+                "use cluster.collective=ring.",
+            )
         self.check_hosts()
         check_positive("cluster.devices_per_node", self.devices_per_node)
-        for model, samples in self.step_batch.items():
-            check_positive(f"cluster.step_batch.{model}", samples)
-        for model, seconds in self.step_seconds.items():
-            check_positive(f"cluster.step_seconds.{model}", seconds)
-        for rank, factor in self.node_factors.items():
-            check_positive(f"cluster.node_factors.{rank}", factor)
-        for key, value in (
-            ("latency_seconds", self.latency_seconds),
-            ("message_overhead_seconds", self.message_overhead_seconds),
-            ("heterogeneity", self.heterogeneity),
-            ("host_seconds_per_byte", self.host_seconds_per_byte),
-            ("input_seconds", self.input_seconds),
-            ("connect_seconds", self.connect_seconds),
-            ("mixing_seconds_per_byte", self.mixing_seconds_per_byte),
-            ("passing_seconds_per_byte", self.passing_seconds_per_byte),
-            ("serving_seconds_per_byte", self.serving_seconds_per_byte),
-            ("all_reduce_latency_seconds", self.all_reduce_latency_seconds or 0.0),
-        ):
-            if not 0 <= value < float("inf"):
-                raise ConfigError(
-                    f"cluster.{key}", f"{value} must be zero or positive, and finite."
-                )
+        for key in ("step_batch", "step_seconds", "node_factors"):
+            for name, value in getattr(self, key).items():
+                check_positive(f"cluster.{key}.{name}", value)
+        for key in NOT_NEGATIVE:
+            check_not_negative(f"cluster.{key}", getattr(self, key) or 0.0)
         for key in self.validated:
             if key not in VALIDATED:
                 raise ConfigError(
@@ -176,7 +168,7 @@ class Cluster:
                 raise ConfigError(f"cluster.{key}", f"{share} must be in [0, 1).")
 
     def beyond(self, nodes: int, model_bytes: float) -> str | None:
-        """A sentence that says what of a run has not been validated for this profile, if any."""
+        """Return a sentence on what of a run was not validated for this profile, if anything."""
         limits = self.validated
         least, most = limits.get("least_bytes", 0.0), limits.get("most_bytes", inf)
         rate = limits.get("bandwidth", self.bandwidth)
@@ -186,7 +178,10 @@ class Cluster:
                 (bit_rate(self.bandwidth), self.bandwidth == rate),
                 (counted(nodes, "node"), nodes <= limits.get("nodes", inf)),
                 (f"a model of {num_bytes(model_bytes)}", least <= model_bytes <= most),
-                ("unequal links", not limits or not self.unequal_links),
+                (
+                    "unequal links",
+                    not limits or not any(getattr(self, key) for key in UNEQUAL_LINKS),
+                ),
                 ("regions", not limits or not self.regions),
             )
             if not within
@@ -225,21 +220,6 @@ class Cluster:
                 "use cluster.input_seconds=0, or cluster.cores_per_host=null.",
             )
 
-    def check_regions(self) -> None:
-        """Raise ConfigError for collectives that are not modelled between regions."""
-        if self.regions and self.collective != "ring":
-            raise ConfigError(
-                "cluster.collective",
-                f"of all-reduces between regions only rings are modelled, not {self.collective}: "
-                "use cluster.collective=ring.",
-            )
-
-    @property
-    def unequal_links(self) -> list[str]:
-        """The settings that give directions or nodes rates of their own."""
-        keys = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
-        return [key for key in keys if getattr(self, key)]
-
     def check(self, nodes: int, servers: int) -> None:
         """Raise ConfigError for ranks that the run does not have, or regions of other nodes.
 
@@ -251,7 +231,7 @@ class Cluster:
         check_regions(self.regions, nodes)
 
     def among(self, new: Mapping[int, int]) -> Cluster:
-        """The cluster of the ranks in ``new`` alone, which maps each to its new number."""
+        """Return the cluster of the ranks in ``new`` alone, which maps each to its new number."""
 
         def kept(values: Mapping[int, float]) -> dict[int, float]:
             return {new[rank]: value for rank, value in values.items() if rank in new}
@@ -346,7 +326,7 @@ class Cluster:
         return start, transfer
 
     def interfaces(self, nodes: int) -> set[tuple[float, float]]:
-        """The different rates up and down of ``nodes`` nodes."""
+        """Return the different rates up and down of ``nodes`` nodes."""
         single = bool(self.node_bandwidth_up or self.node_bandwidth_down)
         return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
 
@@ -358,7 +338,7 @@ class Cluster:
         return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
 
     def all_reduce_rounds(self, nodes: int) -> int:
-        """Number of consecutive messages in an all-reduce."""
+        """Return the number of consecutive messages in an all-reduce."""
         rounds = ceil(log2(nodes))
         return {
             "ring": 2 * (nodes - 1),

@@ -58,7 +58,7 @@ class RateSchedule:
         return end
 
     def clear(self, moment: float) -> float:
-        """The first time from ``moment`` on at which work does not stop."""
+        """Return the first time from ``moment`` on at which work does not stop."""
         return self.finish(moment, moment)
 
 
@@ -66,7 +66,7 @@ STEADY = RateSchedule()
 
 
 def piecewise(intervals: Sequence[S], factor: Callable[[Sequence[S]], float]) -> RateSchedule:
-    """The schedule with the ``factor`` of the intervals that overlap at each time."""
+    """Return the schedule with the ``factor`` of the intervals that overlap at each time."""
     if not intervals:
         return STEADY
     bounds = sorted({moment for each in intervals for moment in (each.start, each.stop)})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from sgp_runner.cluster.checks import check_rate
+from sgp_runner.cluster.checks import check_not_negative, check_rate
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BitsPerSecond, Seconds
 
@@ -38,10 +38,7 @@ class Region:
         check_rate(f"{key}.bandwidth_up", self.bandwidth_up)
         check_rate(f"{key}.bandwidth_down", self.bandwidth_down)
         for seconds in self.latencies:
-            if not 0 <= seconds < float("inf"):
-                raise ConfigError(
-                    f"{key}.latency_seconds", f"{seconds} must be zero or positive, and finite."
-                )
+            check_not_negative(f"{key}.latency_seconds", seconds)
 
     @property
     def latencies(self) -> Sequence[float]:
@@ -75,13 +72,13 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
 
 
 def region_of_each(regions: Sequence[Region], ranks: int) -> list[int]:
-    """The region of each rank, servers in the last one; empty without regions."""
+    """Return the region of each rank, servers in the last one; empty without regions."""
     nodes = [number for number, region in enumerate(regions) for _ in range(region.nodes)]
     return nodes + [len(regions) - 1] * (ranks - len(nodes)) if regions else []
 
 
 def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ...]:
-    """The same regions with only their nodes among ``ranks``."""
+    """Return the same regions with only their nodes among ``ranks``."""
     own = region_of_each(regions, sum(region.nodes for region in regions))
     left = [own[rank] for rank in ranks if rank < len(own)]
     return tuple(replace(each, nodes=left.count(i)) for i, each in enumerate(regions))

@@ -35,19 +35,19 @@ class Timetable:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
     def link(self, rank: int) -> WorkSchedule:
-        """The rate of the interface of ``rank``."""
+        """Return the rate of the interface of ``rank``."""
         return self.look_up(
             "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
         )
 
     def path(self, src: int, dst: int) -> WorkSchedule:
-        """The rate of the path between two interfaces."""
+        """Return the rate of the path between two interfaces."""
         return self.look_up(
             "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
         )
 
     def together(self, ranks: range, factor: Callable[[float], float]) -> WorkSchedule:
-        """The rate of a collective of ``ranks``.
+        """Return the rate of a collective of ``ranks``.
 
         factor: how many times longer it takes on links that are so many times slower.
         """
@@ -78,7 +78,7 @@ class Timetable:
     def schedule(
         self, ranks: Sequence[int], factor: Callable[[Sequence[Event]], float]
     ) -> WorkSchedule:
-        """The schedule of work that stands still while one of ``ranks`` is absent."""
+        """Return the schedule of work that stands still while one of ``ranks`` is absent."""
         usual = piecewise(self.events, factor)
         if self.absences is None:
             return usual

@@ -29,7 +29,7 @@ from sgp_runner.config.schema import (
     unknown_key,
 )
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.reading import MOST_DIGITS, is_too_long
+from sgp_runner.utils.reading import MAX_DIGITS, is_too_long
 from sgp_runner.utils.user_code import user_code_line
 
 
@@ -164,7 +164,7 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
     A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
     """
-    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MOST_DIGITS:
+    if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)
     if type(name) is not hint:
         raise ConfigError(key, f"{shown(name)} is not {words_for(hint)}; write {key}={{0: ...}}.")

@@ -20,7 +20,7 @@ from sgp_runner.config.plugins.loading import GONE
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.reading import MOST_DIGITS
+from sgp_runner.utils.reading import MAX_DIGITS
 
 NAME = "name"
 IDENTITY = (corrections.KEY, KEY_OF_PLUGINS)  # in addition to settings
@@ -195,7 +195,7 @@ def choice_error(key: str, value: object) -> ConfigError:
 
 def too_long(key: str) -> ConfigError:
     """Return the error of a whole number that could not be read from a file again."""
-    return ConfigError(key, f"a whole number has at most {MOST_DIGITS} digits: use a smaller one.")
+    return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 
 def missing(key: str) -> ConfigError:

@@ -147,6 +147,9 @@ class RealClock:
     def computed(self, seconds: float) -> None:
         """Handle a gradient that is complete and took ``seconds``."""
 
+    def sends(self, dst: int, tag: int, num_bytes: int) -> None:
+        """Hook: this rank sends a message."""
+
     def delivers(self, src: int, tag: int) -> None:
         """Handle a message that reaches the mailbox."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_label_smoothing
+from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_shares
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import ConfigError
@@ -54,7 +54,7 @@ class Cifar:
     train_size: ClassVar[int] = 50_000
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
+        check_shares("data", self, label_smoothing=0.1)
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -88,7 +88,7 @@ class Cifar:
         )
 
     def unusable(self, kind: Any) -> ConfigError:
-        """The error for files that are missing or damaged, with the way to get them."""
+        """Return the error for files that are missing or damaged, with the way to get them."""
         root = Path(self.root)
         if root.name == kind.base_folder:
             fix = f"data.root={root.parent}"
@@ -108,7 +108,7 @@ class Cifar:
 
 
 def kind_of(name: str) -> Any:
-    """torchvision's class of the data set ``name``."""
+    """Return torchvision's class of the data set ``name``."""
     from sgp_runner.utils.torchvision_import import import_torchvision
 
     import_torchvision()
@@ -116,13 +116,13 @@ def kind_of(name: str) -> Any:
 
 
 def url_of(name: str) -> str:
-    """The published address of the archive."""
+    """Return the published address of the archive."""
     archive = name.replace("cifar", "cifar-")
     return f"https://www.cs.toronto.edu/~kriz/{archive}-python.tar.gz"
 
 
 def defect(root: Path, kind: Any) -> str | None:
-    """A clause about the first file of a data set that is missing or damaged; None if all are good.
+    """Describe the first file of a data set that is missing or damaged; None if all are good.
 
     kind: torchvision's class, which has the published checksums
     """
@@ -162,7 +162,7 @@ class Images(Split):
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """``images`` [B, C, H, W], shifted and mirrored by their ``seeds`` (int64 [B]).
+    """Return ``images`` [B, C, H, W], shifted and mirrored by their ``seeds`` (int64 [B]).
 
     Pixels from outside the image are black.
     """

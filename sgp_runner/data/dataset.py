@@ -39,7 +39,7 @@ class Split(Protocol):
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        """The samples at ``indices`` (int64 [B]), in that order.
+        """Return the samples at ``indices`` (int64 [B]), in that order.
 
         Augmentation depends only on ``seed`` and a sample's index.
         """
@@ -50,7 +50,7 @@ class Split(Protocol):
 
 
 def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
-    """The samples of each part in turn, preparing those of the next ones meanwhile."""
+    """Yield the samples of each part in turn, preparing those of the next ones meanwhile."""
     waiting: deque[Tensor] = deque()
     for part in parts:
         split.prepare(part)
@@ -143,22 +143,20 @@ class DataConfig(Protocol):
         """
 
 
-def check_label_smoothing(share: float) -> None:
-    """Raise ConfigError unless ``share`` of the probability can be spread over all classes."""
-    if not 0 <= share < 1:
-        raise ConfigError(
-            "data.label_smoothing", f"must be in [0, 1), not {share}. Use data.label_smoothing=0.1."
-        )
+def check_shares(group: str, settings: object, **examples: float) -> None:
+    """Raise ConfigError unless the settings with these names are in [0, 1).
 
-
-def check_holdout(share: float) -> None:
-    """Raise ConfigError unless ``share`` of the training set can be held out of it."""
-    if not 0 <= share < 1:
-        raise ConfigError("data.holdout", f"must be in [0, 1), not {share}. Use data.holdout=0.2.")
+    examples: a value that works, by name
+    """
+    for name, example in examples.items():
+        if not 0 <= (share := getattr(settings, name)) < 1:
+            raise ConfigError(
+                f"{group}.{name}", f"must be in [0, 1), not {share}. Use {group}.{name}={example}."
+            )
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """``dataset``, with the last ``share`` of its training samples as the validation set.
+    """Return ``dataset``, with the last ``share`` of its training samples as the validation set.
 
     Use it to choose settings; the validation set proper stays unseen until results are reported. 0
     changes nothing. Raises ConfigError when nothing is left to train or validate on.

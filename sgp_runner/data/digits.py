@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_holdout,
-    check_label_smoothing,
+    check_shares,
     held_out,
 )
 from sgp_runner.data.sampler import partition_of
@@ -49,8 +48,7 @@ class Digits:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
-        check_holdout(self.holdout)
+        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
         partition_of(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -74,7 +72,7 @@ class Digits:
 
 
 def table() -> np.ndarray:
-    """A row per image: its 64 pixels and its digit.
+    """Return a row per image: its 64 pixels and its digit.
 
     Read from scikit-learn's files, since its import takes seconds.
     """

@@ -134,7 +134,7 @@ class GrammarSplit(Split):
 
 
 def tensors_of(texts: Sequence[bytes]) -> Batch:
-    """Inputs and targets, int64 [N, T]: a target is the byte after the input at its place."""
+    """Return inputs and targets, int64 [N, T]: a target is the byte after its input."""
     import torch
 
     rows = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
@@ -144,7 +144,7 @@ def tensors_of(texts: Sequence[bytes]) -> Batch:
 
 
 def rules_of(nouns: int, seed: int) -> Rules:
-    """The rules, with invented words.
+    """Return the rules, with invented words.
 
     A clause in brackets stands between a noun and its verb, so the verb's number has to be kept in
     mind while another clause passes. Adjectives begin with a vowel and nouns with a consonant.
@@ -195,7 +195,7 @@ class Inventor:
 
 
 def usual(rules: Rules) -> dict[str, list[float]]:
-    """The probabilities of the alternatives: words by Zipf's law, few adjectives and brackets."""
+    """Return the probabilities: words by Zipf's law, few adjectives and brackets."""
     rare = {"one": (1.0, 3.0), "many": (1.0, 3.0), "does": (1.0, 5.0), "do": (1.0, 5.0)}
     weights = {
         name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
@@ -207,7 +207,7 @@ def usual(rules: Rules) -> dict[str, list[float]]:
 def spoken(
     plain: dict[str, list[float]], concentration: float, seed: int, number: int
 ) -> dict[str, list[float]]:
-    """The probabilities of dialect ``number``, drawn around those of the plain language."""
+    """Return the probabilities of dialect ``number``, drawn around those of the plain language."""
     import numpy
 
     rng = numpy.random.Generator(numpy.random.PCG64(seed_of(seed, _DIALECT, number)))

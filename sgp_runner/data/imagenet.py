@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from sgp_runner.data.dataset import Dataset, Pixels, check_label_smoothing
+from sgp_runner.data.dataset import Dataset, Pixels, check_shares
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import ConfigError
@@ -57,7 +57,7 @@ class ImageNet:
     train_size: ClassVar[int] = 1_281_167
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
+        check_shares("data", self, label_smoothing=0.1)
         partition_of(self)
         if self.image_size < 1:
             raise ConfigError(
@@ -103,7 +103,7 @@ class ImageNet:
         )
 
     def classes(self, part: str) -> list[str]:
-        """The names of the class folders, in order."""
+        """Return the names of the class folders, in order."""
         folder = Path(self.root) / part
         names = (
             sorted(path.name for path in folder.iterdir() if path.is_dir())

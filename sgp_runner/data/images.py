@@ -148,7 +148,7 @@ class ImageFiles(Split):
         return (torch.cat([self.decoders.result(part) for part in parts]),), self.labels[indices]
 
     def order(self, indices: Tensor, seed: int) -> tuple[list[str | Extent], int, list[int] | None]:
-        """The arguments of ``decode``."""
+        """Return the arguments of ``decode``."""
         return (
             [self.files[i] for i in indices.tolist()],
             self.size,

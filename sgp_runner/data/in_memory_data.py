@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from sgp_runner.data.dataset import Batch, Dataset, LearningTask, Split, TensorSplit
 from sgp_runner.data.sampler import partition_of
-from sgp_runner.data.tasks import Classification, Regression, _chunks
+from sgp_runner.data.tasks import Classification, Regression, chunks
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.fingerprint import code_hash, tensor_hash
 
@@ -81,7 +81,7 @@ class OwnLoss(LearningTask):
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         total, correct = 0.0, 0
-        for inputs, targets in _chunks(module, split):
+        for inputs, targets in chunks(module, split):
             outputs = module(*inputs)
             total += float(self.loss(outputs, targets)) * len(targets)
             if self.metric == "accuracy":
@@ -189,7 +189,7 @@ def task_of(loss: Loss | None, classes: bool) -> LearningTask:
 
 
 def split_of(given: Any, which: str) -> TensorSplit | ReadSplit:
-    """The split that a data set, or a pair of tensors or arrays, is."""
+    """Return the split that a data set, or a pair of tensors or arrays, is."""
     if isinstance(given, DataLoader):
         raise ConfigError("data", f"{which} is a DataLoader: give its data set, loader.dataset.")
     if isinstance(given, TensorDataset):
@@ -230,7 +230,7 @@ def tensor_of(given: Any, which: str) -> Tensor:
 
 
 def whole(targets: Tensor) -> Tensor:
-    """``targets``, with whole numbers as int64."""
+    """Return ``targets``, with whole numbers as int64."""
     return targets if targets.is_floating_point() else targets.long()
 
 
@@ -240,14 +240,14 @@ def labels_of(split: TensorSplit | ReadSplit) -> Tensor:
 
 
 def as_column(split: TensorSplit | ReadSplit) -> TensorSplit | ReadSplit:
-    """``split``, with targets [N, 1] in place of [N]."""
+    """Return ``split``, with targets [N, 1] in place of [N]."""
     if isinstance(split, TensorSplit):
         return replace(split, targets=split.targets.unsqueeze(1))
     return replace(split, column=True)
 
 
 def in_type(split: Split, dtype: torch.dtype) -> Split:
-    """``split``, with floating-point numbers in ``dtype``."""
+    """Return ``split``, with floating-point numbers in ``dtype``."""
     if isinstance(split, ReadSplit):
         return replace(split, dtype=dtype)
     assert isinstance(split, TensorSplit)
@@ -260,7 +260,7 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def hashed(*splits: Split) -> str:
-    """The SHA-256 of all samples, as they are without the randomness of another batch."""
+    """Return the SHA-256 of all samples, as they are without the randomness of another batch."""
     total = hashlib.sha256()
     for split in splits:
         for part in torch.split(torch.arange(len(split)), HASHED):

@@ -1,26 +1,20 @@
-"""Probabilistic grammars that a reader follows from left to right, and their exact entropy.
+"""Probabilistic grammars that a reader follows from left to right.
 
 A symbol is a terminal (bytes) or the name of a rule (str). A rule chooses one of its alternatives,
 each a sequence of symbols. Either all alternatives are single words, none of which is the beginning
-of another, or the first byte decides between them. So a text has one derivation, the choices that
-its first bytes reveal are known, and the entropy of the first n bytes is a sum over choices.
+of another, or the first byte decides between them. A text therefore has one derivation, and its
+probability is a product over choices.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+from typing import TypeAlias
 
 Symbol: TypeAlias = "bytes | str"
 Rules: TypeAlias = "Mapping[str, Sequence[Sequence[Symbol]]]"
@@ -62,7 +56,7 @@ class Language:
         }
 
     def first(self, symbol: Symbol) -> set[int]:
-        """The bytes with which ``symbol`` may begin."""
+        """Return the bytes with which ``symbol`` may begin."""
         if isinstance(symbol, bytes):
             return {symbol[0]}
         return {byte for each in self.rules[symbol] for byte in self.first(each[0])}
@@ -92,7 +86,7 @@ class Language:
         }
 
     def sample(self, random: Callable[[], float], length: int) -> bytes:
-        """The first ``length`` bytes of a text; ``random`` returns numbers in [0, 1)."""
+        """Return the first ``length`` bytes of a text; ``random`` returns numbers in [0, 1)."""
         out = bytearray()
         stack: list[Symbol] = [START]
         while len(out) < length:
@@ -128,7 +122,7 @@ class Language:
         return total
 
     def word_at(self, rule: str, text: bytes) -> tuple[bytes, float]:
-        """The word at the start of ``text``; where it is cut off, all that it may become."""
+        """Return the word at the start of ``text``; where it is cut off, all that it may become."""
         words = self.words[rule]
         for length in self.word_lengths[rule]:
             if text[:length] in words:
@@ -138,60 +132,6 @@ class Language:
     @cached_property
     def word_lengths(self) -> dict[str, list[int]]:
         return {rule: sorted({len(word) for word in words}) for rule, words in self.words.items()}
-
-    def entropy(self, length: int) -> float:
-        """Entropy in nats of the first ``length`` bytes of a text.
-
-        ``H(A, n)``, of the first n bytes of what a rule derives, is the entropy of its choice,
-        which the first byte reveals, and the mean over the alternatives. ``H(A B, n)`` is
-        ``H(A, n)`` and the mean of ``H(B, n - l)`` over the lengths l of A. As a recursion comes
-        after at least one byte, these equations have one solution, found by repetition.
-        """
-        import numpy as np
-
-        entropies = {name: np.zeros(length + 1) for name in self.rules}
-        lengths = {name: np.zeros(length + 1) for name in self.rules}  # probability of each
-        for name, words in self.words.items():
-            entropies[name] = np.array([entropy_of_start(words, n) for n in range(length + 1)])
-            for word, p in words.items():
-                if len(word) <= length:
-                    lengths[name][len(word)] += p
-
-        def of_sequence(sequence: Sequence[Symbol]) -> tuple[Array, Array]:
-            total, reached = np.zeros(length + 1), np.eye(1, length + 1)[0]
-            for symbol in sequence:
-                if isinstance(symbol, bytes):
-                    reached = np.concatenate([np.zeros(len(symbol)), reached])[: length + 1]
-                else:
-                    total += np.convolve(reached, entropies[symbol])[: length + 1]
-                    reached = np.convolve(reached, lengths[symbol])[: length + 1]
-            return total, reached
-
-        changed = True
-        while changed:
-            changed = False
-            for name in self.decisions:
-                weights = np.array(self.probabilities[name])
-                parts = [of_sequence(each) for each in self.rules[name]]
-                new = weights @ [entropy for entropy, _ in parts]
-                new[1:] += entropy_of(weights)
-                changed |= not np.array_equal(new, entropies[name])
-                entropies[name] = new
-                lengths[name] = weights @ [reached for _, reached in parts]
-        return float(entropies[START][length])
-
-
-def entropy_of(probabilities: Iterable[float]) -> float:
-    """Entropy in nats of a choice."""
-    return -sum(p * math.log(p) for p in probabilities if p)
-
-
-def entropy_of_start(words: Mapping[bytes, float], length: int) -> float:
-    """Entropy in nats of the first ``length`` bytes of a word."""
-    starts: defaultdict[bytes, float] = defaultdict(float)
-    for word, p in words.items():
-        starts[word[:length]] += p
-    return entropy_of(starts.values())
 
 
 @dataclass(frozen=True)

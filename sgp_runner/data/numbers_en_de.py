@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_holdout,
-    check_label_smoothing,
+    check_shares,
     held_out,
 )
 from sgp_runner.data.sampler import partition_of
@@ -53,8 +52,7 @@ class NumbersEnDe:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
-        check_holdout(self.holdout)
+        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
         partition_of(self)
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:
@@ -93,7 +91,7 @@ class NumbersEnDe:
 
 
 def sentences(count: int) -> list[tuple[str, str, int]]:
-    """(English, German, kind) in random order; every sentence occurs once."""
+    """Return (English, German, kind) in random order; every sentence occurs once."""
     from sgp_runner.data.phrases import KINDS
 
     rng = random.Random(_TEXT_SEED)
@@ -108,7 +106,7 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
 
 
 def _pad(rows: list[list[int]]) -> Tensor:
-    """int64 [N, longest row], padded with ``PAD``, so that all batches have one shape."""
+    """Return int64 [N, longest row], padded with ``PAD``, so that all batches have one shape."""
     import torch
 
     from sgp_runner.data.pieces import PAD

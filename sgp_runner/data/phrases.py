@@ -63,7 +63,7 @@ PAIRS = ((EURO, CENT, 100), (KILOMETER, METER, 1000), (WEEK, DAY, 7), (HOUR, MIN
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """A number with one to six digits, every length equally likely."""
+    """Return a number with one to six digits, every length equally likely."""
     n = _number(rng, digits=6)
     return english(n), german(n)
 
@@ -74,7 +74,7 @@ def ordinal(rng: random.Random) -> Pair:
 
 
 def date(rng: random.Random) -> Pair:
-    """A day between 1800 and 2099, with or without its weekday and year."""
+    """Return a day between 1800 and 2099, with or without its weekday and year."""
     first = datetime.date(1800, 1, 1).toordinal()
     last = datetime.date(2099, 12, 31).toordinal()
     day = datetime.date.fromordinal(rng.randint(first, last))
@@ -91,7 +91,7 @@ def date(rng: random.Random) -> Pair:
 
 
 def time(rng: random.Random) -> Pair:
-    """A time on the twelve-hour clock, or hours and minutes on the 24-hour clock."""
+    """Return a time on the twelve-hour clock, or hours and minutes on the 24-hour clock."""
     if rng.random() < 0.4:
         hour, minute = rng.randrange(24), rng.randrange(1, 60)
         oh = "oh " if minute < 10 else ""
@@ -105,7 +105,7 @@ def time(rng: random.Random) -> Pair:
 
 
 def clock(hour: int, minute: int) -> Pair:
-    """A time on the twelve-hour clock; ``hour`` is 1 to 12."""
+    """Return a time on the twelve-hour clock; ``hour`` is 1 to 12."""
     following = hour % 12 + 1
     if minute == 0:
         return f"{english(hour)} o'clock", f"{german(hour, 'ein')} Uhr"
@@ -119,7 +119,7 @@ def clock(hour: int, minute: int) -> Pair:
 
 
 def amount(rng: random.Random) -> Pair:
-    """A number of things, or two units together such as euros and cents."""
+    """Return a number of things, or two units together such as euros and cents."""
     if rng.random() < 0.5:
         return quantity(_countable(rng, digits=6), rng.choice(UNITS))
     coarse, fine, ratio = rng.choice(PAIRS)
@@ -154,7 +154,7 @@ def _number(rng: random.Random, digits: int) -> int:
 
 
 def _countable(rng: random.Random, digits: int) -> int:
-    """A number, at least 1, that counts things.
+    """Return a number, at least 1, that counts things.
 
     It is not 101, 1001 ...: whether these take a singular or plural noun is disputed in German.
     """

@@ -21,7 +21,7 @@ def english_words(text: str) -> list[str]:
 
 
 def german_pieces(text: str) -> list[str]:
-    """The pieces of ``text``, greedily the longest."""
+    """Return the pieces of ``text``, greedily the longest."""
     return _PIECE.findall(text.replace(" ", "▁"))
 
 

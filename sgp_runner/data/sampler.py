@@ -29,7 +29,7 @@ class Sampler(Protocol):
         """
 
     def indices(self, worker: int, step: int) -> Tensor:
-        """int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
+        """Return int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
 
     def weight(self, worker: int, step: int, part: Shard) -> float:
         """Weight of the mean loss over ``part`` of these samples in the average over all.
@@ -50,7 +50,7 @@ class Partition(Protocol):
     """A rule that divides the training set."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
-        """The sampler of ``split``.
+        """Return the sampler of ``split``.
 
         Raises ConfigError when the split cannot give every worker one batch.
         """
@@ -67,63 +67,37 @@ class IID:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Fixed, unequal shards by label (Hsu et al. 2019), drawn once from the run's seed.
+    """Fixed shards by label (Hsu et al. 2019), drawn once from the run's seed.
 
-    The samples of each label are cut among the workers in proportions drawn from Dirichlet(alpha,
-    ..., alpha). Then, as long as some shard holds less than one batch, the smallest shard takes one
-    sample from the largest (ties: the lower worker). So every sample is in exactly one shard. Each
-    worker passes over its own shard again and again, in a new order each time; a batch may begin in
-    one pass and end in the next. Small ``alpha`` = few labels per worker.
+    alpha: concentration; a small one gives a worker few labels
+    equal: whether all shards have one size (`deal_equally`) or not (`deal`)
+
+    Each worker passes over its own shard again and again, in a new order each time. A batch may
+    begin in one pass and end in the next.
     """
 
     alpha: float = 0.1
+    equal: bool = False
 
     def __post_init__(self) -> None:
-        check_concentration(self.alpha)
+        if not self.alpha > 0:
+            raise ConfigError(
+                "data.alpha",
+                f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.",
+            )
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = _steps_per_epoch(len(split), workers, batch_size)
-        shards = deal(labels_of(split), workers, batch_size, self.alpha, seed)
+        if split.labels is None:
+            raise ConfigError(
+                "data.partition",
+                "dirichlet needs labels; these data have none. Use data.partition=iid.",
+            )
+        if self.equal:
+            shards = deal_equally(split.labels, workers, self.alpha, seed)
+        else:
+            shards = deal(split.labels, workers, batch_size, self.alpha, seed)
         return ShardSampler(shards, batch_size, seed, steps)
-
-
-@dataclass(frozen=True)
-class EqualDirichlet:
-    """Fixed shards of equal size by label, drawn once from the run's seed.
-
-    Each worker draws the proportions of its labels from Dirichlet(alpha p), where p are those of
-    the whole set times their number, and then its samples one by one, by proportions and without
-    replacement (Hsu et al. 2019): where a label is used up, the proportions of the others decide.
-    Samples that do not divide equally are left out.
-    """
-
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_concentration(self.alpha)
-
-    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
-        steps = _steps_per_epoch(len(split), workers, batch_size)
-        shards = deal_equally(labels_of(split), workers, self.alpha, seed)
-        return ShardSampler(shards, batch_size, seed, steps)
-
-
-def check_concentration(alpha: float) -> None:
-    """Raise ConfigError unless ``alpha`` is above 0."""
-    if not alpha > 0:
-        raise ConfigError(
-            "data.alpha", f"the concentration must be above 0, not {alpha}. Use data.alpha=0.1."
-        )
-
-
-def labels_of(split: Labelled) -> Tensor:
-    """The labels of the samples; raises ConfigError where they have none."""
-    if split.labels is None:
-        raise ConfigError(
-            "data.partition",
-            "dirichlet needs labels; these data have none. Use data.partition=iid.",
-        )
-    return split.labels
 
 
 class Dealt(Protocol):
@@ -139,14 +113,12 @@ class Dealt(Protocol):
 
 
 def partition_of(data: Dealt) -> Partition:
-    """The partition that the fields ``partition`` and ``alpha`` describe."""
+    """Return the partition that the fields ``partition`` and ``alpha`` describe."""
     match data.partition:
         case "iid":
             return IID()
-        case "dirichlet":
-            return Dirichlet(data.alpha)
-        case "dirichlet_equal":
-            return EqualDirichlet(data.alpha)
+        case "dirichlet" | "dirichlet_equal":
+            return Dirichlet(data.alpha, equal=data.partition == "dirichlet_equal")
         case other:
             known = ["iid", "dirichlet", "dirichlet_equal"]
             hint = nearest(str(other), known)
@@ -241,7 +213,7 @@ class TokenSampler:
         )
 
     def row(self, step: int) -> list[int]:
-        """The indices of all workers' batches at ``step``."""
+        """Return the indices of all workers' batches at ``step``."""
         epoch, r = divmod(step, self.steps_per_epoch)
         order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
         numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()
@@ -251,7 +223,12 @@ class TokenSampler:
 def deal(
     labels: Tensor, workers: int, at_least: int, alpha: float, seed: int
 ) -> tuple[Tensor, ...]:
-    """Disjoint shards (int64) that cover ``range(len(labels))``, by the rule of `Dirichlet`."""
+    """Deal ``range(len(labels))`` to disjoint shards (int64) of unequal sizes.
+
+    The samples of each label are cut among the workers in proportions drawn from Dirichlet(alpha,
+    ..., alpha). Then, as long as some shard holds less than ``at_least`` samples, the smallest
+    shard takes one sample from the largest (ties: the lower worker).
+    """
     import numpy
     import torch
 
@@ -271,10 +248,12 @@ def deal(
 
 
 def deal_equally(labels: Tensor, workers: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
-    """Disjoint shards (int64) of equal size, by the rule of `EqualDirichlet`.
+    """Deal disjoint shards (int64) of equal size; samples that do not divide equally are left out.
 
-    The workers take turns, a sample each, so that none finds the labels of its own used up by the
-    others before it.
+    Each worker draws the proportions of its labels from Dirichlet(alpha p), where p are those of
+    the whole set times their number, and then its samples one by one, by proportions and without
+    replacement. Where a label is used up, the proportions of the others decide. The workers take
+    turns, a sample each, so that no worker finds its labels used up by the others.
     """
     import numpy
     import torch

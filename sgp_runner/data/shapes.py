@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_holdout,
-    check_label_smoothing,
+    check_shares,
     held_out,
 )
 from sgp_runner.data.sampler import partition_of
@@ -71,8 +70,7 @@ class Shapes:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
-        check_holdout(self.holdout)
+        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
         partition_of(self)
         check_least(8, "data", self, "image_size")
         check_least(1, "data", self, "train_size", "valid_size")
@@ -164,7 +162,7 @@ def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def polygon(corners: int) -> Field:
-    """A regular polygon with corners at distance 1 from the centre."""
+    """Return a regular polygon with corners at distance 1 from the centre."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / corners
@@ -174,7 +172,7 @@ def polygon(corners: int) -> Field:
 
 
 def star(points: int, inner: float = 0.45) -> Field:
-    """A star with points at distance 1 from the centre and notches at ``inner``."""
+    """Return a star with points at distance 1 from the centre and notches at ``inner``."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / points

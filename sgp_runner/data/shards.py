@@ -185,7 +185,7 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """The key, extension and position of each file; those of a sample are adjacent.
+    """Yield the key, extension and position of each file; those of a sample are adjacent.
 
     Raises ReadError where the archive is cut off.
     """
@@ -206,7 +206,7 @@ def unreadable(path: Path, error: Exception) -> ConfigError:
 
 
 def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
-    """The stored positions of these very shards, if any."""
+    """Return the stored positions of these very shards, if any."""
     import numpy
 
     try:
@@ -225,7 +225,7 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
 
 
 def fit(samples: ndarray, sizes: ndarray) -> bool:
-    """Whether all samples lie in their shards, of ``sizes`` in bytes, and have a class."""
+    """Return whether all samples lie in their shards, of ``sizes`` in bytes, and have a class."""
     if samples.dtype != "int64" or samples.ndim != 2 or samples.shape[1] != 4 or not len(samples):
         return False
     shard, start, size, number = samples.T

@@ -19,12 +19,17 @@ CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memo
 LOGITS = 2**23  #: of one forward pass of an evaluation of a language model
 
 
-def _chunks(module: nn.Module, split: Split, size: int = CHUNK) -> Iterator[Batch]:
-    """The whole split in order, ``size`` samples at a time, on the device of ``module``."""
+def chunks(module: nn.Module, split: Split, size: int = CHUNK) -> Iterator[Batch]:
+    """Return the whole split in order, ``size`` samples at a time, on the device of ``module``."""
     import torch
 
+    return on_device(module, split, torch.split(torch.arange(len(split)), size))
+
+
+def on_device(module: nn.Module, split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
+    """Yield the samples of each part on the device of ``module``."""
     device = next(module.parameters()).device
-    for inputs, targets in read(split, torch.split(torch.arange(len(split)), size)):
+    for inputs, targets in read(split, parts):
         yield tuple(t.to(device) for t in inputs), targets.to(device)
 
 
@@ -44,12 +49,12 @@ class Summed(ABC):
     def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]: ...
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        batches = _chunks(module, split, self.chunk)
+        batches = chunks(module, split, self.chunk)
         return self.metrics(added(self.sums(module, batch) for batch in batches), len(split))
 
 
 def added(parts: Iterable[Sequence[float]]) -> list[float]:
-    """The sums of numbers in the same place, in the order of ``parts``."""
+    """Return the sums of numbers in the same place, in the order of ``parts``."""
     return [sum(numbers) for numbers in zip(*parts, strict=True)]
 
 
@@ -89,12 +94,12 @@ class Regression:
         return 0.5 * (outputs - targets).square().sum(-1).mean()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Loss and gradient norm of the mean loss over the split."""
+        """Return loss and gradient norm of the mean loss over the split."""
         import torch
 
         with torch.enable_grad():
             loss = torch.stack(
-                [self.loss(module(*x), y) * len(y) for x, y in _chunks(module, split)]
+                [self.loss(module(*x), y) * len(y) for x, y in chunks(module, split)]
             ).sum() / len(split)
             parameters = list(module.parameters())
             # A parameter that the outputs do not depend on has a gradient of zero.
@@ -109,10 +114,10 @@ class Translator(Protocol):
     """The methods of a sequence-to-sequence module that greedy decoding needs."""
 
     def encode(self, source: Tensor) -> Tensor:
-        """int64 [B, S] to memory [B, S, width]."""
+        """Encode int64 [B, S] to memory [B, S, width]."""
 
     def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
-        """Logits [B, T, vocabulary] for the token after each of ``target_in`` (int64 [B, T])."""
+        """Return logits [B, T, vocabulary] of the token after each of ``target_in`` [B, T]."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +144,13 @@ class Translation:
         return total / tokens
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Loss, share of exactly right greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
+        """Return loss, share of exact greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
         from sacrebleu import corpus_bleu
 
         loss, tokens = 0.0, 0
         answers: list[str] = []
         references: list[str] = []
-        for (source, target_in), targets in _chunks(module, split):
+        for (source, target_in), targets in chunks(module, split):
             total, count = self._loss_sum(module(source, target_in), targets)
             loss, tokens = loss + float(total), tokens + int(count)
             ids = self.greedy(cast(Translator, module), source, targets.shape[1])
@@ -159,7 +164,7 @@ class Translation:
         }
 
     def greedy(self, module: Translator, source: Tensor, length: int) -> Tensor:
-        """int64 [B, length]: the most likely token each time, up to ``eos``, then ``pad``."""
+        """Return the most likely tokens (int64 [B, length]) up to ``eos``, then ``pad``."""
         import torch
 
         memory = module.encode(source)
@@ -177,13 +182,13 @@ class Translation:
         return ids[:, 1:]
 
     def text(self, ids: list[int]) -> str:
-        """The sentence that ends at the first ``eos``."""
+        """Return the sentence that ends at the first ``eos``."""
         if self.eos in ids:
             ids = ids[: ids.index(self.eos)]
         return "".join(self.vocabulary[i] for i in ids).replace("▁", " ").strip()
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed loss and number of tokens, without branches on the data so that it vectorises."""
+        """Return summed loss and number of tokens, without branches on the data (for vmap)."""
         log_p = outputs.log_softmax(-1)
         right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)
@@ -221,7 +226,7 @@ class LanguageModelling(Summed):
         return (float(self.loss(module(*inputs), targets)) * len(targets),)
 
     def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]:
-        """Loss in nats per token, bits per byte, and the loss above the floor."""
+        """Return loss in nats per token, bits per byte, and the loss above the floor."""
         loss = sums[0] / samples
         out = {"loss": loss}
         if self.vocabulary == 256:

@@ -149,7 +149,7 @@ def check_text(data: Text | PythonText) -> None:
 
 
 def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float) -> Dataset:
-    """The data set of the bytes of ``files``, the end of each of which validates."""
+    """Return the data set of the bytes of ``files``, the end of each of which validates."""
     import numpy as np
 
     train, valid = [], []
@@ -166,7 +166,7 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
 
 
 def tokens_of(path: Path) -> Tokens:
-    """The tokens of a file of numbers of 16 bits, mapped into memory."""
+    """Return the tokens of a file of numbers of 16 bits, mapped into memory."""
     import numpy as np
 
     try:

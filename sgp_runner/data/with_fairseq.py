@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sgp_runner.data.dataset import Batch, Split, read
+from sgp_runner.data.dataset import Batch, Split
 from sgp_runner.data.sampler import Labelled, TokenSampler
+from sgp_runner.data.tasks import on_device
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
 
@@ -51,7 +51,7 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
 
 
 def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) -> Any:
-    """fairseq's LanguagePairDataset ``split`` of binarised data."""
+    """Return fairseq's LanguagePairDataset ``split`` of binarised data."""
     dictionary = import_fairseq("fairseq.data").Dictionary
     dictionaries = [
         dictionary.load(str(root / f"dict.{language}.txt")) for language in (source, target)
@@ -90,7 +90,7 @@ class SentencePairs(Split):
         return len(self.pairs)
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        """The sentences at ``indices``, the longest source first."""
+        """Return the sentences at ``indices``, the longest source first."""
         sample = self.pairs.collater([self.pairs[i] for i in indices.tolist()])
         inputs = sample["net_input"]
         names = ("src_tokens", "src_lengths", "prev_output_tokens")
@@ -167,7 +167,7 @@ class BeamTranslation:
         return total / tokens
 
     def loss_sums(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Label-smoothed loss, negative log-likelihood and number of tokens."""
+        """Return label-smoothed loss, negative log-likelihood and number of tokens."""
         criterion = import_fairseq("fairseq.criterions.label_smoothed_cross_entropy")
         log_p = outputs.log_softmax(-1).flatten(0, 1)
         smoothed, nll = criterion.label_smoothed_nll_loss(
@@ -176,7 +176,7 @@ class BeamTranslation:
         return smoothed, nll, (targets != self.target.pad()).sum()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Loss with label smoothing and "nll" without, both per target token, and "bleu"."""
+        """Return loss with label smoothing and "nll" without, both per target token, and "bleu"."""
         from sacrebleu import corpus_bleu
 
         assert isinstance(split, SentencePairs)
@@ -185,9 +185,10 @@ class BeamTranslation:
         )
         sums = [0.0, 0.0, 0.0]
         answers, references = [], []
-        for (source, lengths, target_in), targets in self.batches(module, split):
-            parts = self.loss_sums(module(source, lengths, target_in), targets)
-            sums = [before + float(part) for before, part in zip(sums, parts, strict=True)]
+        parts = split.batches(self.max_tokens, None, 1, 0)
+        for (source, lengths, target_in), targets in on_device(module, split, parts):
+            added = self.loss_sums(module(source, lengths, target_in), targets)
+            sums = [before + float(part) for before, part in zip(sums, added, strict=True)]
             inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": target_in}
             answers += [
                 self.text(found[0]["tokens"])
@@ -201,14 +202,8 @@ class BeamTranslation:
             "bleu": corpus_bleu(answers, [references], tokenize="none", force=True).score,
         }
 
-    def batches(self, module: nn.Module, split: SentencePairs) -> Iterator[Batch]:
-        """The whole split, on the device of ``module``."""
-        device = next(module.parameters()).device
-        for inputs, targets in read(split, split.batches(self.max_tokens, None, 1, 0)):
-            yield tuple(t.to(device) for t in inputs), targets.to(device)
-
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
-        """The sentence of ``ids``; ``escape_unk`` keeps unknown words from matching."""
+        """Return the sentence of ``ids``; ``escape_unk`` keeps unknown words from matching."""
         text: str = self.target.string(
             ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, check_label_smoothing
+from sgp_runner.data.dataset import Dataset, check_shares
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class WMT16EnDe:
     train_size: ClassVar[int | None] = None  # batches are of tokens
 
     def __post_init__(self) -> None:
-        check_label_smoothing(self.label_smoothing)
+        check_shares("data", self, label_smoothing=0.1)
         check_least(1, "data", self, "max_tokens", "required_batch_size_multiple", "beam")
 
     def load(self, dtype: torch.dtype) -> Dataset:

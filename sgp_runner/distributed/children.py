@@ -13,7 +13,6 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
-from typing import Protocol
 
 import torch
 
@@ -22,33 +21,14 @@ from sgp_runner.utils.lock import held
 from sgp_runner.utils.signals import ENDING, end_at_once, install_in_rank
 from sgp_runner.utils.user_code import FILES
 
-MOST_OF_NUMPY = 64  # threads that the OpenBLAS of its wheels starts when it is imported
-
-
-class Child(Protocol):
-    """A started rank, as `subprocess.Popen` describes it."""
-
-    @property
-    def returncode(self) -> int | None: ...
-
-    def poll(self) -> int | None: ...
-
-    def kill(self) -> None: ...
-
-    def wait(self) -> int: ...
-
-    def send_signal(self, sig: int) -> None: ...
+MAX_NUMPY_THREADS = 64  # threads that the OpenBLAS of its wheels starts when it is imported
 
 
 class Fork:
-    """A rank forked from this process."""
+    """A rank forked from this process, with the methods of `subprocess.Popen` that are used."""
 
     def __init__(self, process: ForkProcess) -> None:
         self.process = process
-
-    @property
-    def returncode(self) -> int | None:
-        return self.process.exitcode
 
     def poll(self) -> int | None:
         return self.process.exitcode
@@ -66,12 +46,15 @@ class Fork:
             os.kill(self.process.pid, sig)
 
 
+Child = subprocess.Popen[bytes] | Fork
+
+
 def is_fresh() -> bool:
     """Return whether a fork of this process can compute: OpenMP's threads do not survive one.
 
-    A plug-in may have started them when it was imported. Those of numpy start again in a fork.
+    A plug-in may have started them on import. The threads of numpy start again in a fork.
     """
-    of_numpy = min(present_cores(), asked_cores() or MOST_OF_NUMPY) - 1
+    of_numpy = min(present_cores(), asked_cores() or MAX_NUMPY_THREADS) - 1
     threads = len(os.listdir("/proc/self/task"))
     return not FILES and threads <= threading.active_count() + of_numpy
 
@@ -79,10 +62,10 @@ def is_fresh() -> bool:
 def start(
     program: Sequence[str], words: Sequence[str], environment: Mapping[str, str], fork: bool
 ) -> Child:
-    """Start ``python program words`` in a session of its own.
+    """Start ``python program words`` in a new session.
 
     program: ``-m`` and a module, which has a function ``main`` of the words, or a script and words
-    fork: from this process, if it has computed nothing; PyTorch is imported once then
+    fork: from this process, if it has computed nothing, so that PyTorch is imported only once
     """
     if not fork or sys.platform != "linux" or not is_fresh():
         return subprocess.Popen(

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
@@ -25,7 +24,7 @@ from sgp_runner.distributed.watchdog import (
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import LossDetection, listed
 from sgp_runner.elastic.vote import LOST, Vote
-from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
+from sgp_runner.recording.checkpoint import resume_hint
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import (
     Aborted,
@@ -45,8 +44,8 @@ from sgp_runner.utils.memory import keep_freed_memory
 from sgp_runner.utils.user_code import described
 from sgp_runner.utils.waits import left_behind
 
-# In the text of all errors of gloo, which have no type of their own: those that data parallelism
-# and broadcasts on a node raise name no rank.
+# Part of the message of every error of gloo, which raises plain RuntimeErrors. Errors of data
+# parallelism and of broadcasts on a node name no rank.
 GLOO = "third_party/gloo"
 
 
@@ -57,30 +56,24 @@ def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
     An error in between stops every other rank.
     """
     keep_freed_memory()
-    allow_many()  # gloo keeps every connection to its ports, those of strangers too
+    allow_many()  # gloo keeps every connection to its ports, also from strangers
     run, rank, alarm = experiment.run, world.process_rank, world.alarm
     network = run.network
     assert isinstance(network, RealNetwork)
     detection = network.loss_detection if isinstance(network, Gloo) else LossDetection()
     vote = Vote(alarm, rank, world.size, detection)
     alarm.add(CAME, 1)
-    watch = Watchdog(
-        world,
-        vote,
-        partial(stopped_unsaved, experiment=experiment),
-        partial(resume_hint, experiment),
-        network.start_timeout_seconds,
-    )
-    with watching(watch, run), noticing_a_lost_store(watch), staying_for_the_others(world):
+    watch = Watchdog(world, vote, experiment, network.start_timeout_seconds)
+    with watching(watch), noticing_a_lost_store(watch), staying_for_the_others(world):
         try:
-            with explaining_losses(experiment, watch):
+            with explaining_losses(experiment, vote):
                 world.connect(run.nodes)
                 yield RankBackend(experiment, watch)
                 if (number := signal_for_all(world)) is not None:
-                    end_all(world, number, watch.sentence)
+                    end_all(world, number, experiment)
                 close(watch.world, run)
         except CannotSave as stop:
-            end_all(world, stop.number, watch.sentence)
+            end_all(world, stop.number, experiment)
         except (Aborted, Evicted, StallTimeout, KeyboardInterrupt):
             raise  # the other ranks need no report, or have it
         except Stopped as stop:
@@ -110,17 +103,17 @@ def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
 
 
 @contextmanager
-def explaining_losses(experiment: Experiment, watch: Watchdog) -> Iterator[None]:
+def explaining_losses(experiment: Experiment, vote: Vote) -> Iterator[None]:
     """Raise RankLost, or the error that explains it, after a loss without recovery."""
     try:
         yield
     except (LostConnection, MembershipChanged) as error:
-        raise loss_error(experiment, watch.vote, error) from error
+        raise loss_error(experiment, vote, error) from error
     except RuntimeError as error:
         if GLOO not in str(error):
             raise
-        lost = LostConnection(f"rank {watch.world.process_rank} lost a connection")
-        raise loss_error(experiment, watch.vote, lost) from error
+        lost = LostConnection(f"rank {vote.original_rank} lost a connection")
+        raise loss_error(experiment, vote, lost) from error
 
 
 def close(world: World, run: Run) -> None:

@@ -1,47 +1,48 @@
 """`Transport` over torch.distributed's gloo: real messages between real processes.
 
-A sending thread works off a queue, so that `send` never blocks. Two receiving threads take headers
-and messages from any source and post what arrives to the scheduler's thread, because gloo's own
-receives cannot be polled. A header has the tag, length and type of a message, and where it is if
-both processes share memory; then nothing else is sent. At the end each rank sends all others a
-goodbye, so that a rank knows when it has received everything. Tensors on a GPU travel through
-pinned memory: the sending thread, not the scheduler's, waits until the copy is complete.
+A sending thread processes a queue, so that `send` never blocks. Two receiving threads receive
+headers and messages from any source and post them to the scheduler's thread, because gloo's
+receives cannot be polled. A header has the tag, length and type of a message. If both processes
+share memory, it has the position of the message too, and nothing else is sent. At the end each rank
+sends all others a goodbye, so that a rank knows when it has received everything. Tensors on a GPU
+travel through pinned memory: the sending thread, not the scheduler's, waits for the copy.
 
 Messages leave and arrive one after the other, so that none is delayed by the next. But gloo begins
 to send only when the other side has begun to receive. So a message begins while the tail of the
-previous one is still on its way, and its header has been read by then: a slow link is hardly ever
-idle between two messages.
+previous one is still on its way, after its header has been read. A slow link is hardly ever idle
+between two messages.
 
 Gloo announces each receive to the sender, on the connection between the two and behind pending
 sends. Two processes that exchange long messages over one connection would take turns, so each
-direction has connections of its own, and so have headers.
+direction has separate connections, and so have headers.
 
-Over an imitated link the sending thread waits for the link, and one more thread holds back what
-has really arrived until its time.
+Over an imitated link the sending thread waits for the link, and one more thread delays received
+messages until their imitated arrival.
 """
 
 from __future__ import annotations
 
 import gc
 import queue
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from threading import Thread, Timer
-from typing import Any, TypeVar, cast
+from threading import Thread
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
-from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.distributed.json_collectives import STRANGER
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.scheduler import Future, RealClock
+from sgp_runner.distributed.json_collectives import STRANGER_HINT
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.shared_memory import NOWHERE, SharedMemory
+from sgp_runner.distributed.torch_collectives import TorchCollectives, connection_to, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
-from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
 
@@ -58,7 +59,7 @@ DTYPES = (
     torch.int64,
 )
 GOODBYE = -1  # type in the header of a goodbye
-MOST_NUMBERS = 2**40  # longest message
+MAX_NUMBERS = 2**40  # longest message
 HEADER, PAYLOAD = 1, 2  # gloo's own tags
 TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
@@ -134,7 +135,7 @@ class GlooTransport(Transport):
         deliver: Callable[[int, int, Tensor], None],
         layout: RankLayout,
         part: Shard,
-        collectives: Collectives,
+        collectives: TorchCollectives,
         device: torch.device,
         upward: dist.ProcessGroup,
         downward: dist.ProcessGroup,
@@ -156,28 +157,29 @@ class GlooTransport(Transport):
         self.outbox: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         self.announced: queue.SimpleQueue[Callable[[], Transfer] | None] = queue.SimpleQueue()
         # Received messages with the times of their imitated arrival.
-        self.kept_back: queue.SimpleQueue[tuple[float, Callable[[], None]] | None]
-        self.kept_back = queue.SimpleQueue()
+        self.delayed: queue.SimpleQueue[tuple[float, Callable[[], None]] | None]
+        self.delayed = queue.SimpleQueue()
         work = [
             self.send_all,
             self.receive_headers,
             self.receive_all,
-            *([] if shaper is None else [partial(self.keep_back, shaper)]),
+            *([] if shaper is None else [partial(self.delay, shaper)]),
         ]
         self.threads = [
-            Thread(target=self.report_errors, args=(each,), daemon=True) for each in work
+            Thread(target=self.report_errors, args=(function,), daemon=True) for function in work
         ]
         for thread in self.threads:
             thread.start()
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
+        self.clock.sends(dst, tag, message.nbytes)
         header = [tag, message.numel(), DTYPES.index(message.dtype)]
         part, copied = message.view(-1)[self.part.of(message.numel())], None
         if part.is_cuda:
             part = part.to("cpu", non_blocking=True)  # to pinned memory
             copied = torch.cuda.current_stream(self.device).record_event()
         self.outbox.put(partial(self.start_to_send, dst, header, part, copied))
-        return message.numel() * message.element_size()
+        return message.nbytes
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         message = None
@@ -208,8 +210,8 @@ class GlooTransport(Transport):
     def abandon(self) -> None:
         """Stop sending; receiving threads end with the next header (see `release`)."""
         self.abandoned = True
-        for each in (self.outbox, self.announced, self.kept_back):
-            each.put(None)
+        for transfers in (self.outbox, self.announced, self.delayed):
+            transfers.put(None)
 
     def release(self) -> None:
         """Close the connections, once all survivors have abandoned theirs.
@@ -236,7 +238,7 @@ class GlooTransport(Transport):
         if self.shaper is not None:
             self.shaper.wait_until(self.shaper.leave(part.nbytes))
         process = self.layout.process_of(dst)
-        where = NOWHERE if self.memory is None else self.memory.place(part, process)
+        where = NOWHERE if self.memory is None else self.memory.share(part, process)
         with connection_to(dst):
             dist.send(torch.tensor([*header, where]), process, self.group, tag=HEADER)
         if where != NOWHERE:
@@ -268,7 +270,7 @@ class GlooTransport(Transport):
 
     def receive_all(self) -> None:
         one_after_the_other(self.announced)
-        self.kept_back.put(None)
+        self.delayed.put(None)
 
     def start_to_receive(
         self, process: int, tag: int, length: int, dtype: torch.dtype, left: float
@@ -283,7 +285,7 @@ class GlooTransport(Transport):
             if self.shaper is None:
                 self.clock.post(arrive)
             else:
-                self.kept_back.put((self.shaper.arrive(part.nbytes, left), arrive))
+                self.delayed.put((self.shaper.arrive(part.nbytes, left), arrive))
 
         return Transfer(
             src, part, lambda piece: dist.irecv(piece, process, group, tag=PAYLOAD), complete
@@ -301,8 +303,8 @@ class GlooTransport(Transport):
         arrive = partial(self.arrived, src, tag, message)
         return Transfer(src, message[:0], lambda piece: None, lambda: self.clock.post(arrive))
 
-    def keep_back(self, shaper: TrafficShaper) -> None:
-        while (item := self.kept_back.get()) is not None:
+    def delay(self, shaper: TrafficShaper) -> None:
+        while (item := self.delayed.get()) is not None:
             when, arrive = item
             shaper.wait_until(when)
             self.clock.post(arrive)
@@ -326,7 +328,7 @@ class GlooTransport(Transport):
 def release_group(
     group: dist.ProcessGroup, processes: Sequence[int], threads: Sequence[Thread]
 ) -> None:
-    """Wake ``processes``, which wait for headers over ``group``, and free what is left of it."""
+    """Wake ``processes``, which wait for headers over ``group``, and free its connections."""
     header = torch.tensor([0, 0, GOODBYE, NOWHERE])
     works = []
     for process in processes:
@@ -343,117 +345,8 @@ def release_group(
 
 def check_header(process: int, length: int, dtype: int) -> None:
     """Raise RankFailed for an impossible message, before memory is allocated."""
-    if not (0 <= length <= MOST_NUMBERS and 0 <= dtype < len(DTYPES)):
+    if not (0 <= length <= MAX_NUMBERS and 0 <= dtype < len(DTYPES)):
         raise RankFailed(
-            f"process {process} announced a message of {length} numbers of type {dtype}: {STRANGER}"
+            f"process {process} announced a message of {length} numbers of type {dtype}: "
+            f"{STRANGER_HINT}"
         )
-
-
-def connection_to(rank: int) -> AbstractContextManager[None]:
-    return named(f"lost its connection to rank {rank}")
-
-
-@contextmanager
-def named(what: str) -> Iterator[None]:
-    """Turn errors of gloo into LostConnection: another process may be lost."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, MembershipChanged | Aborted | RankFailed):
-            raise
-        raise LostConnection(f"rank {dist.get_rank()} {what}") from error
-
-
-class Collectives:
-    """All-reduces and all-gathers over ``group``, of ``nodes`` nodes with equally many processes.
-
-    shaper: imitated link of this node, if any
-
-    Gloo reports the end of a collective on a thread of its own. On a GPU only the device waits,
-    when the outcome is awaited.
-    """
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        clock: RealClock,
-        group: dist.ProcessGroup,
-        nodes: int,
-        shaper: TrafficShaper | None = None,
-    ) -> None:
-        self.scheduler, self.clock = scheduler, clock
-        self.group, self.nodes, self.shaper = group, nodes, shaper
-
-    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        num_bytes, rounds = all_reduce_bytes(tensor, self.nodes), 2 * (self.nodes - 1)
-        ended = (
-            self.shaper.collective(num_bytes, rounds, self.group)
-            if self.shaper is not None
-            else None
-        )
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
-        assert work is not None
-        what = ("all-reduce", number, None)
-        return self.outcome(
-            what, tensor.is_cuda, work, ended, lambda: tensor.div_(self.group.size())
-        ), num_bytes
-
-    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        num_bytes, rounds = all_gather_bytes(tensor, self.nodes), self.nodes - 1
-        ended = (
-            self.shaper.collective(num_bytes, rounds, self.group)
-            if self.shaper is not None
-            else None
-        )
-        parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
-        work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
-        assert work is not None
-        what = ("all-gather", number, None)
-        return self.outcome(
-            what, tensor.is_cuda, work, ended, lambda: parts[:: len(parts) // self.nodes]
-        ), num_bytes
-
-    def outcome(
-        self,
-        what: tuple[Any, ...],
-        on_device: bool,
-        work: dist.Work,
-        ended: torch.futures.Future[float] | None,
-        value: Callable[[], T],
-    ) -> Future[T]:
-        """Return a future of ``value``, after ``work`` and, over an imitated link, ``ended``."""
-        lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
-        if on_device:
-
-            def finish(_: T) -> T:
-                with named(f"lost a connection in an {what[0]}"):
-                    work.wait()
-                return value()
-
-            future: Future[T] = self.scheduler.future(what, finish)
-            self.scheduler.resolve(future, cast("T", None))
-            return future
-        future = self.scheduler.future(what)
-
-        def complete(done: torch.futures.Future[object]) -> None:
-            try:
-                done.value()
-            except RuntimeError:
-                self.clock.post_error(LostConnection(lost))
-                return
-            resolve = partial(self.end, what[1], future, value)
-            if ended is None or self.shaper is None:
-                self.clock.post(resolve)
-            else:
-                timer = Timer(
-                    max(0.0, ended.wait() - self.shaper.now()), self.clock.post, (resolve,)
-                )
-                timer.daemon = True
-                timer.start()
-
-        work.get_future().add_done_callback(complete)
-        return future
-
-    def end(self, number: int, future: Future[T], value: Callable[[], T]) -> None:
-        self.clock.ends(number)
-        self.scheduler.resolve(future, value())

@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
-from sgp_runner.distributed.json_collectives import broadcast
+from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import waiting_for
 
-STOP, LOCAL, MEAN, SAVE, RESTORE = range(5)  # requests of a node's first device to the others
+STOP, LOCAL, MEAN, SAVE = range(4)  # requests of a node's first device to the others
 NOWHERE = torch.empty(0)
 
 
@@ -40,30 +40,6 @@ class LossScale:
         g = torch.where(overflow, 0.0, g / self.factor)
         torch._amp_update_scale_(self.factor, self.in_a_row, overflow.float(), 2.0, 0.5, 2000)
         return g
-
-
-def tensors_of(state: State) -> list[Tensor]:
-    return [*state["model_buffers"], *(state["scale"] or ())]
-
-
-def as_bytes(state: State) -> Tensor:
-    """Concatenate the tensors of a state: uint8 [B]."""
-    parts = [tensor.cpu().contiguous().view(-1).view(torch.uint8) for tensor in tensors_of(state)]
-    return torch.cat([*parts, torch.zeros(1, dtype=torch.uint8)])  # never empty
-
-
-def with_bytes(like: State, data: Tensor) -> State:
-    """Return a state of the same shapes as ``like`` with the values in ``data``."""
-    values, begin = [], 0
-    for tensor in tensors_of(like):
-        part = data[begin : begin + tensor.nbytes].clone()
-        values.append(part.view(tensor.dtype).view(tensor.shape))
-        begin += tensor.nbytes
-    buffers = len(like["model_buffers"])
-    return {
-        "model_buffers": values[:buffers],
-        "scale": None if like["scale"] is None else tuple(values[buffers:]),
-    }
 
 
 class Gradients:
@@ -95,7 +71,7 @@ class Gradients:
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
         """Return `local` for another thread to call, done when that returns.
 
-        On CUDA the device has other work meanwhile.
+        On CUDA the device can do other work at the same time.
         """
         if (stream := self.stream) is None:
             return partial(self.local, at, number)
@@ -129,8 +105,6 @@ class Gradients:
                 self.compute(at, number, groups[request])
             elif request == SAVE:
                 self.gather_states()
-            elif request == RESTORE:
-                self.take(self.spread_states([self.state()] * self.world.layout.devices))
             else:
                 if (stop := self.send_stop(None)) is not None:
                     raise stop
@@ -143,24 +117,18 @@ class Gradients:
             self.send_stop(stop)
 
     def state_dict(self) -> list[State]:
-        """Return the state of this device and of those that follow it."""
+        """Return the states of this device and its followers."""
         if not self.served:
             return [self.state()]
         self.agree(SAVE)
         return self.gather_states()
 
-    def load_state_dict(self, states: list[State]) -> None:
-        """Restore this device, and those that follow it, to their saved states."""
-        self.take(states)
-        if self.served:
-            self.agree(RESTORE)
-            self.spread_states(states)
-
     def state(self) -> State:
         scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
         return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
 
-    def take(self, states: list[State]) -> None:
+    def load_state_dict(self, states: list[State]) -> None:
+        """Restore this device from the states of its node."""
         state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
@@ -195,28 +163,27 @@ class Gradients:
     def send_stop(self, stop: Stopped | None) -> Stopped | None:
         """Return the ``stop`` of the first device, on all of them."""
         assert self.world.node_cpu_group is not None
+        own = None if stop is None else [str(stop), stop.number, stop.saved]
         with waiting_for("waits for the devices of its node"):
-            sent = broadcast(
-                stop and [str(stop), stop.number, stop.saved], self.world.node_cpu_group
-            )
+            sent = all_gather(own, self.world.node_cpu_group)[0]
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
-        """Return the states of all devices, which have the same shapes and thus a known length."""
-        own = self.state()
-        parts = [torch.empty_like(as_bytes(own)) for _ in range(self.world.layout.devices)]
+        """Return the states of all devices, which have the same shapes."""
+        own, devices = self.state(), range(self.world.layout.devices)
+        tensors = [*own["model_buffers"], *(own["scale"] or ())]
+        parts = [[torch.empty_like(tensor) for _ in devices] for tensor in tensors]
         with waiting_for("waits for the devices of its node"):
-            dist.all_gather(parts, as_bytes(own), group=self.world.node_cpu_group)
-        return [with_bytes(own, part) for part in parts]
-
-    def spread_states(self, states: list[State]) -> list[State]:
-        """Return the states of the first device, on all of them; own states give the shapes."""
-        data = torch.cat([as_bytes(state) for state in states])
-        with waiting_for("waits for the devices of its node"):
-            dist.broadcast(data, group=self.world.node_cpu_group, group_src=0)
+            for tensor, of_devices in zip(tensors, parts, strict=True):
+                dist.all_gather(of_devices, tensor, group=self.world.node_cpu_group)
+        states = [[of_devices[device] for of_devices in parts] for device in devices]
+        buffers = len(self.buffers)
         return [
-            with_bytes(state, part)
-            for state, part in zip(states, data.chunk(len(states)), strict=True)
+            {
+                "model_buffers": state[:buffers],
+                "scale": None if self.scale is None else tuple(state[buffers:]),
+            }
+            for state in states
         ]
 
     def compute(

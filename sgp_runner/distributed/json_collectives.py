@@ -1,4 +1,4 @@
-"""Small values that ranks exchange besides training messages, as JSON.
+"""Collectives of small values, as JSON.
 
 Reading a pickle would run code that its sender chooses. ``None``, truth values, numbers, texts,
 lists and mappings are restored as they were, tuples as lists; floats may be infinite or NaN.
@@ -16,8 +16,8 @@ from torch.nn.functional import pad
 
 from sgp_runner.utils.errors import RankFailed
 
-MOST_BYTES = 2**24  # longest value
-STRANGER = "is it a rank of this run?"
+MAX_BYTES = 2**24  # longest value
+STRANGER_HINT = "is it a rank of this run?"
 
 
 def pack(value: object) -> Tensor:
@@ -31,17 +31,17 @@ def unpack(data: Tensor, rank: int) -> Any:
         return json.loads(data.numpy().tobytes())
     except (ValueError, RecursionError) as error:
         raise RankFailed(
-            f"rank {rank} sent something that is not JSON ({type(error).__name__}): {STRANGER}"
+            f"rank {rank} sent something that is not JSON ({type(error).__name__}): {STRANGER_HINT}"
         ) from error
 
 
 def check_lengths(lengths: list[int], ranks: list[int]) -> None:
     """Raise RankFailed for a value that is too long, before memory is allocated."""
     for length, rank in zip(lengths, ranks, strict=True):
-        if not 0 < length <= MOST_BYTES:
+        if not 0 < length <= MAX_BYTES:
             raise RankFailed(
                 f"rank {rank} announced a value of {length} bytes, "
-                f"more than {MOST_BYTES} or none: {STRANGER}"
+                f"more than {MAX_BYTES} or none: {STRANGER_HINT}"
             )
 
 
@@ -50,21 +50,10 @@ def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
     own, ranks = pack(value), dist.get_process_group_ranks(group)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
     dist.all_gather(lengths, torch.tensor([len(own)]), group=group)
-    each = [int(length) for length in lengths]
-    check_lengths(each, ranks)
-    parts = [torch.empty(max(each), dtype=torch.uint8) for _ in ranks]
-    dist.all_gather(parts, pad(own, (0, max(each) - len(own))), group=group)
+    sizes = [int(length) for length in lengths]
+    check_lengths(sizes, ranks)
+    parts = [torch.empty(max(sizes), dtype=torch.uint8) for _ in ranks]
+    dist.all_gather(parts, pad(own, (0, max(sizes) - len(own))), group=group)
     return [
-        unpack(part[:length], rank) for part, length, rank in zip(parts, each, ranks, strict=True)
+        unpack(part[:length], rank) for part, length, rank in zip(parts, sizes, ranks, strict=True)
     ]
-
-
-def broadcast(value: object, group: dist.ProcessGroup) -> Any:
-    """Return the value of the first rank of ``group`` on all of them; other values are ignored."""
-    own, first = pack(value), dist.get_process_group_ranks(group)[0]
-    length = torch.tensor([len(own)])
-    dist.broadcast(length, group=group, group_src=0)
-    check_lengths([int(length)], [first])
-    data = own if dist.get_rank(group) == 0 else torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(data, group=group, group_src=0)
-    return unpack(data, first)

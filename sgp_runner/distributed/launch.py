@@ -1,4 +1,4 @@
-"""Launch of a real run's ranks on this machine, which leaves no process behind."""
+"""Launch of a real run's ranks on this machine; no process remains afterwards."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.plugins.loading import OPTION
 from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.private_folder import private_folder
+from sgp_runner.distributed.store import LocalStore
 from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
@@ -60,10 +61,6 @@ def launch_with(
     experiment: Experiment, program: Sequence[str], fork: bool, path: Path
 ) -> dict[str, object]:
     """Launch with a store in the file ``path``; the ranks talk over the loopback interface."""
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    from sgp_runner.distributed.store import LocalStore
-
     ranks = experiment.run.ranks
     (experiment.directory / "summary.json").unlink(missing_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // ranks))
@@ -83,10 +80,10 @@ def launch_with(
     words += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
     fork = fork and experiment.run.network.name == "gloo"
     children: list[Child] = []
-    heard: list[int] = []
+    received: list[int] = []
 
     def forward(number: int, frame: FrameType | None = None) -> None:
-        heard.append(number)
+        received.append(number)
         for child in children:  # an interpreter that starts would answer SIGINT with a traceback
             child.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
 
@@ -98,7 +95,7 @@ def launch_with(
                 children.append(start(program, words, {**environment, **own}, fork))
             store = LocalStore(path)  # which must not be open in a fork
             alarm = PrefixStore("alarm 0", store)
-            for number in heard[:1]:  # also to ranks that had not been started
+            for number in received[:1]:  # also to ranks that had not been started
                 forward(number)
             survives = experiment.run.on_failure == "continue"
             codes = wait_for(
@@ -112,8 +109,8 @@ def launch_with(
         codes = codes[:1]
     if alarm.check(["stopped"]):
         number, saved = json.loads(alarm.get("stopped"))
-        raise stopped(heard[0] if heard else number, saved)
-    if (ended := ended_by(codes, alarm, heard)) is not None:
+        raise stopped(received[0] if received else number, saved)
+    if (ended := ended_by(codes, alarm, received)) is not None:
         if exit_code(ended) == INTERRUPTED:
             raise KeyboardInterrupt
         raise Stopped(stopped_unsaved(ended, experiment), ended)
@@ -129,16 +126,18 @@ def launch_with(
     return summary
 
 
-def ended_by(codes: list[int], alarm: Store, heard: list[int]) -> int | None:
+def ended_by(codes: list[int], alarm: Store, received: list[int]) -> int | None:
     """Return the signal on which ranks ended unsaved; None if none did.
 
-    It may have killed a rank that did not hear it yet. heard: by this process
+    It may have killed a rank whose handlers were not installed yet.
+
+    received: signals of this process
     """
     if not any(code in (SAVED, INTERRUPTED) or -code in ENDING for code in codes):
         return None
     told = [int(alarm.get(SIGNAL))] if alarm.check([SIGNAL]) else []
     killed = [-code for code in codes if -code in ENDING]
-    known = [*heard, *told, *killed]
+    known = [*received, *told, *killed]
     return next(iter(known), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
 
 
@@ -184,29 +183,24 @@ class Heartbeat:
 def wait_for(
     children: list[Child],
     tell: Callable[[list[int]], object] | None = None,
-    meanwhile: Callable[[], None] = lambda: None,
+    tick: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Return exit codes; 0 for processes that still run some seconds after the first failure.
 
     tell: called with the ranks of failed processes when there is one more; the others continue
-    meanwhile: called often
+    tick: called often
     """
     deadline, told = float("inf"), list[int]()
-    while None in [child.poll() for child in children] and time.monotonic() < deadline:
-        failed = [rank for rank, child in enumerate(children) if child.returncode]
+    while None in (codes := [child.poll() for child in children]) and time.monotonic() < deadline:
+        failed = [rank for rank, code in enumerate(codes) if code]
         if tell is not None and failed != told:
             told = failed
             tell(failed)
-        ended = (
-            any(child.returncode for child in children)
-            if tell is None
-            else children[0].returncode is not None
-        )
-        if ended:
+        if failed if tell is None else codes[0] is not None:
             deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        meanwhile()
+        tick()
         time.sleep(0.02)
-    return [child.returncode or 0 for child in children]
+    return [code or 0 for code in codes]
 
 
 def stop(children: list[Child]) -> None:

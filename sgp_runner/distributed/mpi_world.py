@@ -36,25 +36,20 @@ from sgp_runner.distributed.json_collectives import check_lengths, pack, unpack
 from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.store import LocalStore
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import StallTimeout
 from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
 
 T = TypeVar("T")
 
-POLL_SECONDS = 5e-5  # leaves the core of a waiting rank to those that compute
+POLL_SECONDS = 5e-5  # leaves the core of a waiting rank to computing ranks
 PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
 GOODBYE = -1  # tag of the last message from a rank
 
 
-class MpiWorld:
+class MpiWorld(World):
     """The processes that ``mpirun`` has started. Process rank 0 hosts the store."""
 
-    workers: None = None
-    node: None = None
-    node_cpu_group: None = None
-    shaper: None = None
-    leader_mode = False
-    in_order = False
     compute = ON_CPU
 
     def __init__(self, timeout_seconds: float) -> None:
@@ -69,8 +64,8 @@ class MpiWorld:
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
         wait_for(self.all_ranks)  # rank 0 may end, and remove the file, once all have opened it
         self.store, self.alarm = (
-            PrefixStore(name, each)
-            for name, each in zip(("run", "alarm"), self.stores, strict=True)
+            PrefixStore(name, store)
+            for name, store in zip(("run", "alarm"), self.stores, strict=True)
         )
 
     def store_among(self, hosts: list[str]) -> Any:
@@ -157,15 +152,16 @@ class MpiTransport(Transport):
         clock.poll_with(self.progress, POLL_SECONDS)
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
+        self.clock.sends(dst, tag, message.nbytes)
         self.post(dst, message, tag)
-        return message.numel() * message.element_size()
+        return message.nbytes
 
     def before_receiving(self, src: int | None) -> None:
         self.clock.catch_up()
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         request = self.workers.Iallreduce(MPI.IN_PLACE, tensor.numpy())
-        mean = self.outcome(
+        mean = self.result(
             ("all-reduce", number, None), request, lambda: tensor.div_(self.workers.size)
         )
         return mean, all_reduce_bytes(tensor, self.workers.size)
@@ -173,11 +169,11 @@ class MpiTransport(Transport):
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         parts = tensor.new_empty(self.workers.size, *tensor.shape)
         request = self.workers.Iallgather(memory(tensor), memory(parts))
-        return self.outcome(
+        return self.result(
             ("all-gather", number, None), request, lambda: [*parts]
         ), all_gather_bytes(tensor, self.workers.size)
 
-    def outcome(
+    def result(
         self, what: tuple[Any, ...], request: MPI.Request, value: Callable[[], T]
     ) -> Future[T]:
         future: Future[T] = self.scheduler.future(what)
@@ -207,7 +203,7 @@ class MpiTransport(Transport):
         self.outgoing.append((self.all_ranks.Isend(memory(message), dst, kind), message))
 
     def progress(self) -> None:
-        """Take in what has arrived, and release what has been sent."""
+        """Receive what has arrived, and release sent messages."""
         status = MPI.Status()
         while (arrival := self.all_ranks.Improbe(status=status)) is not None:
             tag, kind = divmod(status.tag, len(DTYPES))
@@ -230,10 +226,10 @@ class MpiTransport(Transport):
 
 
 def meet(timeout_seconds: float) -> None:
-    """Wait for all ranks to come together for the first time, when there is no store yet.
+    """Wait until all ranks have started.
 
-    Without a store a rank gives up by ending, upon which ``mpirun`` ends the others. Each rank is
-    more patient than the previous one, so that only one reports.
+    There is no store yet, so a rank gives up by ending, and ``mpirun`` ends the others. Each rank
+    waits longer than the previous one, so that only one reports.
     """
     world = MPI.COMM_WORLD
     seconds = timeout_seconds + min(world.rank, MOST_PATIENT) * PATIENCE_SECONDS

@@ -6,7 +6,7 @@ other calls, with as many incoming messages: in gossip over any graph of this pa
 receives as many messages in a round as it sends. An exchange is started as one batch
 (``batch_isend_irecv``), in which order does not matter, and batches are started in the order of
 their exchanges. Ranks make the same calls in every step, so an exchange has the same number
-everywhere, made of the step and its place in the step, and holds the same messages at both ends: no
+everywhere, made of the step and its index in the step, and holds the same messages at both ends: no
 circular wait can form. The calls must therefore not depend on when messages arrive. The scheduler
 guarantees that by waking coroutines in the order in which they asked for what they await
 (``in_order``).
@@ -14,7 +14,7 @@ guarantees that by waking coroutines in the order in which they asked for what t
 Headers on another channel, between the hosts, announce the messages: a header with the number of
 the exchange, length, type and tag precedes each message. A host may wait for a header, that is,
 until the other host has come as far; it never waits for its own device. On CUDA a batch runs on a
-stream of its own and depends only on what its messages depend on, so it overlaps with the
+separate stream and depends only on the same work as its messages, so it overlaps with the
 gradients.
 
 `poll` starts what can be started and answers None: a message counts as arrived when it is awaited.
@@ -36,11 +36,12 @@ from torch import Tensor
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Future
-from sgp_runner.distributed.gloo_transport import DTYPES, Collectives, GlooTransport
+from sgp_runner.distributed.gloo_transport import DTYPES, GlooTransport
+from sgp_runner.distributed.torch_collectives import TorchCollectives
 from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
 
-MOST = 2**20  # exchanges in one step
+MAX_EXCHANGES = 2**20  # in one step
 
 
 @dataclass
@@ -78,7 +79,7 @@ class NcclTransport(Transport):
         self,
         make_headers: Callable[[Callable[[int, int, Tensor], None]], GlooTransport],
         mailbox: Mailbox,
-        collectives: Collectives,
+        collectives: TorchCollectives,
         part: Shard,
         device: torch.device,
     ) -> None:
@@ -98,7 +99,7 @@ class NcclTransport(Transport):
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         if self.open is None:
-            self.open = TransferBatch(self.steps * MOST + self.in_step)
+            self.open = TransferBatch(self.steps * MAX_EXCHANGES + self.in_step)
             self.in_step += 1
         header = torch.tensor([message.numel(), DTYPES.index(message.dtype), tag])
         self.headers.send(dst, self.open.number, header)

@@ -2,8 +2,8 @@
 
 The process that makes one locks it, and the ranks that it starts inherit the lock, which the kernel
 releases when the last of them has ended. So a folder without a lock is left from killed processes,
-and the next start removes it. Folders of other users, and those of other machines that share the
-file system, stay.
+and the next start removes it. Folders of other users, and of other machines that share the file
+system, stay.
 """
 
 from __future__ import annotations

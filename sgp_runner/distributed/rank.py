@@ -1,7 +1,7 @@
 """Runtime of a real rank: this process runs one rank; others run the same program.
 
-The scheduler and the algorithms are those of the simulator; only the clock, the gradients and the
-messages are real.
+The scheduler and the algorithms are the same as in the simulator; only the clock, the gradients and
+the messages are real.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import concurrent.futures
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from torch.distributed.distributed_c10d import Store
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.budget import OwnBudget
-from sgp_runner.core.comm import Comm, Transport, all_reduce_bytes
+from sgp_runner.core.comm import Comm, all_reduce_bytes
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import Problem
@@ -44,18 +45,16 @@ def connect(
     world: World,
     scheduler: Scheduler,
     clock: RealClock,
-    wrap: Callable[[Transport], Transport] = lambda transport: transport,
 ) -> Comm:
-    """Return the communication of this process in ``world``, whose transport ``wrap`` wraps."""
+    """Return the communication of this process in ``world``."""
     mailbox = Mailbox(scheduler)
-    return Comm(mailbox, wrap(world.transport(scheduler, clock, mailbox)))
+    return Comm(mailbox, world.transport(scheduler, clock, mailbox))
 
 
 class Rank:
     """The runtime of one real rank, which sleeps as long as ``faults`` slow or pause it.
 
     clock: receives everything that reaches this rank
-    wrap: wraps the transport
     executor: computes gradients while the worker has other activities or messages to serve
     survives: whether the rank may have to continue without others, from a ``step_snapshot``
     listener: called at the start and end of each step
@@ -67,7 +66,6 @@ class Rank:
         world: World,
         faults: Faults,
         clock: RealClock | None = None,
-        wrap: Callable[[Transport], Transport] = lambda transport: transport,
         executor: Executor | None = None,
         survives: bool = False,
         listener: StepListener = NULL_LISTENER,
@@ -76,7 +74,7 @@ class Rank:
         self.clock = clock or RealClock()
         self.scheduler = Scheduler(self.clock, world.in_order)
         self.clock.describe = self.scheduler.waits
-        self.comm = connect(world, self.scheduler, self.clock, wrap)
+        self.comm = connect(world, self.scheduler, self.clock)
         self.gradients = Gradients(problem, world)
         self.thread = executor or ThreadPoolExecutor(1)
         self.listener, self.survives = listener, survives
@@ -89,7 +87,7 @@ class Rank:
         self.overlaps = world.workers is not None and not faults.any
 
     def now(self) -> float:
-        """Seconds since the start; while a step is recorded, those at its end."""
+        """Return seconds since the start; while a step is recorded, the seconds at its end."""
         return self.paused - self.clock.start if self.recording else self.clock.now
 
     def start_of_step(self, worker: Worker) -> None:
@@ -144,7 +142,7 @@ class Rank:
     def paced(self, compute: Callable[[], tuple[Gradient, Tensor]]) -> Timed:
         """Compute a gradient as late as a slow node has it.
 
-        Another thread serves messages meanwhile.
+        Another thread serves messages at the same time.
         """
         began = self.clock.now
         result = compute()
@@ -195,11 +193,15 @@ class Rank:
 
 
 class SharedBudget:
-    """Budget of ``total`` gradients of all workers together, counted in the store of the run."""
+    """Budget of ``total`` gradients of all workers together, counted in the store of the run.
 
-    def __init__(self, store: Store, total: int) -> None:
-        self.store = store
-        self.total = total
+    note: called with each step that this worker is given, and with None at the end
+    """
+
+    def __init__(
+        self, store: Store, total: int, note: Callable[[int | None], None] = lambda number: None
+    ) -> None:
+        self.store, self.total, self.note = store, total, note
         self.spent = False
         self.before = 0  # gradients taken before an interruption
 
@@ -216,44 +218,34 @@ class SharedBudget:
     def next_step(self) -> int | None:
         number = self.before + self.store.add("gradients", 1) - 1
         self.spent = self.spent or number >= self.total - 1
-        if number < self.total:
-            return number
-        self.store.set(NO_STEP_LEFT, "")
-        return None
+        given = number if number < self.total else None
+        if given is None:
+            self.store.set(NO_STEP_LEFT, "")
+        self.note(given)
+        return given
 
 
-class ServerBudget:
-    """Budget ``own`` of a server, whose end is in the store of the run.
+@dataclass
+class ServerBudget(OwnBudget):
+    """Budget of a server, whose end is written to the store of the run.
 
-    Workers between steps must not wait for a server that has ended to save a checkpoint. One that
-    ends while it saves takes part, and says so afterwards.
+    Workers between steps must not wait for a server that has ended to save a checkpoint. A server
+    that ends while it saves takes part, and writes its end afterwards.
 
     ended: whether no step is left
     saving: whether the server takes part in a checkpoint
     """
 
-    def __init__(self, store: Store, own: OwnBudget) -> None:
-        self.store, self.own = store, own
-        self.ended = self.saving = False
-
-    @property
-    def spent(self) -> bool:
-        return self.own.spent
-
-    @property
-    def taken(self) -> int:
-        return self.own.taken
-
-    @taken.setter
-    def taken(self, number: int) -> None:
-        self.own.taken = number
+    store: Store = field(kw_only=True)
+    ended: bool = False
+    saving: bool = False
 
     def next_step(self) -> int | None:
-        number = self.own.next_step()
+        number = OwnBudget.next_step(self)
         self.ended = number is None
-        self.tell()
+        self.write_end()
         return number
 
-    def tell(self) -> None:
+    def write_end(self) -> None:
         if self.ended and not self.saving:
             self.store.set(NO_STEP_LEFT, "")

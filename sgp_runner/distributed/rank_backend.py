@@ -5,28 +5,23 @@ from __future__ import annotations
 import time
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from hashlib import sha256
-from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Any
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.budget import Budget, OwnBudget
-from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import StepListener
-from sgp_runner.distributed.gloo_transport import GlooTransport, named
+from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
-from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.distributed.saving import RankSaver, passed_on, restore
+from sgp_runner.distributed.saving import RankSaver, check_fits, passed_on
+from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
 from sgp_runner.distributed.watchdog import BUILT, Watchdog
-from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.distributed.world import World, check_agreement, check_alike, checksum
 from sgp_runner.elastic.build import build_problem, build_worker, divide_problem
 from sgp_runner.elastic.membership import (
     Membership,
@@ -65,12 +60,11 @@ from sgp_runner.utils.errors import (
 from sgp_runner.utils.provenance import code_version
 from sgp_runner.utils.shard import Shard
 
-MOST_IDLE_VOTES = 3
-COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
+MAX_IDLE_VOTES = 3
 
 
 class RankBackend:
-    """One process rank among those of ``watch.world``."""
+    """One process rank of ``watch.world``."""
 
     def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
         self.experiment, self.watch = experiment, watch
@@ -89,7 +83,7 @@ class RankBackend:
 
     @property
     def original_rank(self) -> int | None:
-        """Original rank, on the first device of a node, which records for all; None elsewhere."""
+        """Return the original rank on the first device of a node, which records; None elsewhere."""
         layout = self.world.layout
         return None if layout.device else self.membership.original_ranks[layout.node_rank]
 
@@ -97,9 +91,9 @@ class RankBackend:
         world = self.world
         check_agreement(world, "configuration", self.experiment.digest[:16])
         check_agreement(world, "code version", code_version())
-        name, names = world.gather(
-            proposed(self.candidates) if world.process_rank == 0 else ("", [])
-        )[0]
+        candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
+        own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
+        name, names = world.gather(own)[0] or ("", [])
         if name and self.experiment.run.record:
             raise ConfigError(
                 "record",
@@ -125,8 +119,11 @@ class RankBackend:
         self.built = True
         self.saved = None if found is None else self.load(found)
         if world.leader_mode and layout.device:
+            gradients = Gradients(self.problem, world)
+            if self.saved is not None:
+                gradients.load_state_dict(self.saved["devices"])
             with closing(self.problem):
-                serve(self.experiment, Gradients(self.problem, world), self.watch)
+                serve(self.experiment, gradients, self.watch)
             world.gather(None)
             return None
         if run.record:
@@ -148,26 +145,27 @@ class RankBackend:
             self.problem.warm_up(layout.node_rank)
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
 
-    def load(self, found: Found) -> State | None:
-        """Return this process's part of a checkpoint, if it has one; rank 0's if it rejoins.
+    def load(self, found: Found) -> State:
+        """Return this process's part of a checkpoint, or that of the device that leads it.
 
-        Raises UnusableCheckpoint on all processes if the part of any does not fit.
+        A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
+        processes if the part of any does not fit.
         """
-        world, layout, own = self.world, self.world.layout, self.world.process_rank
+        world, layout = self.world, self.world.layout
+        own = world.process_rank - (layout.device if world.leader_mode else 0)
         number = 0 if own in found.back else found.original_ranks.index(own)
-        saved, reason = None, None
+        saved: State = {}
+        reason = None
         try:
-            if not (world.leader_mode and layout.device):
-                with using(found.path):
-                    saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
-                    check_fits(saved, self.problem, self.membership.run.optim)
-                    if not layout.device:
-                        position_in(saved["observer"])
+            with using(found.path):
+                saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
+                check_fits(saved, self.problem, self.membership.run.optim)
+                if not layout.device:
+                    position_in(saved["observer"])
         except UnusableCheckpoint as error:
             reason = error.reason
-        for each in world.gather(reason):
-            if each is not None:
-                raise UnusableCheckpoint(found.path, each)
+        for misfit in filter(None, world.gather(reason)):
+            raise UnusableCheckpoint(found.path, misfit)
         return saved
 
     def make_worker(self) -> None:
@@ -178,24 +176,20 @@ class RankBackend:
         self.total = own.total
         shared = run.algo.asynchronous and world.layout.node_rank < run.nodes
         budget: Budget = own
-        if shared:
+        if shared and self.record is not None:
+            budget = SharedBudget(world.store, own.total, self.record.step)
+        elif shared:
             budget = SharedBudget(world.store, own.total)
         elif run.algo.asynchronous:
-            budget = ServerBudget(world.store, own)
-        if self.record is None:
-            self.runtime = Rank(
-                problem, world, run.faults, survives=survives, listener=self.listener
-            )
-        else:
-            self.runtime = Rank(
-                problem,
-                world,
-                run.faults,
-                self.record.clock,
-                self.record.wrap,
-                listener=self.listener,
-            )
-            budget = self.record.budget(budget) if shared else budget
+            budget = ServerBudget(own.total, store=world.store)
+        self.runtime = Rank(
+            problem,
+            world,
+            run.faults,
+            None if self.record is None else self.record.clock,
+            survives=survives,
+            listener=self.listener,
+        )
         runtime = self.runtime
         self.worker = build_worker(
             run,
@@ -212,13 +206,15 @@ class RankBackend:
     def restore(self, observer: Observer | None) -> None:
         assert self.found is not None and self.saved is not None
         if not self.found.back:
-            restore(self.saved, self.runtime, self.worker, observer)
-            return
-        assert observer is not None
-        observer.load_state_dict(self.saved["observer"])
+            self.worker.load_state_dict(self.saved["worker"])
+            self.runtime.gradients.load_state_dict(self.saved["devices"])
         self.runtime.clock.start = time.monotonic() - self.saved["now"]
-        epoch = self.rejoin(self.found, kept(self.saved["worker"]))
-        observer.follow(self.membership, self.problem, self.now(), epoch, self.original_rank == 0)
+        if observer is not None:
+            observer.load_state_dict(self.saved["observer"])
+        if observer is not None and self.found.back:
+            epoch = self.rejoin(self.found, kept(self.saved["worker"]))
+            records = self.original_rank == 0
+            observer.follow(self.membership, self.problem, self.now(), epoch, records)
 
     def rejoin(self, found: Found, snapshot: State) -> float:
         """Continue with all ranks from a checkpoint of fewer; return the epoch."""
@@ -274,7 +270,7 @@ class RankBackend:
         idle = self.worker.steps_taken == self.steps_at_vote
         self.idle_votes = self.idle_votes + 1 if idle and not gone else 0
         self.steps_at_vote = self.worker.steps_taken
-        if self.idle_votes == MOST_IDLE_VOTES:
+        if self.idle_votes == MAX_IDLE_VOTES:
             raise RankFailed(why)  # all ranks live, but their connections do not hold
         before = self.membership.original_ranks
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
@@ -308,9 +304,9 @@ class RankBackend:
         own: epochs that this rank has taken between steps, that its budget has given out, and that
             its dropped steps were
         """
-        each = self.world.gather(own)
-        shared = max(taken for _, taken, _ in each) - sum(dropped for *_, dropped in each)
-        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in each], shared)
+        epochs = self.world.gather(own)
+        shared = max(taken for _, taken, _ in epochs) - sum(dropped for *_, dropped in epochs)
+        return common_epoch(self.membership.run, [at_rest for at_rest, *_ in epochs], shared)
 
     def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
         """Bring the new worker to ``epoch``, with the model of the server if there is one."""
@@ -323,10 +319,8 @@ class RankBackend:
 
     def work(self) -> Work:
         """Return the steps begun by this rank; asynchronous ranks count the gradients of all."""
-        unit: Literal["gradient", "step"] = (
-            "gradient" if self.experiment.run.algo.asynchronous else "step"
-        )
-        return Work(self.worker.step + 1, self.total, unit)
+        begun, asynchronous = self.worker.step + 1, self.experiment.run.algo.asynchronous
+        return Work(begun, self.total, "gradient" if asynchronous else "step")
 
     def now(self) -> float:
         return self.runtime.now()
@@ -357,7 +351,7 @@ class RankBackend:
             world.mean(worker.model.clone())
             check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
             return None
-        observer.recorder.check()  # while the other ranks still hear of it
+        observer.recorder.check()  # while the other ranks can still learn of an error
         run = self.membership.run
         own: dict[str, Any] = {
             "cost": cost_of(worker),
@@ -374,46 +368,22 @@ class RankBackend:
         check_alike(processes, world.layout)
         if self.original_rank != 0:
             return None
-        ranks = [each for each in processes if each is not None and "cost" in each]
+        ranks = [end for end in processes if end is not None and "cost" in end]
         nodes = ranks[: run.nodes]
-        metrics = [each["metrics"] for each in nodes]
+        metrics = [node["metrics"] for node in nodes]
         if run.algo.servers:
             average = ranks[-1]["metrics"]
         else:
-            squares = sum(each["square"] for each in nodes)
+            squares = sum(node["square"] for node in nodes)
             observer.record_average(
                 worker,
                 run.epochs,
                 mean,
-                spread(squares, metrics, [each["weight"] for each in nodes]),
+                spread(squares, metrics, [node["weight"] for node in nodes]),
             )
             average = observer.average
-        costs = total_cost([each["cost"] for each in nodes], time.monotonic() - observer.started)
+        costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
-
-
-def proposed(candidates: Candidates) -> tuple[str, list[int]]:
-    """Return the checkpoint from which the run resumes ("" if none), and its original ranks."""
-    candidate = candidates.next("rank0.pt")
-    return ("", []) if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
-
-
-def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
-    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
-    worker, start = saved["worker"], problem.start()
-    shapes = {name: each.shape for name, each in optim.buffers(start).items()}
-    model_shapes = [each.shape for each in problem.flat.fresh_buffers()]
-    counts = [worker[key] for key in COUNTS]
-    if worker["push_sum"].shape != (start.numel() + 1,):
-        raise ValueError("it has another number of parameters")
-    if {name: each.shape for name, each in worker["buffers"].items()} != shapes:
-        raise ValueError("it has another optimizer")
-    if [each.shape for each in worker["model_buffers"]] != model_shapes:
-        raise ValueError("it has other buffers of the model")
-    if not all(isinstance(each, int) for each in counts) or not isfinite(saved["now"]):
-        raise TypeError("its counts are no numbers")
-    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
-        raise KeyError(*missing)
 
 
 def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:
@@ -427,21 +397,3 @@ def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None
     watch.follow(None, pass_signal_on)
     with trigger.listening():
         gradients.serve()
-
-
-def checksum(params: Tensor) -> str:
-    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
-
-
-def check_alike(processes: list[Any], layout: RankLayout) -> None:
-    """Raise RankFailed unless all devices of a node ended with the same parameters."""
-    ends = [
-        each["checksum"]
-        for process, each in enumerate(processes)
-        if each is not None and layout.node_rank_of(process) == layout.node_rank
-    ]
-    if len(set(ends)) > 1:
-        raise RankFailed(
-            f"the devices of rank {layout.node_rank} ended with different parameters: "
-            f"{', '.join(ends)}"
-        )

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class RankLayout:
     """One process of a real run.
 
-    ``nodes * devices`` processes compute gradients, those of a node one after the other; each
-    server is one more.
+    ``nodes * devices`` processes compute gradients, consecutive ones on a node. Each server is one
+    more process.
     """
 
     process: int

@@ -1,7 +1,7 @@
 """Rendezvous: the ranks of a real run find the store of rank 0, and wait for each other.
 
-Each rank resolves and connects by itself before PyTorch does, so that it can say after some seconds
-who waits for whom at which address, and why.
+Each rank resolves and connects before PyTorch does, so that after some seconds it can report who
+waits for whom at which address, and why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import duration
 
 ANSWER = timedelta(minutes=5)  # of the store to one request
-FIRST_SECONDS, LATER_SECONDS = 10.0, 30.0  # of waiting until a rank says so, and says so again
+FIRST_SECONDS, LATER_SECONDS = 10.0, 30.0  # of waiting until the first report, and between reports
 POLL_SECONDS = 0.1
 ANSWER_SECONDS = 5.0  # for a connection
 REPORT_SECONDS = 5.0  # for rank 0 to report
@@ -55,7 +55,7 @@ def meet(seconds: float) -> tuple[Any, int, int]:
 
 
 def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:
-    """Return the store of rank 0, also if that is started again meanwhile. Raises RankFailed."""
+    """Return the store of rank 0, also if rank 0 is restarted. Raises RankFailed."""
     until = time.monotonic() + seconds
     while True:
         wait_for_host(rank, host, port, max(0.0, until - time.monotonic()))
@@ -135,7 +135,7 @@ def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: floa
     here = PrefixStore(f"here {attempt}", store)
 
     def reason() -> str | None:
-        absent = [each for each in range(size) if not here.check([str(each)])]
+        absent = [other for other in range(size) if not here.check([str(other)])]
         return f"{rank_list(absent)} of {size} did not come" if absent else None
 
     fix = f"start all {size} with the same MASTER_ADDR and MASTER_PORT"
@@ -158,12 +158,12 @@ def wait(
     ``seconds``.
     """
     started = time.monotonic()
-    say_at = FIRST_SECONDS
+    report_at = FIRST_SECONDS
     while (why := reason()) is not None:
         waited = time.monotonic() - started
         if waited >= seconds:
             raise RankFailed(f"{what}: {why}, for {duration(round(waited))} ({KEY}): {fix}.")
-        if reports and waited >= say_at:
+        if reports and waited >= report_at:
             logger.warning(f"{what}: {why}")
-            say_at += LATER_SECONDS
+            report_at += LATER_SECONDS
         time.sleep(POLL_SECONDS)

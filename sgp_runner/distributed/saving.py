@@ -8,7 +8,7 @@ All ranks save together, quiesced and with no message pending between them:
    whenever it waits for a gradient.
 2. *Quiescing.* A rank that is ready keeps serving its other activities until all are, and until
    every message sent has been received.
-3. *Saving.* Each rank writes a file of its own; rank 0 writes the manifest for all of them. If the
+3. *Saving.* Each rank writes a file; rank 0 writes the manifest for all of them. If the
    first device of a node leads, its file holds the state of its followers, which pass signals on to
    it.
 
@@ -19,10 +19,13 @@ run ends.
 from __future__ import annotations
 
 import time
+from math import isfinite
 from pathlib import Path
 from threading import Lock
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
@@ -35,6 +38,7 @@ from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.utils.waits import waiting_for
 
 POLL_SECONDS = 0.01
+COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
 class RankSaver:
@@ -68,7 +72,7 @@ class RankSaver:
 
     @property
     def steps(self) -> int:
-        """Steps of the average worker; asynchronous workers count the gradients of all."""
+        """Return steps of the average worker; asynchronous workers count the gradients of all."""
         worker = self.worker
         return (worker.step + 1) // worker.size if self.asynchronous else worker.step + 1
 
@@ -128,7 +132,7 @@ class RankSaver:
         budget.saving = self.unchecked = True
         self.save()
         budget.saving = False
-        budget.tell()
+        budget.write_end()
 
     def save(self) -> None:
         """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""
@@ -167,7 +171,7 @@ class RankSaver:
             self.serve()
 
     def serve(self) -> None:
-        """Let this rank's other activities process what has arrived."""
+        """Let this rank's other activities process received messages."""
         self.runtime.clock.catch_up()
         self.runtime.scheduler.settle()
         time.sleep(POLL_SECONDS)
@@ -185,14 +189,15 @@ class RankSaver:
         world.all_gather_workers(None)
         name = f"rank{world.process_rank}.pt"
         draft.add(name, self.state_dict())
-        each = world.all_gather_workers((draft.files[name], self.trigger.signal))
+        written = world.all_gather_workers((draft.files[name], self.trigger.signal))
         draft.files = {
-            f"rank{process}.pt": own for process, (own, _) in zip(world.running, each, strict=True)
+            f"rank{process}.pt": own
+            for process, (own, _) in zip(world.running, written, strict=True)
         }
         if world.process_rank == 0:
             draft.finish(self.experiment.digest, run.checkpoint.keep)
         world.all_gather_workers(None)
-        return draft.place, next((number for _, number in each if number is not None), None)
+        return draft.final, next((number for _, number in written if number is not None), None)
 
     def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime
@@ -216,10 +221,19 @@ def passed_on(layout: RankLayout) -> str:
     return f"signal for rank {layout.node_rank}"
 
 
-def restore(saved: State, runtime: Rank, worker: Worker, observer: Observer | None) -> None:
-    """Restore a rank that has not started to its ``saved`` state."""
-    worker.load_state_dict(saved["worker"])
-    runtime.gradients.load_state_dict(saved["devices"])
-    runtime.clock.start = time.monotonic() - saved["now"]
-    if observer is not None:
-        observer.load_state_dict(saved["observer"])
+def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
+    """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
+    worker, start = saved["worker"], problem.start()
+    shapes = {name: buffer.shape for name, buffer in optim.buffers(start).items()}
+    model_shapes = [buffer.shape for buffer in problem.flat.fresh_buffers()]
+    counts = [worker[key] for key in COUNTS]
+    if worker["push_sum"].shape != (start.numel() + 1,):
+        raise ValueError("it has another number of parameters")
+    if {name: buffer.shape for name, buffer in worker["buffers"].items()} != shapes:
+        raise ValueError("it has another optimizer")
+    if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:
+        raise ValueError("it has other buffers of the model")
+    if not all(isinstance(count, int) for count in counts) or not isfinite(saved["now"]):
+        raise TypeError("its counts are no numbers")
+    if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
+        raise KeyError(*missing)

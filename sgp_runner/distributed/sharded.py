@@ -6,7 +6,7 @@ of a node have the same parameters and take the same steps, because they see the
 all-reduces are averages with the same result everywhere, messages are assembled from the same
 parts, and whether a polled message has arrived is agreed on. So they make the same calls in the
 same order; by induction on the calls, every agreement finds all devices at the same call, and since
-it asks what has arrived and never waits for a message, it cannot block.
+it asks for arrivals and never waits for a message, it cannot block.
 
 That order must not depend on when messages arrive, so the scheduler wakes coroutines in the order
 in which they asked for what they await (``in_order``), and a message is assembled when it is

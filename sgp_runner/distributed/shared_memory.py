@@ -1,13 +1,13 @@
 """Messages in memory that the processes of one machine share, instead of copies over TCP.
 
-Each process writes its messages into a file in memory (`os.memfd_create`). It has no place in any
-folder, so it needs no room in ``/dev/shm`` and is gone with the last process that has it open,
-however that ends. Other processes open it through ``/proc``: only those of the same user can, and
-only where both see the same processes, as in one container. They recognise it by a random name.
+Each process writes its messages into a file in memory (`os.memfd_create`). The file is in no
+folder, so it needs no room in ``/dev/shm`` and vanishes with the last process that has it open.
+Other processes open it through ``/proc``: only processes of the same user can, and only where both
+see the same processes, as in one container. They recognise it by a random name.
 
-The file consists of slots, each of which begins with a byte per process: 1 while that process has
-yet to read the message in the slot. Headers travel as those of all messages do, and name the slot.
-The receiver reads the message where it is, and clears its byte when no tensor uses it any more.
+The file consists of slots. Each begins with a byte per process: 1 while that process has yet to
+read the message in the slot. Headers are sent as for all messages, and contain the position of the
+slot. The receiver reads the message in place, and clears its byte when no tensor uses it any more.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from sgp_runner.distributed.json_collectives import STRANGER
+from sgp_runner.distributed.json_collectives import STRANGER_HINT
 from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.messages import logger
 
 SMALLEST = 2**12  # bytes of a message; shorter ones are as quick over TCP
-MOST_SLOTS = 32  # of one process; further messages go over TCP
-AHEAD = 4  # times the length of the slots: what is mapped at once, ahead of further slots
-NOWHERE = -1  # in place of the offset of a slot
+MAX_SLOTS = 32  # of one process; further messages go over TCP
+AHEAD = 4  # the file is mapped to this many times the length of its slots
+NOWHERE = -1  # instead of the offset of a slot
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Slot:
 
 
 class SharedMemory:
-    """The file of this process, and those of other processes of its machine.
+    """The file of this process, and the files of other processes of its machine.
 
     readers: the processes that have opened the file of this one. Raises OSError where there are no
     files in memory.
@@ -58,7 +58,7 @@ class SharedMemory:
         self.process, self.head = process, whole_pages(size)
         self.size = size
         self.name = f"sgp-run-{token_hex(16)}"
-        self.file = self.kept_open(os.memfd_create(self.name))
+        self.file = self.keep_open(os.memfd_create(self.name))
         os.fchmod(self.file, 0o600)
         self.readers: set[int] = set()
         self.slots: list[Slot] = []
@@ -68,7 +68,7 @@ class SharedMemory:
         self.files: dict[int, int] = {}  # of other processes
         self.mappings: dict[int, mmap] = {}  # of the files of all processes
 
-    def kept_open(self, file: int) -> int:
+    def keep_open(self, file: int) -> int:
         """Return ``file``, which is closed together with this object."""
         finalize(self, os.close, file)
         return file
@@ -79,21 +79,21 @@ class SharedMemory:
         return [os.getpid(), self.file, self.name]
 
     def open(self, addresses: Sequence[object]) -> list[int]:
-        """Open the files at ``addresses``, by process; return those that are on this machine."""
+        """Open the files at ``addresses``, by process; return the processes on this machine."""
         for process, address in enumerate(addresses):
             match address:
                 case [int(pid), int(file), str(name)] if process != self.process:
                     path = f"/proc/{pid}/fd/{file}"
                     with suppress(OSError):
                         if os.readlink(path) == f"/memfd:{name} (deleted)":
-                            self.files[process] = self.kept_open(os.open(path, os.O_RDWR))
+                            self.files[process] = self.keep_open(os.open(path, os.O_RDWR))
         return [*self.files]
 
     # Messages of this process.
 
     def empty_like(self, tensor: Tensor) -> Tensor | None:
         """Return memory for a message like ``tensor``, or None if there is none to share."""
-        if tensor.nbytes < SMALLEST or (slot := self.take(tensor.nbytes)) is None:
+        if tensor.nbytes < SMALLEST or (slot := self.acquire(tensor.nbytes)) is None:
             return None
         message = tensor_in(
             self.mappings[self.process],
@@ -110,7 +110,7 @@ class SharedMemory:
         del self.used[message_at]
         slot.held = False
 
-    def place(self, message: Tensor, process: int) -> int:
+    def share(self, message: Tensor, process: int) -> int:
         """Return the offset of ``message`` [m], which is copied unless it is in a slot already.
 
         It is `NOWHERE` if ``process`` has to receive it otherwise.
@@ -121,7 +121,7 @@ class SharedMemory:
         if slot is not None and not self.unread(slot)[process]:
             self.mark(slot, process)
             return slot.offset
-        if (slot := self.take(message.nbytes)) is None:
+        if (slot := self.acquire(message.nbytes)) is None:
             return NOWHERE
         to = tensor_in(self.mappings[self.process], slot.offset, message.numel(), message.dtype)
         to.copy_(message)
@@ -137,7 +137,7 @@ class SharedMemory:
     def mark(self, slot: Slot, process: int) -> None:
         self.mappings[self.process][slot.offset - self.head + process] = 1
 
-    def take(self, num_bytes: int) -> Slot | None:
+    def acquire(self, num_bytes: int) -> Slot | None:
         """Return a slot that no process uses, the smallest that is long enough."""
         with self.lock:
             slots = [slot for slot in self.slots if slot.num_bytes >= num_bytes and not slot.held]
@@ -148,8 +148,8 @@ class SharedMemory:
             return slot
 
     def add(self, num_bytes: int) -> Slot | None:
-        """Make the file longer by a slot; without memory for it, say so and share no more."""
-        if len(self.slots) == MOST_SLOTS or not self.readers:
+        """Grow the file by one slot. If memory is exhausted, warn once and stop sharing."""
+        if len(self.slots) == MAX_SLOTS or not self.readers:
             return None
         slot = Slot(self.end + self.head, whole_pages(num_bytes))
         end = slot.offset + slot.num_bytes
@@ -181,7 +181,7 @@ class SharedMemory:
         if file is None or not self.head <= offset < end <= os.fstat(file).st_size:
             raise RankFailed(
                 f"process {process} announced a message of {length} numbers at {offset} in shared "
-                f"memory, where there is none: {STRANGER}"
+                f"memory, where there is none: {STRANGER_HINT}"
             )
         mapping = self.mappings.get(process)
         if mapping is None or len(mapping) < end:

@@ -25,7 +25,7 @@ BUSY_SECONDS = 60.0  # longest wait for the file while others hold it
 class LocalStore(Store):
     """A key-value store in the file ``path``, which is created if needed.
 
-    Its methods are those of `torch.distributed.Store`.
+    It has the methods of `torch.distributed.Store`.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -18,14 +18,16 @@ from sgp_runner.core.comm import Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
-from sgp_runner.distributed.gloo_transport import Collectives, GlooTransport, named
+from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.nccl_transport import NcclTransport
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_memory import SharedMemory
+from sgp_runner.distributed.torch_collectives import TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
 
@@ -44,7 +46,7 @@ GROUPS = (
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
-class TorchWorld:
+class TorchWorld(World):
     """The processes that a launcher has described in the environment as ``torchrun`` does.
 
     devices: number per node
@@ -56,8 +58,6 @@ class TorchWorld:
     shares_memory: whether messages between processes of one machine may go through its memory
     """
 
-    node: dist.ProcessGroup | None = None
-    node_cpu_group: dist.ProcessGroup | None = None
     memory: SharedMemory | None = None
 
     def __init__(
@@ -118,7 +118,7 @@ class TorchWorld:
     def make_groups(self, nodes: int) -> None:
         self.layout = layout = RankLayout(self.process_rank, nodes, self.devices)
         workers = range(nodes * self.devices)
-        self.running: Sequence[int] = [
+        self.running = [
             *workers[:: self.devices if self.leader_mode else 1],
             *range(len(workers), self.size),
         ]
@@ -134,6 +134,7 @@ class TorchWorld:
             node_cpu_group = dist.new_group(layout.node(rank), timeout=FOREVER)
             if rank == layout.node_rank:
                 self.node, self.node_cpu_group = node, node_cpu_group
+        self.in_order = self.paired or self.sharded
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(
@@ -145,18 +146,15 @@ class TorchWorld:
         return group
 
     @property
-    def in_order(self) -> bool:
-        """Whether paired transfers or agreements of devices need the same order everywhere."""
-        return self.paired or self.sharded
-
-    @property
     def sharded(self) -> bool:
-        """Whether each device of a node moves its part of every message."""
+        """Return whether each device of a node moves its part of every message."""
         return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         part = Shard(self.layout.device, self.devices) if self.sharded else WHOLE
-        collectives = Collectives(scheduler, clock, self.averaging, self.layout.nodes, self.shaper)
+        collectives = TorchCollectives(
+            scheduler, clock, self.averaging, self.layout.nodes, self.shaper
+        )
 
         def gloo(
             deliver: Callable[[int, int, torch.Tensor], None], part: Shard, device: torch.device

@@ -1,22 +1,19 @@
-"""Recording of a real rank: adds what reaches it, with times, to a list, and sends nothing."""
+"""Recording of a real rank: what it sends and what reaches it, with times."""
 
 from __future__ import annotations
 
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.core.budget import Budget
-from sgp_runner.core.comm import Transport
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.scheduler import Future, RealClock
+from sgp_runner.core.scheduler import RealClock
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.world import World
 from sgp_runner.recording.trace import FORMAT, ON_THE_SPOT, WAITING, Header, Writer
@@ -27,13 +24,13 @@ Add = Callable[[list[object]], None]  # writes a line of the recording
 
 
 class RecordingClock(RealClock):
-    """Clock that notes each event, its place in the rank's program, and when it was reported."""
+    """Clock that notes each event, the call in which it was handled, and when it was reported."""
 
     def __init__(self, add: Add) -> None:
         super().__init__()
         self.add = add
         self.calls = 0  # number of receiving calls
-        self.inside = WAITING  # place of the current call
+        self.call_index = WAITING  # of the current call
         self.handling = False
         self.arrived = 0.0
 
@@ -48,6 +45,9 @@ class RecordingClock(RealClock):
     def computed(self, seconds: float) -> None:
         self.note("gradient", round(seconds, 6))
 
+    def sends(self, dst: int, tag: int, num_bytes: int) -> None:
+        self.add(["send", dst, tag, num_bytes, round(time.time(), 6)])
+
     def delivers(self, src: int, tag: int) -> None:
         self.note("message", src, tag, round(self.arrived, 6))
 
@@ -59,70 +59,18 @@ class RecordingClock(RealClock):
 
     def note(self, kind: str, *details: object) -> None:
         self.add(
-            [kind, self.inside if self.handling else ON_THE_SPOT, round(self.now, 6), *details]
+            [kind, self.call_index if self.handling else ON_THE_SPOT, round(self.now, 6), *details]
         )
 
     def catch_up(self) -> None:
         self.calls += 1
-        self.inside = self.calls
+        self.call_index = self.calls
         super().catch_up()
-        self.inside = WAITING
-
-
-class RecordingTransport(Transport):
-    """Transport that notes what is sent over ``base``."""
-
-    def __init__(self, base: Transport, add: Add) -> None:
-        self.base, self.add = base, add
-
-    def send(self, dst: int, tag: int, message: Tensor) -> int:
-        self.add(
-            ["send", dst, tag, message.numel() * message.element_size(), round(time.time(), 6)]
-        )
-        return self.base.send(dst, tag, message)
-
-    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
-        return self.base.empty_like(tensor, peers)
-
-    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        return self.base.all_reduce(number, tensor)
-
-    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        return self.base.all_gather(number, tensor)
-
-    def before_receiving(self, src: int | None) -> None:
-        self.base.before_receiving(src)
-
-    def close(self) -> None:
-        self.base.close()
-
-
-class RecordedBudget:
-    """Budget shared with other ranks that notes the steps it gives to this one."""
-
-    def __init__(self, base: Budget, add: Add) -> None:
-        self.base, self.add = base, add
-
-    @property
-    def taken(self) -> int:
-        return self.base.taken
-
-    @taken.setter
-    def taken(self, number: int) -> None:
-        self.base.taken = number
-
-    @property
-    def spent(self) -> bool:
-        return self.base.spent
-
-    def next_step(self) -> int | None:
-        number = self.base.next_step()
-        self.add(["step", number])
-        return number
+        self.call_index = WAITING
 
 
 class TraceRecorder:
-    """Records the run of one rank for replay, by wrapping the parts that the rank uses."""
+    """Recorder of one rank's run for replay."""
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
         start = problem.start()
@@ -144,15 +92,13 @@ class TraceRecorder:
         self.writer = Writer(experiment.directory, header)
         self.clock = RecordingClock(self.writer.add)
 
-    def wrap(self, transport: Transport) -> Transport:
-        return RecordingTransport(transport, self.writer.add)
-
-    def budget(self, base: Budget) -> Budget:
-        return RecordedBudget(base, self.writer.add)
+    def step(self, number: int | None) -> None:
+        """Note the step that a budget shared with other ranks gives to this one."""
+        self.writer.add(["step", number])
 
     @contextmanager
     def recording(self, worker: Worker) -> Iterator[None]:
-        """Record while the algorithm of ``worker`` runs, and complete the recording at the end."""
+        """Complete the recording once the algorithm of ``worker`` has ended."""
         try:
             yield
         except Exception:

@@ -12,10 +12,11 @@ from datetime import timedelta
 from threading import Event, Lock, Thread
 from typing import NoReturn
 
-from sgp_runner.config.run import Run
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import RealClock
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.vote import Vote
+from sgp_runner.recording.checkpoint import resume_hint, stopped_unsaved
 from sgp_runner.utils import signals
 from sgp_runner.utils.errors import Aborted, MembershipChanged, StallTimeout
 from sgp_runner.utils.launchers import kept_elsewhere, orphaned
@@ -38,9 +39,6 @@ class Watchdog:
     """State of the watchdog thread.
 
     world: the present processes
-    sentence: describes the end of the run by a signal that has not made it save
-    resume_hint: names the checkpoint from which the run resumes
-    start_seconds: how long this rank may stand still before its first step
     begun: whether this rank has taken a step
     alive: when it last did something before that, or waited for others
     computed: seconds of processor time, of all threads but the watchdog's, until then
@@ -48,9 +46,8 @@ class Watchdog:
 
     world: World
     vote: Vote
-    sentence: Callable[[int], str]
-    resume_hint: Callable[[], str]
-    start_seconds: float
+    experiment: Experiment
+    start_seconds: float  # how long this rank may stand still before its first step
     ended: Event = field(default_factory=Event)
     reporting: Lock = field(default_factory=Lock)  # taken by the thread that reports a lost store
     clock: RealClock | None = None
@@ -76,14 +73,14 @@ class Watchdog:
 
 
 @contextmanager
-def watching(watch: Watchdog, run: Run) -> Iterator[None]:
-    """Run the watchdog thread: it answers votes, and ends this process in five cases.
+def watching(watch: Watchdog) -> Iterator[None]:
+    """Run the watchdog thread, which takes part in votes and ends this process in five cases.
 
-    These are the failure of another rank, a signal outside training, to this rank or another one, a
-    wait that is too long, a rank that stands still before its first step, and the loss of the
-    store.
+    The cases are the failure of another rank, a signal outside training to this rank or another
+    one, a wait that is too long, a rank that stands still before its first step, and the loss of
+    the store.
     """
-    world, vote = watch.world, watch.vote
+    world, vote, run = watch.world, watch.vote, watch.experiment.run
 
     def end(error: Exception) -> None:
         if watch.clock is not None:
@@ -102,7 +99,7 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                 if world.alarm.check(["failed"]):
                     return end(Aborted("another rank failed"))
                 if (number := signal_for_all(world)) is not None:
-                    end_all(world, number, watch.sentence)
+                    end_all(world, number, watch.experiment)
                 if not reported and world.alarm.check(["stalled"]):
                     world.alarm.set(f"waits {world.process_rank}", stall_report())
                     reported = True
@@ -115,18 +112,7 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
                         return end(report(world))
                 if watch.idle_seconds() > watch.start_seconds:
                     return end(stands_still(watch))
-                if run.on_failure == "continue":
-                    vote.heartbeat()
-                    with vote.lock:  # or a suspicion could become the next vote
-                        if (why := vote.suspicion(longest_wait())) is not None:
-                            vote.start(why)
-                    if world.process_rank != 0 and vote.concluded:
-                        interrupt(MembershipChanged("the run has concluded"))
-                with vote.lock:
-                    if vote.answer():
-                        interrupt(MembershipChanged(VOTE_STARTED))
-                        if run.on_failure == "continue" and watch.clock is not None:
-                            watch.clock.post_error(MembershipChanged(VOTE_STARTED))
+                take_part_in_votes(watch, world.process_rank)
                 if watch.on_tick is not None:
                     watch.on_tick()
             except Exception:
@@ -142,6 +128,23 @@ def watching(watch: Watchdog, run: Run) -> Iterator[None]:
         thread.join(GRACE_SECONDS)
 
 
+def take_part_in_votes(watch: Watchdog, process_rank: int) -> None:
+    """Start a vote if a rank seems lost, and answer one that has started."""
+    vote, survives = watch.vote, watch.experiment.run.on_failure == "continue"
+    if survives:
+        vote.heartbeat()
+        with vote.lock:  # or a suspicion could become the next vote
+            if (why := vote.suspicion(longest_wait())) is not None:
+                vote.start(why)
+        if process_rank != 0 and vote.concluded:
+            interrupt(MembershipChanged("the run has concluded"))
+    with vote.lock:
+        if vote.answer():
+            interrupt(MembershipChanged(VOTE_STARTED))
+            if survives and watch.clock is not None:
+                watch.clock.post_error(MembershipChanged(VOTE_STARTED))
+
+
 def signal_for_all(world: World) -> int | None:
     """Return the signal outside training that this rank or another one has received, if any."""
     if world.alarm.check([SIGNAL]):
@@ -149,7 +152,7 @@ def signal_for_all(world: World) -> int | None:
     return signals.signal_state.pending
 
 
-def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoReturn:
+def end_all(world: World, number: int, experiment: Experiment) -> NoReturn:
     """End this process, and by their watchdogs all others, on the signal ``number``.
 
     Rank 0 reports, and stays for the others to read why if it hosts the store. They wait until it
@@ -161,7 +164,7 @@ def end_all(world: World, number: int, sentence: Callable[[int], str]) -> NoRetu
             world.alarm.wait([REPORTED], timedelta(seconds=REPORT_SECONDS))
             signals.signal_state.command = ""
         else:
-            signals.report(sentence(number))
+            signals.report(stopped_unsaved(number, experiment))
         world.alarm.set(REPORTED, "")
         if world.process_rank == 0 and not kept_elsewhere():
             time.sleep(3 * POLL_SECONDS)
@@ -186,7 +189,7 @@ def store_is_gone(watch: Watchdog) -> Exception:
         return Aborted("the host of the store is lost")
     sentence = "rank 0, which hosts the store and the records of the run, is lost."
     if watch.reporting.acquire(blocking=False):
-        logger.error(f"{sentence} {watch.resume_hint()}")
+        logger.error(f"{sentence} {resume_hint(watch.experiment)}")
     return Aborted(sentence)
 
 

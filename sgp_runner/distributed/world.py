@@ -1,7 +1,8 @@
-"""World: all processes of a real run and their operations besides sending messages."""
+"""World: all processes of a real run and their operations other than sending messages."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.utils.errors import RankFailed
@@ -28,7 +29,7 @@ class World(Protocol):
     process_rank, size: this process and their number, servers included
     layout: the device and node of this process
     store: of this run
-    alarm: store where the first failing rank says so; a connection of its own, for the watchdog
+    alarm: store where the first failing rank writes it, over a separate connection
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
     node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
         values on CPUs; None with one device
@@ -36,39 +37,25 @@ class World(Protocol):
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
     compute: how this process computes gradients
+    in_order: whether coroutines must wake in an order independent of the arrival of messages
     """
 
-    @property
-    def process_rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def alarm(self) -> Store: ...
-    @property
-    def layout(self) -> RankLayout: ...
-    @property
-    def workers(self) -> ProcessGroup | None: ...
-    @property
-    def node(self) -> ProcessGroup | None: ...
-    @property
-    def node_cpu_group(self) -> ProcessGroup | None: ...
-    @property
-    def shaper(self) -> TrafficShaper | None: ...
-    @property
-    def leader_mode(self) -> bool: ...
-    @property
-    def running(self) -> Sequence[int]: ...
-    @property
-    def compute(self) -> Compute: ...
+    process_rank: int
+    size: int
+    store: Store
+    alarm: Store
+    layout: RankLayout
+    running: Sequence[int]
+    compute: Compute
+    workers: ProcessGroup | None = None
+    node: ProcessGroup | None = None
+    node_cpu_group: ProcessGroup | None = None
+    shaper: TrafficShaper | None = None
+    leader_mode: bool = False
+    in_order: bool = False
 
     def connect(self, nodes: int) -> None:
         """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether coroutines must wake in an order independent of the arrival of messages."""
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         """Return the transport between this rank, with its ``mailbox``, and the others."""
@@ -90,11 +77,29 @@ class World(Protocol):
 
 
 def check_agreement(world: World, what: str, value: str) -> None:
-    """Raise RankFailed on all ranks, naming those that differ, unless all have the same value."""
+    """Raise RankFailed on all ranks, with the ranks that differ, unless all values are equal."""
     values = world.gather(value)
     if different := [rank for rank, other in enumerate(values) if other != values[0]]:
         where = ("rank " if len(different) == 1 else "ranks ") + ", ".join(map(str, different))
         raise RankFailed(
             f"the {what} is {values[0]} on rank 0 but {values[different[0]]} on {where}: "
             "start all ranks with the same command and code."
+        )
+
+
+def checksum(params: Tensor) -> str:
+    return sha256(params.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def check_alike(processes: list[Any], layout: RankLayout) -> None:
+    """Raise RankFailed unless all devices of a node ended with the same parameters."""
+    ends = [
+        end["checksum"]
+        for process, end in enumerate(processes)
+        if end is not None and layout.node_rank_of(process) == layout.node_rank
+    ]
+    if len(set(ends)) > 1:
+        raise RankFailed(
+            f"the devices of rank {layout.node_rank} ended with different parameters: "
+            f"{', '.join(ends)}"
         )

@@ -11,8 +11,8 @@ they are made:
 
 The dry run has enough steps for each phase of the algorithm to last its whole period, from the
 first step to the last one, where algorithms drain pending work. If all nodes together would take
-more than `MOST` steps, it has fewer steps with the same phases, but at least two. An asynchronous
-algorithm, whose order of calls depends on time, is verified for equally fast workers only.
+more than `MAX_STEPS` steps, it has fewer steps with the same phases, but at least two. The order of
+calls of an asynchronous algorithm depends on time; it is verified for equally fast workers only.
 
 Devices of one node run the same code on the same values, so what holds for nodes holds for them.
 """
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MODEL = TimingOnly(grain=4)
-MOST = 2**13
-NAMED = 3  # ranks of a circle that an error names
+MAX_STEPS = 2**13
+MAX_NAMED = 3  # ranks of a circle in an error
 
 
 def verify_calls(run: Run) -> None:
@@ -77,7 +77,7 @@ def steps_of(run: Run) -> int:
         if end > begin
     ]
     needed = max(ceil(steps * run.epochs / epochs) for epochs, steps in lasting)
-    return min(needed, max(MOST // run.nodes, 2))
+    return min(needed, max(MAX_STEPS // run.nodes, 2))
 
 
 @dataclass
@@ -187,7 +187,7 @@ class DryRun:
         worker: Worker,
         kind: str,
         tensor: Tensor,
-        outcome: Callable[[list[Tensor]], T],
+        result: Callable[[list[Tensor]], T],
     ) -> Future[T]:
         """Take part in the collective ``number`` with ``tensor``."""
         rank, what = worker.rank, f"{kind} of {tensor.numel()} numbers"
@@ -215,10 +215,10 @@ class DryRun:
         collective.joined[rank] = future, tensor
         collective.missing.discard(rank)
         if not collective.missing:
-            tensors = [collective.joined[each][1] for each in range(self.size)]
-            value = outcome(tensors)
-            for each, _ in collective.joined.values():
-                self.scheduler.resolve(each, value)
+            tensors = [collective.joined[rank][1] for rank in range(self.size)]
+            value = result(tensors)
+            for contributed, _ in collective.joined.values():
+                self.scheduler.resolve(contributed, value)
             collective.joined.clear()
         return future
 
@@ -243,12 +243,12 @@ class DryRun:
             rank = rank_after
         if rank is None:
             return f"{words[path[-1]]}, but none is sent"
-        circle = [words[each] for each in path[path.index(rank) :]]
-        more = f", and so on, {len(circle)} ranks" if len(circle) > NAMED else ""
-        return f"ranks would wait in a circle: {', '.join(circle[:NAMED])}{more}"
+        circle = [words[rank] for rank in path[path.index(rank) :]]
+        more = f", and so on, {len(circle)} ranks" if len(circle) > MAX_NAMED else ""
+        return f"ranks would wait in a circle: {', '.join(circle[:MAX_NAMED])}{more}"
 
     def awaited(self, future: Future[Any]) -> tuple[str, int | None]:
-        """Describe what is awaited, and return the rank that it must come from, if known."""
+        """Describe an awaited event, and return the rank that must cause it, if known."""
         match future.what:
             case ("message", src, tag):
                 return f"a message from rank {src}{tagged(tag)}", src
@@ -267,7 +267,7 @@ def when(worker: Worker) -> str:
 
 
 def copied(value: Any) -> Any:
-    """A copy of the outcome of a collective for one rank, of a list without its tensors."""
+    """Return a copy of the result of a collective for one rank, of a list without its tensors."""
     return list(value) if isinstance(value, list) else value.clone()
 
 

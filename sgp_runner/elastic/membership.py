@@ -5,15 +5,15 @@
 2. Each survivor drops its current step and returns to its state between two steps
    (`step_snapshot`). Messages on their way are lost.
 3. The survivors form a smaller run (`Membership`), as if configured for them alone: ranks are
-   numbered from 0 again, so that graphs, data and learning rates are those of so many nodes, and
-   its calls are verified.
+   numbered from 0 again, so that graphs, data and learning rates fit so many nodes, and its calls
+   are verified.
 4. All continue from the epoch of the slowest survivor, each from its own model with push-sum weight
    1. The model is the numerator over the weight, so the mass of the survivors is their number
    again. Asynchronous workers share the rest of the budget. With a parameter server all continue
    from its model.
 
-A real run that is resumed after that has all its ranks again: those that were lost before rejoin
-with the state of rank 0, and all continue as in 4.
+A real run that is resumed after that has all its ranks again. Lost ranks rejoin with the state of
+rank 0, and all continue as in 4.
 
 Momentum is kept, and so are named state tensors (such as the point that SlowMo returns to); counts
 and lists of pending work start from scratch.
@@ -24,14 +24,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.run import Run
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError, RankFailed
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.state import State
-    from sgp_runner.core.worker import Worker
 
 VOTE_SECONDS = 5.0  # default of real runs; the simulator always uses it
 SILENCE_SECONDS = 30.0
@@ -134,10 +131,10 @@ def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
 def take_over(worker: Worker, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
     """Bring a fresh worker of the smaller run to the step of its ``snapshot``, in ``epoch``."""
     taken = round(epoch * worker.steps_per_epoch)
-    place = {
+    position = {
         "taken": taken,
         "step": taken - 1,
         "gradients": round(epoch * worker.horizon.steps_per_epoch),
     }
-    worker.load_state_dict(snapshot | place | {"num_bytes_sent": num_bytes_sent, "observed": {}})
+    worker.load_state_dict(snapshot | position | {"num_bytes_sent": num_bytes_sent, "observed": {}})
     worker.push_sum[-1] = 1

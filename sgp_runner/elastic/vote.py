@@ -2,11 +2,11 @@
 
 The run's store holds the question, the answers and the decision. Each rank answers on its watchdog
 thread, whatever it computes. The asking rank waits until all members have answered or are known to
-be dead, at most ``vote_seconds``; the first proposed list of live ranks is binding. A rank that was
-only slow is evicted and ends. As long as a member is known to be dead there is a next vote, so
+be dead, at most ``vote_seconds``; the first proposed list of live ranks is binding. A slow rank
+that is not in it is evicted and ends. While a member is known to be dead there is another vote, so
 ranks may die at any time: before a vote, during it, or while the survivors reconnect. If a run
-cannot continue without lost ranks, a rank may be silent for as long as `network.timeout_seconds`
-allows, and only a lost connection starts a vote.
+cannot continue without lost ranks, only a lost connection starts a vote, and a rank may be silent
+for `network.timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Vote:
         return self.settle(self.present())
 
     def complete(self) -> bool:
-        """Whether the vote is decided, or each member has answered it or is known to be dead."""
+        """Return whether the vote is decided, or no living member has yet to answer."""
         return self.decided or set(self.members) == {*self.answers(), *self.dead()}
 
     @property
@@ -144,7 +144,7 @@ class Vote:
         return gone, why
 
     def conclude(self) -> None:
-        """Say that rank 0 has the results: a rank that is lost from now on is not missed."""
+        """Record that rank 0 has the results, so that later losses do not matter."""
         self.store.set(CONCLUDED, "")
 
     @property

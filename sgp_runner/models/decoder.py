@@ -54,7 +54,7 @@ class DecoderBlock(nn.Module):
         return out
 
     def attention(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """[B, T, width]; every head attends to the places up to its own."""
+        """Return [B, T, width]; every head attends to the places up to its own."""
         heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4)  # [B, h, T, 3, d]
         q, k, v = heads.unbind(-2)
         mixed = F.scaled_dot_product_attention(
@@ -72,7 +72,7 @@ def rotation(length: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """[..., T, size], each pair (i, i + size / 2) turned by its angle."""
+    """Return [..., T, size], each pair (i, i + size / 2) turned by its angle."""
     cos, sin = turn
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,25 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Sizes(Protocol):
-    """Settings of the layers, as in `sgp_runner.models`' Transformer."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def feed_forward(self) -> int: ...
-    @property
-    def encoder_layers(self) -> int: ...
-    @property
-    def decoder_layers(self) -> int: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def shared_embedding(self) -> bool: ...
-
-
 class EncoderDecoder(nn.Module):
     """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary].
 
@@ -43,30 +24,43 @@ class EncoderDecoder(nn.Module):
     needs no mask, since nothing before it looks there.
     """
 
-    def __init__(self, config: Sizes, vocabulary: int, pad: int) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        pad: int,
+        *,
+        width: int,
+        heads: int,
+        feed_forward: int,
+        encoder_layers: int,
+        decoder_layers: int,
+        dropout: float,
+        shared_embedding: bool,
+    ) -> None:
         nn.Module.__init__(self)
         self.pad = pad
-        self.source_embedding = nn.Embedding(vocabulary, config.width)
-        self.target_embedding = nn.Embedding(vocabulary, config.width)
-        self.output = nn.Linear(config.width, vocabulary, bias=False)
+        self.source_embedding = nn.Embedding(vocabulary, width)
+        self.target_embedding = nn.Embedding(vocabulary, width)
+        self.output = nn.Linear(width, vocabulary, bias=False)
         numbers = itertools.count()
-        self.source_dropout = SeededDropout(config.dropout, next(numbers))
-        self.target_dropout = SeededDropout(config.dropout, next(numbers))
-        size = (config.width, config.heads, config.feed_forward)
-        encoders = [_encoder_layer(*size) for _ in range(config.encoder_layers)]
-        decoders = [_decoder_layer(*size) for _ in range(config.decoder_layers)]
+        self.source_dropout = SeededDropout(dropout, next(numbers))
+        self.target_dropout = SeededDropout(dropout, next(numbers))
+        size = (width, heads, feed_forward)
+        layout: Any = {"dropout": 0, "batch_first": True, "norm_first": True}
+        encoders = [nn.TransformerEncoderLayer(*size, **layout) for _ in range(encoder_layers)]
+        decoders = [nn.TransformerDecoderLayer(*size, **layout) for _ in range(decoder_layers)]
         for layer in [*encoders, *decoders]:
-            _seed_dropouts(layer, config.dropout, numbers)
+            _seed_dropouts(layer, dropout, numbers)
         self.encoders = nn.ModuleList(encoders)
         self.decoders = nn.ModuleList(decoders)
-        self.encoder_norm = nn.LayerNorm(config.width)
-        self.decoder_norm = nn.LayerNorm(config.width)
+        self.encoder_norm = nn.LayerNorm(width)
+        self.decoder_norm = nn.LayerNorm(width)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
         for embedding in (self.source_embedding, self.target_embedding, self.output):
-            nn.init.normal_(embedding.weight, 0, config.width**-0.5)
-        if config.shared_embedding:
+            nn.init.normal_(embedding.weight, 0, width**-0.5)
+        if shared_embedding:
             self.target_embedding.weight = self.source_embedding.weight
             self.output.weight = self.source_embedding.weight
 
@@ -84,7 +78,7 @@ class EncoderDecoder(nn.Module):
         return memory
 
     def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
-        """Logits [B, T, vocabulary]; padding in ``source`` masks ``memory``."""
+        """Return logits [B, T, vocabulary]; padding in ``source`` masks ``memory``."""
         x = self.target_dropout(_embed(self.target_embedding, target_in))
         length = target_in.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
@@ -99,18 +93,6 @@ class EncoderDecoder(nn.Module):
                 )
         logits: Tensor = self.output(self.decoder_norm(x))
         return logits
-
-
-def _encoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerEncoderLayer:
-    return nn.TransformerEncoderLayer(
-        width, heads, hidden, dropout=0, batch_first=True, norm_first=True
-    )
-
-
-def _decoder_layer(width: int, heads: int, hidden: int) -> nn.TransformerDecoderLayer:
-    return nn.TransformerDecoderLayer(
-        width, heads, hidden, dropout=0, batch_first=True, norm_first=True
-    )
 
 
 def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:

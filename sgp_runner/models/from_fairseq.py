@@ -79,7 +79,7 @@ def build(
 
 
 def options_of(kind: Any, default: str | None) -> dict[str, object]:
-    """The options of a model and their values.
+    """Return the options of a model and their values.
 
     default: the value of options that leave theirs to the architecture.
     """

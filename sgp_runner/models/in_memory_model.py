@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -81,7 +82,7 @@ def kept(given: Any) -> Iterator[InMemoryModel]:
 
 
 def taken(given: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
-    """The configuration of a module or function, and a function that makes a new module."""
+    """Return the configuration of a module or function, and a function that makes a new module."""
     if isinstance(given, nn.Module):
         own = copied(checked(given))
         return described(own), lambda: copied(own)
@@ -101,7 +102,7 @@ def taken(given: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
 
 
 def checked(module: Any) -> nn.Module:
-    """``module``, if it can be trained here; raise ConfigError otherwise."""
+    """Return ``module`` if it can be trained here; raise ConfigError otherwise."""
     if not isinstance(module, nn.Module):
         raise ConfigError(
             "model", f"the function made a {type(module).__name__}, not a torch.nn.Module."
@@ -134,7 +135,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def described(module: nn.Module, function: object = None) -> InMemoryModel:
-    """The configuration of ``module``, which ``function`` has made."""
+    """Return the configuration of ``module``, which ``function`` has made."""
     plain = [
         [name, type(each).__qualname__, *attributes(each)] for name, each in module.named_modules()
     ]
@@ -143,17 +144,12 @@ def described(module: nn.Module, function: object = None) -> InMemoryModel:
     return InMemoryModel(
         type(module).__name__,
         code_hash(function, plain, *classes),
-        tensor_hash(named_tensors(module)),
+        tensor_hash(chain(module.named_parameters(), module.named_buffers())),
     )
 
 
-def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
 def attributes(module: nn.Module) -> Iterator[object]:
-    """The description of a module's own settings, and its attributes that are plain values."""
+    """Yield the description of a module's settings, then its plain attributes."""
     yield module.extra_repr()
     for name, value in sorted(vars(module).items()):
         if isinstance(value, PLAIN) and name != "training":

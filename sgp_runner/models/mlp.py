@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.data.dataset import check_shares
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ class MLP:
             raise ConfigError(
                 "model.hidden", f"widths must be at least 1, not {list(self.hidden)}. Use [64]."
             )
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(
-                "model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1."
-            )
+        check_shares("model", self, dropout=0.1)
 
     def build(self, dataset: Dataset) -> nn.Module:
         from torch import nn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.data.dataset import check_shares
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -49,14 +50,11 @@ class Transformer:
                 "model.width",
                 f"{self.width} must be even and a multiple of model.heads={self.heads}.",
             )
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(
-                "model.dropout", f"must be in [0, 1), not {self.dropout}. Use model.dropout=0.1."
-            )
+        check_shares("model", self, dropout=0.1)
 
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.data.tasks import Translation
         from sgp_runner.models.encoder_decoder import EncoderDecoder
 
         assert isinstance(dataset.task, Translation)  # the only task in ``tasks``
-        return EncoderDecoder(self, dataset.num_classes, dataset.task.pad)
+        return EncoderDecoder(dataset.num_classes, dataset.task.pad, **vars(self))

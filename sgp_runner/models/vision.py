@@ -36,7 +36,7 @@ class Normalise(nn.Module):
 
 
 def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) -> nn.Module:
-    """torchvision's ``name`` with the initialisation of Goyal et al. (2017, section 5.1).
+    """Return torchvision's ``name`` with the initialisation of Goyal et al. (2017, section 5.1).
 
     Images [B, channels_in, H, W] to logits [B, num_classes]. Below 64 ``pixels`` the stem is a 3x3
     convolution with stride 1 and no pooling.
@@ -72,7 +72,7 @@ class Classifier(DrawsFromTorch):
 
 
 def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifier:
-    """torchvision's classifier ``arch`` for images of ``shape`` (C, H, W), untrained.
+    """Return torchvision's classifier ``arch`` for images of ``shape`` (C, H, W), untrained.
 
     Raises ConfigError for an architecture that there is not, or that cannot read such images.
     """

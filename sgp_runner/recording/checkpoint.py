@@ -1,6 +1,6 @@
 """Checkpoints on disk: a folder ``step-N`` with files of tensors and, written last, a manifest.
 
-A checkpoint is written beside its place and moved there once all of it is on the disk, so a
+A checkpoint is written in a temporary folder and renamed once all of it is on the disk, so a
 checkpoint in place is complete unless the disk has lost data. The manifest has the checksums.
 Reading never runs code: ``torch.load(weights_only=True)``.
 """
@@ -8,7 +8,6 @@ Reading never runs code: ``torch.load(weights_only=True)``.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
-from sgp_runner.recording.recorder import replace_file
+from sgp_runner.recording.recorder import replace_file, sync, synced
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.messages import logger
@@ -97,7 +96,7 @@ def stopped_unsaved(number: int, experiment: Experiment) -> str:
 
 
 def resume_hint(experiment: Experiment) -> str:
-    found = latest_of(experiment)
+    found = next(valid_checkpoints(experiment), None)
     return (
         f"Run the same command again to resume from {found}."
         if found is not None
@@ -178,16 +177,11 @@ class Candidates:
 
 
 def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
-    """Return the original ranks in a saved ``state``, among those of the whole run."""
+    """Return the original ranks in a saved ``state``, among all ranks of the run."""
     names = list(state["observer"]["names"])
     if not names or not set(names) <= set(range(ranks)) or names != sorted(set(names)):
         raise ValueError("its ranks are not those of the run")
     return names
-
-
-def latest_of(experiment: Experiment) -> Path | None:
-    """Return the checkpoint from which an interrupted run resumes, if there is one."""
-    return next(valid_checkpoints(experiment), None)
 
 
 def valid_checkpoints(experiment: Experiment) -> Iterator[Path]:
@@ -204,7 +198,7 @@ class Draft:
 
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.steps = folder, steps
-        self.path, self.place = folder / f".part-{steps}", folder / f"step-{steps}"
+        self.path, self.final = folder / f".part-{steps}", folder / f"step-{steps}"
         self.files: dict[str, str] = {}  # name -> checksum
 
     def clear(self) -> None:
@@ -217,8 +211,13 @@ class Draft:
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
         """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
+        import torch
+
+        path = self.path / name
         with self.writing():
-            self.files[name] = write(self.path / name, state)
+            with synced(path) as file:
+                torch.save(dict(state), file)
+            self.files[name] = checksum(path)
 
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the newest ``keep`` of them.
@@ -233,17 +232,15 @@ class Draft:
             "longer": longer,
         }
         with self.writing():
-            with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
-                json.dump(manifest, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
+            with synced(self.path / MANIFEST) as file:
+                file.write(json.dumps(manifest, indent=1).encode())
             sync(self.path)
             # A valid checkpoint of the same step stays: replacing it takes a moment without one.
-            if invalid_reason(self.place, run) is None:
+            if invalid_reason(self.final, run) is None:
                 shutil.rmtree(self.path)
             else:
-                shutil.rmtree(self.place, ignore_errors=True)
-                self.path.rename(self.place)
+                shutil.rmtree(self.final, ignore_errors=True)
+                self.path.rename(self.final)
             sync(self.folder)
         for old in saved_steps(self.folder)[keep:]:
             shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
@@ -255,18 +252,7 @@ class Draft:
             yield
         except (OSError, RuntimeError) as error:  # torch.save hides the first behind the second
             shutil.rmtree(self.path, ignore_errors=True)
-            raise CannotWrite(f"the checkpoint {self.place}", error) from error
-
-
-def write(path: Path, state: Mapping[str, Any]) -> str:
-    """Write ``state`` to the disk and return the checksum of the file."""
-    import torch
-
-    with path.open("wb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-    return checksum(path)
+            raise CannotWrite(f"the checkpoint {self.final}", error) from error
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
@@ -287,16 +273,13 @@ def check_uncompressed(path: Path) -> None:
     """Raise ValueError if a file of tensors would be larger in memory than on the disk."""
     with open_regular(path) as file:
         try:
-            sizes = [(each.file_size, each.compress_size) for each in ZipFile(file).infolist()]
+            sizes = [
+                (member.file_size, member.compress_size) for member in ZipFile(file).infolist()
+            ]
         except BadZipFile as error:
             raise ValueError(f"{path.name} is no file of tensors") from error
     if any(size > stored for size, stored in sizes):
         raise ValueError(f"{path.name} is compressed")
-
-
-def latest(folder: Path, run: str) -> Path | None:
-    """Return the newest valid checkpoint of ``run``; invalid ones are reported on stderr."""
-    return next(valid(folder, run), None)
 
 
 def valid(folder: Path, run: str) -> Iterator[Path]:
@@ -338,8 +321,8 @@ def invalid_reason(path: Path, run: str) -> str | None:
 
 
 def extendable(folder: Path, run: str) -> list[Path]:
-    """The checkpoints of ``run`` from which a run with more epochs can continue, newest first."""
-    steps = (folder / f"step-{each}" for each in saved_steps(folder))
+    """Return the checkpoints of ``run`` that one with more epochs can continue, newest first."""
+    steps = (folder / f"step-{number}" for number in saved_steps(folder))
     return [
         path
         for path in steps
@@ -348,7 +331,7 @@ def extendable(folder: Path, run: str) -> list[Path]:
 
 
 def adopt(folder: Path, before: str, run: str) -> None:
-    """Make the checkpoints of the run ``before`` those of a longer one; remove the others."""
+    """Give the checkpoints of the run ``before`` to a longer one; remove the others."""
     kept = extendable(folder, before)
     for path in kept:
         replace_file(path / MANIFEST, json.dumps({**read_json(path / MANIFEST), "run": run}))
@@ -356,7 +339,7 @@ def adopt(folder: Path, before: str, run: str) -> None:
 
 
 def keep_only(kept: Sequence[Path], folder: Path) -> None:
-    """Remove what else is in the folder of checkpoints, and the folder if it is empty then."""
+    """Remove everything else from the folder of checkpoints, and the folder if it is empty then."""
     for path in folder.glob("*"):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)
@@ -368,12 +351,3 @@ def saved_steps(folder: Path) -> list[int]:
     """Return the steps of all checkpoints in a folder, newest first."""
     names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
     return sorted((int(name[1]) for name in names if name), reverse=True)
-
-
-def sync(folder: Path) -> None:
-    """Flush the names in a folder, which have a cache of their own, to the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -41,65 +41,65 @@ def show(table: Table) -> None:
 def summary_table(summary: Mapping[str, object]) -> Table:
     """Make the table of one run: quality, time, bytes and the folder of its results."""
 
+    def text(key: str, form: Callable[[float], str]) -> str | None:
+        value = number(summary.get(key))
+        return None if value is None else form(value)
+
     # A path on an unfolded line of its own below the frame can be copied.
     results = (
         [f"results in {short_path(Path(str(summary['run_dir'])))}"] if "run_dir" in summary else []
     )
-    notes = "\n".join(text for text in (_text(summary, "label"), *results) if text)
+    notes = "\n".join(note for note in (_text(summary, "label"), *results) if note)
+    names = [_text(summary, key) for key in ("algorithm", "model", "data")]
+    size = text("nodes", lambda nodes: counted(nodes, "node"))
+    title = " · ".join(part for part in (*names, size, _text(summary, "network")) if part)
     table = Table(
-        title=Text(_title(summary), style="bold"),
+        title=Text(title, style="bold"),
         caption=Text(notes, style="dim", no_wrap=True, overflow="ignore") if notes else None,
         box=ROUNDED,
+        show_header=False,
         title_justify="left",
         caption_justify="left",
     )
-    table.show_header = False
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
-
-    def row(name: str, value: str | None, style: str = "") -> None:
-        if value is not None:
-            table.add_row(Text(name), Text(value, style=style))
-
-    def said(key: str, text: Callable[[float], str]) -> str | None:
-        value = number(summary.get(key))
-        return None if value is None else text(value)
-
     quality, clock = _metric_name(summary), _text(summary, "clock")
     model = "server model" if summary.get("server") else "averaged model"
-    mean, low, high = (_shown(summary, key) for key in ("worker_mean", "worker_min", "worker_max"))
-    row(f"{quality} per worker", mean and f"{mean} mean, {low} min, {high} max")
-    row(f"{quality} of the {model}", _shown(summary, "average"), "bold green")
-    row(
-        f"BLEU of the {model}",
-        said("bleu", "{:.1f}".format) if summary.get("metric") != "bleu" else None,
-    )
-    study, steps = summary.get("ms_per_iteration") is not None, number(summary.get("steps")) or 1
-    if study:
-        row(f"{clock} time per iteration", said("ms_per_iteration", milliseconds))
-        hours = said("hours", "{:.2f} h".format)
-        iterations = said("iterations", "{:,.0f} iterations".format)
-        row(f"{clock} time of the schedule", hours and iterations and f"{hours} for {iterations}")
-    else:
-        row(CLOCKS.get(clock, "time"), said("time_s", duration))
-    row("real time, all included", said("real_s", duration))
-    each = steps if study else 1
-    row(
-        f"sent per node{' and iteration' if study else ''}",
-        said("bytes_per_node", lambda sent: num_bytes(sent / each)),
-    )
-    row("consensus distance", said("consensus_distance", "{:.3g}".format))
-    row("simulated" if study else "trained for", _amount(summary))
+    mean, low, high = (_quality(summary, f"worker_{name}") for name in ("mean", "min", "max"))
+    study = summary.get("ms_per_iteration") is not None
+    steps = (number(summary.get("steps")) or 1) if study else 1
+    hours = text("hours", "{:.2f} h".format)
+    iterations = text("iterations", "{:,.0f} iterations".format)
+    schedule = hours and iterations and f"{hours} for {iterations}"
+    times = {
+        f"{clock} time per iteration": text("ms_per_iteration", milliseconds),
+        f"{clock} time of the schedule": schedule,
+    }
     lost = summary.get("lost")
-    row(
-        "lost",
-        ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
-    )
+    epochs = text("epochs", lambda count: counted(count, "epoch"))
+    amounts = filter(None, (epochs, text("steps", lambda count: counted(count, "step"))))
+    rows = {
+        f"{quality} per worker": mean and f"{mean} mean, {low} min, {high} max",
+        f"{quality} of the {model}": _quality(summary, "average"),
+        **({} if quality == "BLEU" else {f"BLEU of the {model}": text("bleu", "{:.1f}".format)}),
+        **(times if study else {CLOCKS.get(clock, "time"): text("time_s", duration)}),
+        "real time, all included": text("real_s", duration),
+        f"sent per node{' and iteration' if study else ''}": text(
+            "bytes_per_node", lambda sent: num_bytes(sent / steps)
+        ),
+        "consensus distance": text("consensus_distance", "{:.3g}".format),
+        "simulated" if study else "trained for": ", ".join(amounts) or None,
+        "lost": ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
+    }
+    for name, value in rows.items():
+        if value is not None:
+            style = "bold green" if name == f"{quality} of the {model}" else ""
+            table.add_row(Text(name), Text(value, style=style))
     return table
 
 
 def outcome(row: Mapping[str, object]) -> str:
-    """Describe what a run came to in a few words.
+    """Describe the result of a run in a few words.
 
     row: a summary, or one with ``failed``, a sentence, for a run without results.
     """
@@ -108,17 +108,10 @@ def outcome(row: Mapping[str, object]) -> str:
     clock = " simulated" if _text(row, "clock") == "simulated" else ""
     if (step := number(row.get("ms_per_iteration"))) is not None:
         return f"{milliseconds(step)} per iteration{clock}"
-    quality = _shown(row, "average") or "?"
+    quality = _quality(row, "average") or "?"
     if row.get("metric") != "accuracy":
         quality = f"{_metric_name(row)} {quality}"
     return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
-
-
-def _title(summary: Mapping[str, object]) -> str:
-    nodes = number(summary.get("nodes"))
-    size = None if nodes is None else counted(nodes, "node")
-    names = [_text(summary, key) for key in ("algorithm", "model", "data")]
-    return " · ".join(part for part in (*names, size, _text(summary, "network")) if part)
 
 
 def _metric_name(summary: Mapping[str, object]) -> str:
@@ -129,16 +122,11 @@ def _metric_name(summary: Mapping[str, object]) -> str:
     return name.upper() if name == "bleu" else name
 
 
-def _shown(summary: Mapping[str, object], key: str) -> str | None:
+def _quality(summary: Mapping[str, object], key: str) -> str | None:
     value = number(summary.get(key))
     if value is None:
         return None
     return percent(value) if summary.get("metric") == "accuracy" else f"{value:.4g}"
-
-
-def _amount(summary: Mapping[str, object]) -> str | None:
-    amounts = [(number(summary.get(f"{noun}s")), noun) for noun in ("epoch", "step")]
-    return ", ".join(counted(value, noun) for value, noun in amounts if value is not None) or None
 
 
 def _text(row: Mapping[str, object], key: str) -> str | None:

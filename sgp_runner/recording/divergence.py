@@ -3,7 +3,7 @@
 A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
 times the first one that it recorded (or 1, if that was less). This is checked whenever a worker
 records, which waits for the device anyway, and before its parameters are saved: checkpoints hold
-finite values only. What cannot be coded has diverged too (`sgp_runner.core.codecs`).
+finite values only. A vector that cannot be coded has diverged too (`sgp_runner.core.codecs`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.recording.checkpoint import latest
+from sgp_runner.recording.checkpoint import valid
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import Diverged, DivergedBefore
 from sgp_runner.utils.reading import read_json
@@ -29,7 +29,7 @@ FILE = "diverged.json"
 def check_parameters(worker: Worker) -> None:
     """Raise Diverged unless the parameters are finite. Waits for the device.
 
-    Those of a timing study are not looked at.
+    The parameters of a timing study are not checked.
     """
     if worker.has_gradients and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
@@ -47,7 +47,7 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
     """Record that the run has diverged; return the error with the checkpoint and advice."""
-    found = latest(experiment.checkpoints, experiment.digest)
+    found = next(valid(experiment.checkpoints, experiment.digest), None)
     left = (
         f"the last good checkpoint is {found}"
         if found is not None

@@ -1,4 +1,4 @@
-"""How much of a run is done, and what the rest will take."""
+"""Progress of a run, and an estimate of its time, memory and disk."""
 
 from __future__ import annotations
 
@@ -33,31 +33,30 @@ class Work:
         return min(1.0, self.done / self.total)
 
 
+# Describes the costs of a run from its seconds, the seconds of a unit of work, and the work.
 Estimate = Callable[[float, float, Work], list[str]]
 
 
-def estimate(run: Run, problem: Problem) -> Estimate:
-    """Return a function that describes what a run takes.
+def estimate(
+    run: Run, problem: Problem, seconds: float, unit_seconds: float, work: Work
+) -> list[str]:
+    """Describe the costs of a run.
 
-    Its arguments are the seconds that the whole run takes, those of each unit of its work, and the
-    work.
+    seconds: of the whole run
+    unit_seconds: of each unit of its work
     """
-
-    def describe(seconds: float, each: float, work: Work) -> list[str]:
-        units = f"{work.total:,} {work.unit}s of {duration(each)}"
-        memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
-        lines = [
-            f"This takes about {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
-            f"and up to {num_bytes(disk)} of disk."
-        ]
-        if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:
-            lines.append(
-                "Quicker: model=timing_only simulates the times alone, experiment=compare trains a "
-                "small model in the time of ResNet-50."
-            )
-        return lines
-
-    return describe
+    units = f"{work.total:,} {work.unit}s of {duration(unit_seconds)}"
+    memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
+    lines = [
+        f"This takes about {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
+        f"and up to {num_bytes(disk)} of disk."
+    ]
+    if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:
+        lines.append(
+            "Quicker: model=timing_only simulates the times alone, experiment=compare trains a "
+            "small model in the time of ResNet-50."
+        )
+    return lines
 
 
 def vector_bytes(run: Run, problem: Problem) -> int:
@@ -65,10 +64,10 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """The memory of the processes on this machine, or what this one has needed so far if more.
+    """Return the memory of the processes here, or the peak of this process if that is more.
 
-    A process has the model and its gradient, and for each of its nodes the parameters, what the
-    optimizer keeps, and a message; those of a timing study take no memory.
+    A process has the model and its gradient, and for each of its nodes the parameters, the state
+    of the optimizer, and a message. A timing study has no such vectors.
     """
     simulated = run.network.clock == "simulated"
     nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))
@@ -78,15 +77,15 @@ def memory_bytes(run: Run, problem: Problem) -> int:
 
 
 def peak_bytes() -> int:
-    """The largest resident size of this process until now."""
+    """Return the largest resident size of this process until now."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
-    """The largest size of records and checkpoints of a run that takes ``seconds``.
+    """Return the largest size of records and checkpoints of a run that takes ``seconds``.
 
-    One checkpoint, which a signal asks for, is always counted.
+    One checkpoint is always counted, because a signal may request it.
     """
     steps, checkpoint = run.steps(problem), run.checkpoint
     records = run.nodes * (steps / run.log_every + 2 * run.epochs / run.eval_every) * RECORD_BYTES

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class EpochAverage:
     """The models of ``size`` workers at the end of one epoch, averaged as they come in.
 
-    Those of ranks 2i and 2i + 1 are joined first, then pairs of pairs, and so on: the result does
-    not depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
+    The models of ranks 2i and 2i + 1 are joined first, then pairs of pairs. The result does not
+    depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
 
     parts: by (first rank, width), as in `join`
     metrics, weights: by rank
@@ -129,7 +129,7 @@ class Grid:
 
 
 class Observer:
-    """Records what the workers of one process do, under their original ranks.
+    """Records the workers of one process under their original ranks.
 
     settle: called before something is recorded at the end of a step
     started: start of the run's command, by `time.monotonic`

@@ -1,10 +1,11 @@
-"""Open the recorder of a run, and describe before training what the user should know."""
+"""Open the recorder of a run, and report before training on its limits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
@@ -59,17 +60,16 @@ def open_recorder(
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
-    with (
-        ConsoleListener(
-            title, run.network.clock, run.epochs, work, estimate(run, problem)
-        ) as console,
-        Recorder(experiment.directory, rank, (console, mirror), start) as recorder,
-    ):
+    console = ConsoleListener(
+        title, run.network.clock, run.epochs, work, partial(estimate, run, problem)
+    )
+    with Recorder(experiment.directory, rank, (console, mirror), start) as recorder:
+        console.start()
         yield recorder
 
 
 def oversubscribed(run: Run) -> list[str]:
-    """Return a warning if ranks share the cores of this machine, whose times say little then."""
+    """Return a warning if ranks share the cores of this machine, so that times are not typical."""
     ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
     on_cpus = run.network.clock == "wall" and run.network.name != "nccl"
     if not on_cpus or ranks <= cores:
@@ -79,7 +79,7 @@ def oversubscribed(run: Run) -> list[str]:
 
 
 def outside_validation(run: Run, problem: Problem) -> list[str]:
-    """Return a warning if the run is outside what its cluster's times were validated for."""
+    """Return a warning if the run is outside the validated range of its cluster's times."""
     if run.network.clock == "wall" or not run.cluster.validated:
         return []
     params = problem.start()

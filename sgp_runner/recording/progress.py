@@ -7,15 +7,16 @@ that they also come during long gradients and evaluations.
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Event, Lock, Thread
-from types import TracebackType
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -23,7 +24,6 @@ from rich.text import Text
 
 from sgp_runner.recording.console import stdout_console
 from sgp_runner.recording.estimate import Estimate, Work
-from sgp_runner.recording.notebook import NotebookLive, in_notebook
 from sgp_runner.utils.messages import is_quiet, logger
 from sgp_runner.utils.units import counted, duration, number, percent
 
@@ -33,6 +33,9 @@ LOOK_SECONDS = 0.25  # between two looks at the work
 MEASURED_SECONDS = 2.0  # of work, before it is judged how long the rest takes
 WARM_UP_SECONDS = 10.0  # of work, in which memory is touched for the first time
 SHORT_SECONDS = 30.0  # runs that take less are not estimated
+NOTEBOOK_STDOUT = "ipykernel.iostream"  # of the stdout of a notebook's kernel
+REDRAW_SECONDS = 0.5
+NOTEBOOK_WIDTH = 100  # characters
 
 
 class Pace:
@@ -64,7 +67,7 @@ class Pace:
             self.warm, self.first = True, (now, work.done)
 
     def left(self, work: Work) -> float | None:
-        """Seconds that the rest takes; None before enough has been measured."""
+        """Return the seconds that the rest takes; None before enough has been measured."""
         if self.seconds_each is None:
             return None
         return max(0, work.total - work.done) * self.seconds_each
@@ -73,13 +76,11 @@ class Pace:
 class ConsoleListener:
     """Shows the progress of a run on stdout.
 
-    Use it as a context manager, or call ``start`` and ``stop``.
-
     title: name of the run
     clock: ``"simulated"`` or ``"wall"``
     epochs: of the whole run
     work: returns how much of the run is done
-    estimate: describes what the whole run takes, once that is known
+    estimate: describes the costs of the whole run, once they are known
     """
 
     def __init__(
@@ -145,18 +146,6 @@ class ConsoleListener:
         self._done = summary is not None
         self.stop()
 
-    def __enter__(self) -> ConsoleListener:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
     # On a thread of its own.
 
     def _look(self) -> None:
@@ -207,7 +196,7 @@ class ConsoleListener:
         return f"{work.unit} {work.done:{len(total)},d}/{total}  epoch {self._epoch:4.1f}"
 
     def _numbers(self, between: str) -> str:
-        """Format loss, accuracy and times, leaving out what is unknown."""
+        """Format loss, accuracy and times, leaving out unknown ones."""
         parts = []
         if self._losses:
             parts.append(f"loss {sum(self._losses) / len(self._losses):.4f}")
@@ -249,3 +238,37 @@ def _change(record: Mapping[str, object]) -> str:
     nodes = number(record["nodes"]) or 0
     continues = f"{counted(nodes, 'node')} continue{'s' if nodes == 1 else ''}"
     return f"{who} {record['kind']}: {continues} from {epoch}."
+
+
+def in_notebook() -> bool:
+    """Return whether stdout is the output of a cell."""
+    return type(sys.stdout).__module__ == NOTEBOOK_STDOUT
+
+
+class NotebookLive:
+    """A display that replaces itself, used as rich's `Live` is, which needs ipywidgets here."""
+
+    def __init__(self, get_renderable: Callable[[], RenderableType]) -> None:
+        self._render = get_renderable
+        self._ended = Event()
+        self._thread = Thread(target=self._redraw, daemon=True)
+
+    def start(self, refresh: bool = True) -> None:
+        from IPython.display import display
+
+        self._handle = display(self._text(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._handle.update(self._text(), raw=True)
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(REDRAW_SECONDS):
+            self._handle.update(self._text(), raw=True)
+
+    def _text(self) -> dict[str, str]:
+        out = io.StringIO()
+        Console(file=out, width=NOTEBOOK_WIDTH, force_jupyter=False).print(self._render())
+        return {"text/plain": out.getvalue()}

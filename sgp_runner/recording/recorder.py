@@ -17,8 +17,8 @@
 ``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``.
 ``accuracy`` lies in [0, 1].
 
-JSON has no NaN and no infinity. Such a value is written as ``null`` and spelt out beside it, so
-that "diverged" and "not measured" stay apart: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
+JSON has no NaN and no infinity. Such a value is written as ``null`` and as text in ``nonfinite``,
+so that "diverged" and "not measured" differ: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
 Listeners receive the original numbers.
 """
 
@@ -30,16 +30,17 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sgp_runner.config.logger import Listener
 from sgp_runner.utils.errors import CannotWrite, ConfigError, RecordsLost
 from sgp_runner.utils.reading import MIB, check_regular, open_regular, parse_json, read_json
 from sgp_runner.utils.reading import read_lines as lines_of
+from sgp_runner.utils.units import number
 
 if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
@@ -63,12 +64,40 @@ class Position:
 START = Position()
 
 
+@dataclass
+class LineFile:
+    """An unbuffered file to which whole lines are appended.
+
+    checksum: SHA-256 of its bytes
+    size: number of its bytes
+    """
+
+    path: Path
+    file: io.FileIO
+    checksum: Any = field(default_factory=hashlib.sha256)
+    size: int = 0
+
+    def append(self, lines: bytes) -> None:
+        """Append ``lines``. Raises CannotWrite; nothing is written then."""
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                size = os.fstat(self.file.fileno()).st_size
+                self.file.truncate(size - (len(lines) - len(rest)))
+            raise CannotWrite(self.path, error) from error
+        self.size += len(lines)
+        self.checksum.update(lines)
+
+
 class Recorder:
     """Appends records to this process rank's file, whole lines only, then passes them to listeners.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
     ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at ``start``:
-    a resumed run records again what came after its checkpoint. As a context manager, leaving
+    a resumed run records the steps after its checkpoint again. As a context manager, leaving
     without ``finish`` signals to the listeners that the run did not finish.
     """
 
@@ -79,17 +108,16 @@ class Recorder:
         self._listeners = listeners
         self._finished = False
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._file, self._checksum = continued(self.path, start)
-        self._size = start.num_bytes
+        self._lines = continued(self.path, start)
 
     def position(self) -> Position:
-        """Flush the file to the disk and return what it holds. Raises as `check`."""
+        """Flush the file to the disk and return its position. Raises as `check`."""
         try:
-            os.fsync(self._file.fileno())
+            os.fsync(self._lines.file.fileno())
         except OSError as error:
             raise CannotWrite(self.path, error) from error
         self.check()
-        return Position(self._size, self._checksum.hexdigest())
+        return Position(self._lines.size, self._lines.checksum.hexdigest())
 
     def check(self) -> None:
         """Raise RecordsLost unless the file is in its place with all that was written to it."""
@@ -97,9 +125,9 @@ class Recorder:
             there = self.path.stat()
         except OSError:
             raise RecordsLost(self.path, "was removed") from None
-        if not os.path.samestat(there, os.fstat(self._file.fileno())):
+        if not os.path.samestat(there, os.fstat(self._lines.file.fileno())):
             raise RecordsLost(self.path, "was replaced")
-        if there.st_size != self._size:
+        if there.st_size != self._lines.size:
             raise RecordsLost(self.path, "was changed")
 
     def write(self, record: Mapping[str, object]) -> None:
@@ -126,7 +154,7 @@ class Recorder:
                 self.check()
                 self._append({"kind": "summary", **summary})
         finally:
-            self._file.close()
+            self._lines.file.close()
             for listener in self._listeners:
                 listener.finish(summary)
 
@@ -135,18 +163,7 @@ class Recorder:
             raise ValueError(
                 f"a record needs a kind among {KINDS} and a time_s, got {dict(record)}"
             )
-        line = (as_json(record) + "\n").encode()
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                size = os.fstat(self._file.fileno()).st_size
-                self._file.truncate(size - (len(line) - len(rest)))
-            raise CannotWrite(self.path, error) from error
-        self._size += len(line)
-        self._checksum.update(line)
+        self._lines.append((as_json(record) + "\n").encode())
 
     def __enter__(self) -> Recorder:
         return self
@@ -171,19 +188,26 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     Records at the same time keep the order of their file, rank 0 first. An incomplete last line is
     left out. Raises ValueError, naming file and line, for a damaged line elsewhere.
     """
-    others = sorted(run_dir.glob("metrics.rank*.jsonl"), key=_rank)
+    others = sorted(
+        run_dir.glob("metrics.rank*.jsonl"), key=lambda path: int(path.stem.partition("rank")[2])
+    )
     paths = [metrics_path(run_dir, 0), *others]
     records = [record for path in paths for record in read_lines(path)]
-    return sorted(records, key=lambda record: (record["kind"] == "summary", _seconds(record)))
+
+    def order(record: Mapping[str, object]) -> tuple[bool, float]:
+        seconds = number(record["time_s"])
+        return record["kind"] == "summary", math.inf if seconds is None else seconds
+
+    return sorted(records, key=order)
 
 
 def trim(path: Path, start: Position) -> None:
     """Truncate or create a file of records; raises as `continued`."""
-    continued(path, start)[0].close()
+    continued(path, start).file.close()
 
 
-def continued(path: Path, start: Position) -> tuple[io.FileIO, Any]:
-    """Open a file of records to continue it at ``start``; return it and its SHA-256 until there.
+def continued(path: Path, start: Position) -> LineFile:
+    """Open a file of records to continue it at ``start``.
 
     Raises ConfigError, and leaves the file as it is, if its beginning is not the one that the
     checkpoint knows.
@@ -198,7 +222,7 @@ def continued(path: Path, start: Position) -> tuple[io.FileIO, Any]:
             unless_complete.pop_all()
     except OSError as error:
         raise ConfigError("results", f"cannot write to {path}: {error.strerror}.") from error
-    return file, checksum
+    return LineFile(path, file, checksum, start.num_bytes)
 
 
 def verified(path: Path, file: io.FileIO, start: Position) -> Any:
@@ -237,7 +261,7 @@ def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
 
 
 def read_summary(run_dir: Path) -> dict[str, object] | None:
-    """Return the summary of a finished run; None if there is no readable one."""
+    """Return the summary of a finished run; None without a readable one."""
     try:
         summary = read_json(run_dir / "summary.json")
     except (OSError, ValueError):
@@ -250,12 +274,19 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
 
     Raises ConfigError if the records that belong to the summary are missing.
     """
-    directory = experiment.directory
-    summary = read_summary(directory) if experiment.run.resume == "auto" else None
+    directory, run = experiment.directory, experiment.run
+    summary = read_summary(directory) if run.resume == "auto" else None
     if summary is None:
         return None
     way_out = "put the files of the run back, or start over with resume=never."
-    for path in (directory / "config.yaml", *metrics_of(experiment, summary)):
+    real = run.network.clock == "wall"
+    lost = summary.get("lost") if real else None
+    metrics = [
+        metrics_path(directory, rank)
+        for rank in range(run.nodes + run.algo.servers if real else 1)
+        if not isinstance(lost, list) or rank not in lost
+    ]
+    for path in (directory / "config.yaml", *metrics):
         if not path.is_file():
             raise ConfigError("resume", f"this run has finished, but {path} is missing: {way_out}")
     path = metrics_path(directory, 0)
@@ -265,16 +296,6 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
             f"this run has finished, but {path} does not end with its summary: {way_out}",
         )
     return summary
-
-
-def metrics_of(experiment: Experiment, summary: Mapping[str, object]) -> list[Path]:
-    """Return the files of records that a finished run has, but those of lost ranks."""
-    run, lost = experiment.run, summary.get("lost")
-    if run.network.clock != "wall":
-        return [metrics_path(experiment.directory, 0)]
-    ranks = set(range(run.nodes + run.algo.servers))
-    ranks -= set(lost if isinstance(lost, list) else ())
-    return [metrics_path(experiment.directory, rank) for rank in sorted(ranks)]
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
@@ -332,28 +353,30 @@ def replace_file(path: Path, text: str) -> None:
     """Write a file atomically. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with synced(part) as file:
+            file.write(text.encode())
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
         raise CannotWrite(path, error) from error
-    # The directory caches the new name; not every system can open a directory.
-    with contextlib.suppress(OSError):
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    with contextlib.suppress(OSError):  # not every system can open a folder
+        sync(path.parent)
 
 
-def _rank(path: Path) -> int:
-    return int(path.name.removeprefix("metrics.rank").removesuffix(".jsonl"))
+@contextlib.contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write, whose bytes are on the disk at the end of the block."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _seconds(record: Mapping[str, object]) -> float:
-    time_s = record["time_s"]
-    return float(time_s) if isinstance(time_s, int | float) else math.inf
+def sync(folder: Path) -> None:
+    """Flush the names in a folder to the disk; they are cached separately."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

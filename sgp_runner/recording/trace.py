@@ -24,8 +24,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
+from sgp_runner.recording.recorder import LineFile
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 from sgp_runner.utils.reading import parse_json, read_lines
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORMAT = 3
 WAITING, ON_THE_SPOT = 0, -1  # indices of calls
-DETAILS = {  # what an event has after its call_index and its time
+DETAILS = {  # fields of an event after its call_index and its time
     "message": ("src", "tag", "arrived"),
     "gradient": ("seconds",),
     "collective": ("number",),
@@ -153,11 +154,13 @@ class Writer:
     """Buffered writer of one rank's recording, which can be replayed only after `finish`."""
 
     def __init__(self, directory: Path, header: Header) -> None:
-        self.path = path_of(directory, header.rank)
+        path = path_of(directory, header.rank)
+        try:
+            self.file = LineFile(path, path.open("wb", buffering=0))
+        except OSError as error:
+            raise CannotWrite(path, error) from error
         self.lines: list[Mapping[str, object] | list[object]] = []
         self.count = 0
-        self.checksum = sha256()
-        self.file = self.attempt(lambda: self.path.open("wb", buffering=0))
         self.add(asdict(header))
 
     def add(self, value: Mapping[str, object] | list[object]) -> None:
@@ -167,33 +170,16 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        text = "".join(f"{ENCODE(line)}\n" for line in self.lines).encode()
-        self.lines.clear()
-        self.checksum.update(text)
-        self.write(text)
-
-    def write(self, text: bytes) -> None:
-        def whole() -> None:
-            rest = memoryview(text)
-            while rest:
-                rest = rest[self.file.write(rest) :]
-
-        self.attempt(whole)
+        lines, self.lines = self.lines, []
+        self.file.append("".join(f"{ENCODE(line)}\n" for line in lines).encode())
 
     def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
         """Complete the recording after the algorithm has ended, or failed, with ``push_sum``."""
         self.flush()
-        footer = Footer(
-            self.count, self.checksum.hexdigest(), ended, checksum_of(push_sum), round(time, 6)
-        )
-        self.write((json.dumps(asdict(footer)) + "\n").encode())
-        self.file.close()
-
-    def attempt(self, work: Any) -> Any:
-        try:
-            return work()
-        except OSError as error:
-            raise CannotWrite(self.path, error) from error
+        checksum = self.file.checksum.hexdigest()
+        footer = Footer(self.count, checksum, ended, checksum_of(push_sum), round(time, 6))
+        self.file.append((json.dumps(asdict(footer)) + "\n").encode())
+        self.file.file.close()
 
 
 def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:

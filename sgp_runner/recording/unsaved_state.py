@@ -1,10 +1,10 @@
 """A warning about state of an algorithm that checkpoints do not have.
 
-A resumed run calls `Algorithm.run` again at the start of a step, with what `Worker.state` has kept.
-A variable of its coroutines loses its value if it may be read before it is assigned again, which
-the bytecode tells, and if it holds a tensor or a collective under way that is neither the worker's
-nor kept. A tensor that nothing has changed since the first step, such as a table of weights, is
-made again by `run`, unless it was a copy of the parameters.
+A resumed run calls `Algorithm.run` again at the start of a step, with the saved contents of
+`Worker.state`. A variable of its coroutines loses its value if two conditions hold. The bytecode
+may read it before it assigns it again, and it holds a tensor or a pending collective that belongs
+neither to the worker nor to its saved state. A tensor that has not changed since the first step,
+such as a table of weights, is made again by `run`, unless it was a copy of the parameters.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class UnsavedState:
         return tensor is not None and tensor is each and tensor._version == version
 
     def lost(self, worker: Worker) -> Iterator[tuple[str, Any]]:
-        """Yield what a checkpoint would lose, with the variable that holds it."""
+        """Yield the tensors and collectives that a checkpoint would lose, with their variables."""
         own = [worker.push_sum, worker.buffers, worker.model_buffers, worker.state]
         kept = {identity(each) for each in held(own, depth=sys.maxsize)}
         for frame in self.frames(worker):
@@ -120,7 +120,7 @@ def is_copy(tensor: Tensor, worker: Worker) -> bool:
 
 
 def identity(each: Tensor | Future[Any]) -> int:
-    """Return what views of a tensor share."""
+    """Return the same number for all views of a tensor."""
     if isinstance(each, Tensor) and each.layout is torch.strided:
         storage: int = each.untyped_storage()._cdata
         return storage
@@ -139,7 +139,7 @@ def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
 
 
 def inside(value: Any) -> Iterable[object]:
-    """Return what a container, a function or an object of the user's holds."""
+    """Return the contents of a container, a function or an object of the user."""
     match value:
         case Mapping():
             return value.values()
@@ -197,5 +197,5 @@ def read_after(code: CodeType, offset: int) -> frozenset[str]:
             found = before(index)
             changed |= found != live[index]
             live[index] = found
-    # The offset may be that of the instruction's cache.
+    # The offset may point into the instruction's cache.
     return after(max((i for i, step in enumerate(steps) if step.offset <= offset), default=0))

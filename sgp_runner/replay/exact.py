@@ -1,8 +1,8 @@
 """Replay of a recorded run in one process, to the last bit.
 
 Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
-gradients, its clock delivers what the recording has for this call of the program. A message is
-taken from what its sender has sent in the replay; a rank that is ahead of the sender of its next
+gradients, its clock delivers the recorded events of this call of the program. A message is
+the next one that its sender has sent in the replay; a rank that is ahead of the sender of its next
 message yields (`turns`). At least one rank can always continue, because in the real run every
 message was sent before it arrived.
 
@@ -19,8 +19,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     from sgp_runner.config.run import Run
     from sgp_runner.core.problem import Problem
     from sgp_runner.core.worker import Worker
-    from sgp_runner.distributed.world import World
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class EndOfTrace(Aborted):
 class Replayed:
     """The outcome of a replay.
 
-    workers: the workers at the end, servers last; those of a failed run may be slightly ahead
+    workers: the workers at the end, servers last; after a failed run they may be slightly ahead
     ended: whether the real run ended
     same: for each worker, whether its parameters equal those of the real run bit for bit
     reduced: whether there were all-reduces, so that parameters may differ by rounding
@@ -140,12 +141,6 @@ class ReplayNetwork:
         self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)
         self.unread: dict[int, int] = defaultdict(lambda: nodes)
 
-    def pop_message(self, src: int, dst: int, tag: int) -> Tensor:
-        """Return the next message, once it has been sent."""
-        channel = self.channels[src, dst, tag]
-        self.turns.wait_until(lambda: bool(channel), f"a message from rank {src}")
-        return channel.popleft()
-
     def gathered(self, number: int) -> list[Tensor]:
         """Return the parts of all workers in a collective, by rank, once they are complete."""
         parts = self.parts[number]
@@ -169,7 +164,7 @@ class ReplayClock(RealClock):
         self.moment = 0.0
         self.calls = 0
         self.delivering = False
-        self.sleeps: dict[int, Callable[[], None]] = {}  # what ends each sleep, by its number
+        self.sleeps: dict[int, Callable[[], None]] = {}  # callback of each sleep, by number
         self.make: dict[str, Callable[[TraceEvent], None]] = {"sleep": self.wake}
         if recording.header.polled:
             self.poll_with(lambda: None, 0.0)
@@ -218,14 +213,14 @@ class ReplayClock(RealClock):
 
 
 class ReplayTransport(Transport):
-    """Transport that sends to the replay's other ranks and receives what the clock delivers."""
+    """Transport that sends to the replay's other ranks and receives messages from the clock."""
 
     def __init__(
-        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox, network: ReplayNetwork
+        self, network: ReplayNetwork, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
     ) -> None:
         self.scheduler, self.clock, self.mailbox = scheduler, clock, mailbox
         self.network, self.rank = network, clock.rank
-        self.under_way: dict[int, Callable[[], None]] = {}  # what completes each collective
+        self.under_way: dict[int, Callable[[], None]] = {}  # callback of each collective, by number
         clock.make |= {"message": self.deliver, "collective": self.end}
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
@@ -254,9 +249,9 @@ class ReplayTransport(Transport):
         return future
 
     def deliver(self, message: TraceEvent) -> None:
-        self.mailbox.deliver(
-            message.src, message.tag, self.network.pop_message(message.src, self.rank, message.tag)
-        )
+        channel = self.network.channels[message.src, self.rank, message.tag]
+        self.network.turns.wait_until(lambda: bool(channel), f"a message from rank {message.src}")
+        self.mailbox.deliver(message.src, message.tag, channel.popleft())
 
     def end(self, collective: TraceEvent) -> None:
         if collective.number not in self.under_way:
@@ -273,25 +268,6 @@ def mean_of(parts: list[Tensor]) -> Tensor:
     for part in parts[1:]:
         total += part
     return total.div_(len(parts))
-
-
-class ReplayedWorld:
-    """The part of a `World` that a `Rank` needs: one device per node, connected by the network."""
-
-    workers: ClassVar[None] = None
-    node: ClassVar[None] = None
-    node_cpu_group: ClassVar[None] = None
-    shaper: ClassVar[None] = None
-    leader_mode: ClassVar[bool] = False
-    in_order: ClassVar[bool] = False
-
-    def __init__(self, network: ReplayNetwork, rank: int) -> None:
-        self.network, self.layout = network, RankLayout(rank, network.nodes)
-
-    def transport(
-        self, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
-    ) -> ReplayTransport:
-        return ReplayTransport(scheduler, clock, mailbox, self.network)
 
 
 class DeferredExecutor(Executor):
@@ -331,7 +307,13 @@ class ReplayedRank:
     ) -> None:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
-        world = cast("World", ReplayedWorld(network, rank))
+        # The attributes of a world that a rank needs, with one device per node.
+        world: Any = SimpleNamespace(
+            layout=RankLayout(rank, network.nodes),
+            transport=partial(ReplayTransport, network),
+            **dict.fromkeys(("workers", "node", "node_cpu_group", "shaper")),
+            **dict.fromkeys(("leader_mode", "in_order"), False),
+        )
         steps = StepHooks()
         steps.recorder = each_step
         self.runtime = Rank(

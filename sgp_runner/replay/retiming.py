@@ -111,7 +111,7 @@ def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machin
     """Return the machines of one combination of values, whose complete settings are ``source``."""
     from sgp_runner.report.read.naming import file_name
 
-    values = {key: value for key, _, value in (each.partition("=") for each in arguments)}
+    values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     names = [values[CLUSTER]] if CLUSTER in values else []
     names += [
         file_name(key.partition(".")[2], value) for key, value in values.items() if key != CLUSTER
@@ -127,7 +127,7 @@ def retime_all(
 
     others = machines_in(argv, config_dir)
     runs, _ = run_folders(folders)
-    return [retime(folder, each, out) for folder in runs for each in others]
+    return [retime(folder, machines, out) for folder in runs for machines in others]
 
 
 def retime(folder: Path, machines: Machines, out: Path) -> Path:
@@ -140,7 +140,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     from sgp_runner.config.experiment import make_experiment, stored
 
     trained, summary = finished(folder)
-    # The devices of a node are those of the cluster.
+    # The cluster defines the devices of a node.
     config = {**trained.config, "gpus_per_node": 1}
     experiment = make_experiment(with_settings_of(machines.source, machines.keys, config))
     there = out / f"{folder.name}-on-{machines.name}"
@@ -165,21 +165,12 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     try:
         there.mkdir(parents=True, exist_ok=True)
         (there / "summary.json").unlink(missing_ok=True)
-        replace_file(
-            there / "config.yaml",
-            yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True),
-        )
+        settings = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
+        replace_file(there / "config.yaml", settings)
         if (folder / "environment.json").exists():
-            replace_file(
-                there / "environment.json",
-                read_text(folder / "environment.json"),
-            )
-        replace_file(
-            metrics_path(there, 0),
-            "".join(
-                as_json(record) + "\n" for record in (*records, {"kind": "summary", **retimed})
-            ),
-        )
+            replace_file(there / "environment.json", read_text(folder / "environment.json"))
+        lines = map(as_json, (*records, {"kind": "summary", **retimed}))
+        replace_file(metrics_path(there, 0), "".join(f"{line}\n" for line in lines))
         write_summary(there, retimed)
     except OSError as error:
         raise ConfigError("--out", f"cannot write to {there}: {error.strerror}.") from error
@@ -196,21 +187,18 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
     refuse_outdated(experiment.config, folder)
-    if run.network.clock != "simulated":
-        refuse(
-            folder,
-            "it is a real run, whose times are measured, not simulated; "
-            "run it on that network, or train with network=sim",
-        )
-    if not run.model.trains:
-        refuse(
-            folder,
-            "it is a timing study, without training to keep; run it with the other cluster",
-        )
-    if (folder / DIVERGED).exists():
-        refuse(folder, "it has diverged; train it with a smaller learning rate")
-    if summary is None:
-        refuse(folder, "it has not finished; run its command again to resume it")
+    refusals = {
+        "it is a real run, whose times are measured, not simulated; "
+        "run it on that network, or train with network=sim": run.network.clock != "simulated",
+        "it is a timing study, without training to keep; "
+        "run it with the other cluster": not run.model.trains,
+        "it has diverged; train it with a smaller learning rate": (folder / DIVERGED).exists(),
+        "it has not finished; run its command again to resume it": summary is None,
+    }
+    for why, applies in refusals.items():
+        if applies:
+            refuse(folder, why)
+    assert summary is not None
     check_decisions(run, folder)
     return experiment, summary
 
@@ -309,7 +297,7 @@ class Unknown:
 def merged(
     trained: Iterable[Mapping[str, Any]], timed: Iterable[Mapping[str, Any]], folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of ``trained`` in the order and with the times of those of ``timed``."""
+    """Yield the records of ``trained`` in the order and with the times of ``timed``."""
     waiting: dict[tuple[object, object], deque[Mapping[str, Any]]] = {}
     for record in trained:
         if record["kind"] != "summary":

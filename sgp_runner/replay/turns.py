@@ -8,19 +8,6 @@ from threading import Condition, Thread
 from sgp_runner.utils.errors import Aborted
 
 
-class Stuck(RuntimeError):
-    """Every rank waits for another one.
-
-    waiting: for each rank, what it waits for
-    """
-
-    def __init__(self, waiting: dict[int, str]) -> None:
-        super().__init__(
-            "every rank is blocked: "
-            + "; ".join(f"rank {rank} waits for {what}" for rank, what in waiting.items())
-        )
-
-
 class Turns:
     """Runs one function per rank until all have returned.
 
@@ -28,8 +15,8 @@ class Turns:
     ends all of them.
 
     present: the rank that runs; -1 before the first
-    waiting: for each other rank that has not returned, whether it can continue, and what it waits
-        for
+    waiting: for each other rank that has not returned, whether it can continue, and the reason
+        for which it waits
     """
 
     def __init__(self) -> None:
@@ -79,7 +66,8 @@ class Turns:
         with self.changed:
             able = [rank for rank, (ready, _) in sorted(self.waiting.items()) if ready()]
             if self.waiting and not able and self.error is None:
-                self.error = Stuck({rank: what for rank, (_, what) in self.waiting.items()})
+                what = [f"rank {rank} waits for {it}" for rank, (_, it) in self.waiting.items()]
+                self.error = RuntimeError(f"every rank is blocked: {'; '.join(what)}")
             if able:
                 self.present = next((rank for rank in able if rank > self.present), able[0])
             self.changed.notify_all()

@@ -51,7 +51,7 @@ Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Retimed:
-    """The simulated run beside the recorded one.
+    """The simulated run and the recorded one.
 
     time_s: simulated seconds
     recorded_s: wall-clock seconds of the recorded run, without evaluation
@@ -164,9 +164,9 @@ class RecordedGradients:
             [event.seconds for event in recording.events if event.kind == "gradient"]
             for recording in recordings
         ]
-        together = [seconds for each in own for seconds in each]
+        together = [seconds for durations in own for seconds in durations]
         # A node may have had no step of a shared budget.
-        self.seconds = [cycle(each or together) for each in own]
+        self.seconds = [cycle(durations or together) for durations in own]
 
     def __call__(self, rank: int) -> float:
         return next(self.seconds[rank])
@@ -177,7 +177,7 @@ class RecordedDelays:
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
-        self.everywhere = [each for pair in sorted(delays) for each in delays[pair]]
+        self.everywhere = [message for pair in sorted(delays) for message in delays[pair]]
         self.chosen: dict[tuple[int, int, float], Iterator[float]] = {}
 
     def __call__(self, src: int, dst: int, num_bytes: float) -> float:
@@ -201,9 +201,9 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
-        for each in recording.events:
-            if each.kind == "message":
-                arrived[each.src, recording.header.rank, each.tag].append(each.arrived)
+        for event in recording.events:
+            if event.kind == "message":
+                arrived[event.src, recording.header.rank, event.tag].append(event.arrived)
     seen: dict[tuple[int, int, int], int] = defaultdict(int)
     out: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for recording in recordings:
@@ -215,29 +215,29 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
             if number < len(arrived[channel]):
                 out[src, send.dst].append((send.num_bytes, arrived[channel][number] - send.sent))
     hosts = [recording.header.host for recording in recordings]
-    fastest = {pair: min(seconds for _, seconds in each) for pair, each in out.items()}
+    fastest = {pair: min(seconds for _, seconds in messages) for pair, messages in out.items()}
 
     def ahead(src: int, dst: int) -> float:
-        """Seconds by which the clock of ``dst`` is ahead of that of ``src``."""
+        """Return the seconds by which the clock of ``dst`` is ahead of the clock of ``src``."""
         if hosts[src] == hosts[dst] or (dst, src) not in fastest:
             return 0.0
         return (fastest[src, dst] - fastest[dst, src]) / 2
 
     return {
-        (src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in each]
-        for (src, dst), each in sorted(out.items())
+        (src, dst): [(size, max(0.0, seconds - ahead(src, dst))) for size, seconds in messages]
+        for (src, dst), messages in sorted(out.items())
     }
 
 
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
     """Return the cluster for all-reduces.
 
-    Its bandwidth is that of the largest messages, its latency that of the smallest ones if those
+    Its bandwidth follows from the largest messages, its latency from the smallest ones if these
     are far smaller.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
-    for each in delays.values():
-        for size, seconds in each:
+    for messages in delays.values():
+        for size, seconds in messages:
             by_size[size].append(seconds)
     small, large = min(by_size), max(by_size)
     latency = median(by_size[small]) if 100 * small < large else 0.0

@@ -10,12 +10,19 @@ import traceback
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sgp_runner.config.corrections import KEY, since
-from sgp_runner.config.experiment import FORMAT, flat, identity_of, settings_of, stored
+from sgp_runner.config.experiment import (
+    FORMAT,
+    Experiment,
+    flat,
+    identity_of,
+    settings_of,
+    stored,
+)
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
+from sgp_runner.config.run import Run
 from sgp_runner.config.schema import shown
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import extendable, keep_only
@@ -34,10 +41,6 @@ from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import cause, signal_state
 from sgp_runner.utils.user_code import described
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
 
 
 def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
@@ -125,7 +128,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 
     directory = experiment.directory
     config = yaml.safe_dump(stored(experiment), sort_keys=False, allow_unicode=True)
-    used = {KEY_OF_PLUGINS: {each.name: each.record for each in experiment.plugins}}
+    used = {KEY_OF_PLUGINS: {plugin.name: plugin.record for plugin in experiment.plugins}}
     used = used if experiment.plugins else {}
     texts = {
         "config.yaml": config,
@@ -188,7 +191,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
             )
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
-            then, now = (shown(each[key]) if key in each else "not set" for each in (there, here))
+            then, now = (shown(run[key]) if key in run else "not set" for run in (there, here))
             difference = f"{key} is {then} there and {now} here"
             raise ConfigError(
                 "name",
@@ -203,7 +206,7 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error in a sentence without secrets; those of other packages after their type."""
+    """Describe an error without secrets, with the type of an error of another package."""
     ours = type(error).__module__.startswith("sgp_runner.")
     return redacted(str(error)).strip() if ours else redacted(described(error))
 

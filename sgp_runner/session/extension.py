@@ -7,9 +7,8 @@ bytes of a run that was as long from the start.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import FORMAT, digest_of, identity_of, settings_of
+from sgp_runner.config.experiment import FORMAT, Experiment, digest_of, identity_of, settings_of
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, extendable
 from sgp_runner.utils.errors import ConfigError
@@ -17,14 +16,11 @@ from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.units import counted, number
 
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-
 Settings = Mapping[str, object]
 
 
 def shorter_run(experiment: Experiment) -> Settings | None:
-    """The settings of the run in the folder of ``experiment`` if only its ``epochs`` are fewer.
+    """Return the settings of the run in the folder if it differs in fewer ``epochs`` alone.
 
     Raises ConfigError if it cannot be extended.
     """
@@ -48,7 +44,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
 
 
 def obstacle(experiment: Experiment, there: Settings) -> str | None:
-    """The reason why the run with the settings ``there`` cannot be extended, if any."""
+    """Return the reason why the run with the settings ``there`` cannot be extended, if any."""
     run = experiment.run
     if run.network.clock != "simulated":
         return "only simulated runs can be"
@@ -63,7 +59,7 @@ def obstacle(experiment: Experiment, there: Settings) -> str | None:
 
 
 def extend(experiment: Experiment, there: Settings) -> None:
-    """Make the checkpoints of the shorter run those of ``experiment``."""
+    """Let ``experiment`` resume from the checkpoints of the shorter run."""
     adopt(experiment.checkpoints, digest_of(there), experiment.digest)
     before, now = there["epochs"], experiment.run.epochs
     logger.info(f"Extending the run from {counted(number(before) or 0.0, 'epoch')} to {now:g}.")

@@ -42,7 +42,7 @@ class RunJob:
 
     @property
     def command(self) -> str:
-        """The command that repeats the run, quoted for a shell."""
+        """Return the command that repeats the run, quoted for a shell."""
         return shlex.join(["sgp-run", *self.words])
 
     @property
@@ -51,17 +51,17 @@ class RunJob:
 
     @property
     def diverged(self) -> bool:
-        """Whether training has diverged, which is a result too."""
+        """Return whether training has diverged, which is a result too."""
         return (self.folder / DIVERGED).exists()
 
     @property
     def finished(self) -> bool:
-        """Whether the run has results, of this or an earlier version."""
+        """Return whether the run has results, of this or an earlier version."""
         return self.summary is not None or self.diverged
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """The stored configuration; None if the run has not begun."""
+        """Return the stored configuration; None if the run has not begun."""
         try:
             config: Mapping[str, Any] = read_yaml(self.folder / "config.yaml")
         except FileNotFoundError:
@@ -70,26 +70,26 @@ class RunJob:
 
     @property
     def since(self) -> list[Correction]:
-        """The corrections made since the run's results."""
+        """Return the corrections made since the run's results."""
         config = self.config
         return [] if config is None or config.get("format") != FORMAT else since(config)
 
     @property
     def replaces(self) -> bool:
-        """Whether the folder holds results from before a correction or in another format."""
+        """Return whether the folder holds results from before a correction or in another format."""
         config = self.config
         return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 
     @property
     def due(self) -> bool:
-        """Whether the run has no results, or outdated ones."""
+        """Return whether the run has no results, or outdated ones."""
         return not self.finished or self.replaces
 
 
 def outdated(jobs: Iterable[RunJob]) -> str:
     """Describe how many jobs have results from before which corrections; empty if none has."""
     since = [job.since for job in jobs if job.finished]
-    counts = Counter(correction.what for each in since for correction in each)
+    counts = Counter(correction.what for corrections in since for correction in corrections)
     if not counts:
         return ""
     parts = [f"{count} of {len(since)} runs ({what})" for what, count in counts.items()]

@@ -1,8 +1,7 @@
 """Pool of processes: several tasks at a time, as cores and memory permit.
 
-Each task has a process of its own, forked from a server that has imported PyTorch once. So it
-starts within milliseconds and as clean as a new command, and a process that is killed takes no
-other task with it.
+Each task runs in a new process, forked from a server that has imported PyTorch once. It starts
+within milliseconds and as clean as a new command, and a killed process affects no other task.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import logger, show_messages
 from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, install
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 # Imported once by the server, without starting a thread.
 IMPORTED = (
@@ -36,14 +33,14 @@ IMPORTED = (
 
 @dataclass(frozen=True)
 class PoolTask:
-    """A call in a process of its own.
+    """A call in a new process.
 
     number: of the task, for its caller
     call: travels to another process, and its result back
     lock_key: of two tasks with the same key, the second one waits for the first
     cores: that it keeps busy
     memory: that it needs, in bytes
-    log: file of what its process prints; None: nowhere
+    log: file for the output of its process; None: no output
     """
 
     number: int
@@ -73,7 +70,7 @@ class Pool:
     """Processes for at most ``most`` tasks at a time.
 
     They keep at most ``cores`` cores busy and use at most ``memory`` bytes. A task that needs more
-    runs alone. Use it as a context manager: on leaving, what is still running is stopped.
+    runs alone. Use it as a context manager: on exit, running tasks are stopped.
 
     imported: further modules that the tasks need
     """
@@ -86,7 +83,7 @@ class Pool:
         self.stopping = False
 
     def __enter__(self) -> Pool:
-        """Start the server, which must not hear Ctrl-C or another signal to the whole group."""
+        """Start the server, which must not receive Ctrl-C or another signal to the group."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             ensure_running()
@@ -183,7 +180,7 @@ def print_to(log: Path) -> None:
 
 
 def end_with_parent(connection: Connection) -> None:
-    """Have the task saved and stopped when the process that started it has ended."""
+    """Save and stop the task when the process that started it has ended."""
     with suppress(EOFError, OSError):
         connection.recv()
     os.kill(os.getpid(), signal.SIGTERM)

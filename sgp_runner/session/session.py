@@ -6,26 +6,22 @@ algorithm to its end, with a smaller membership after each loss of ranks, and co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager, closing, nullcontext
+from types import FrameType
+from typing import Protocol
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.worker import StepListener, Worker
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
+from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
+from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import finishing, stop_signals
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.worker import StepListener, Worker
-    from sgp_runner.recording.estimate import Work
-    from sgp_runner.recording.recorder import Position, Recorder
 
 LOSSES = (Lost, LostConnection, MembershipChanged)
 
@@ -83,10 +79,10 @@ class Backend(Protocol):
         """
 
     def work(self) -> Work:
-        """Return how much of the run is done; called from a thread of its own."""
+        """Return how much of the run is done; called from another thread."""
 
     def now(self) -> float:
-        """Seconds since the start of the run."""
+        """Return seconds since the start of the run."""
 
     def settle(self) -> None:
         """Wait until devices have finished training computations, before something is recorded."""
@@ -99,7 +95,7 @@ class Backend(Protocol):
 
     @property
     def concluded(self) -> bool:
-        """Whether the run has its results, so that no loss matters any more."""
+        """Return whether the run has its results, so that no loss matters any more."""
 
 
 class Session:
@@ -131,7 +127,9 @@ class Session:
                 if backend.original_rank == 0:
                     logger.info(resume_message(found, membership.lost(run)))
                 backend.restore(self.observer)
-            with self.finishing():
+            # A signal after training waits for the last evaluation, as a training costs more. The
+            # ranks of a real run end together.
+            with finishing() if run.network.clock == "simulated" else nullcontext():
                 summary = self.train()
             if recorder is not None:
                 recorder.finish(summary)
@@ -152,15 +150,11 @@ class Session:
             except UnusableCheckpoint as error:
                 backend.refuse(error)
 
-    @contextmanager
-    def recording(self, start: Position) -> Iterator[Recorder | None]:
-        rank = self.backend.original_rank
+    def recording(self, start: Position) -> AbstractContextManager[Recorder | None]:
+        rank, backend = self.backend.original_rank, self.backend
         if rank is None:
-            yield None
-            return
-        backend = self.backend
-        with open_recorder(self.experiment, rank, backend.problem, backend.work, start) as recorder:
-            yield recorder
+            return nullcontext()
+        return open_recorder(self.experiment, rank, backend.problem, backend.work, start)
 
     def train(self) -> dict[str, object] | None:
         """Run the algorithm to its end despite lost ranks, and return the summary."""
@@ -171,7 +165,10 @@ class Session:
                     if loss is not None:
                         self.shrink(loss)
                         loss = None  # whose traceback keeps old connections open
-                    self.run_algorithm()
+                    self.saver = self.backend.make_saver(self.observer)
+                    if self.saver is not None:
+                        self.saver.trigger.signal = self.signal
+                    self.backend.run()
                 results = self.backend.conclude(self.observer)
                 break
             except LOSSES as error:
@@ -184,27 +181,13 @@ class Session:
             return None
         return {**self.experiment.facts, **results, **self.observer.lost}
 
-    def run_algorithm(self) -> None:
-        self.saver = self.backend.make_saver(self.observer)
-        if self.saver is not None:
-            self.saver.trigger.signal = self.signal
-        self.backend.run()
-
     def listening(self) -> AbstractContextManager[None]:
         """Let signals stop the run once it is saved, if it can be saved."""
         run = self.experiment.run
         return nullcontext() if run.record or run.algo.is_probe else stop_signals(self.ask)
 
-    def finishing(self) -> AbstractContextManager[None]:
-        """Let a signal after training wait for the last evaluation: a training costs more.
-
-        The ranks of a real run evaluate together, and end together.
-        """
-        run = self.experiment.run
-        return finishing() if run.network.clock == "simulated" else nullcontext()
-
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """Have the run saved at its next step, and stopped."""
+        """Save the run at its next step, and stop it."""
         self.signal = number
         if self.saver is not None:
             self.saver.trigger.signal = number

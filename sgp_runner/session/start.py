@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import RealNetwork
+from sgp_runner.distributed.world import World
 from sgp_runner.session.session import Session
 from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.errors import ConfigError
@@ -12,11 +13,6 @@ from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.memory import use_huge_pages
 from sgp_runner.utils.signals import interruptible
 from sgp_runner.utils.units import counted
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
 
 
 def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:

@@ -167,4 +167,4 @@ class Saver:
         self.simulation.journals.entries.clear()
         self.trigger.saved(self.steps)
         if self.trigger.signal is not None:
-            raise stopped(self.trigger.signal, draft.place)
+            raise stopped(self.trigger.signal, draft.final)

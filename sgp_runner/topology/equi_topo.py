@@ -59,14 +59,14 @@ class EquiDyn(Topology):
 
 @functools.lru_cache(maxsize=64)
 def draw(seed: int, size: int, step: int) -> tuple[int, int]:
-    """The shift of a step, 1 to ``size - 1``, and the node with which its pairing begins."""
+    """Return the shift of a step, 1 to ``size - 1``, and the node with which its pairing begins."""
     drawn = random.Random(f"{seed}/{step}")
     return drawn.randrange(1, size), drawn.randrange(size)
 
 
 @functools.lru_cache(maxsize=64)
 def pairs(size: int, shift: int, start: int) -> tuple[Peers, ...]:
-    """The partner of every node: from ``start`` on, each free one takes that ``shift`` ahead."""
+    """Pair nodes: from ``start`` on, each free node takes the one ``shift`` ahead."""
     partners: list[Peers] = [()] * size
     for node in (*range(start, size), *range(start)):
         other = (node + shift) % size

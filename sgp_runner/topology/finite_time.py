@@ -128,7 +128,7 @@ def largest_prime_factor(n: int) -> int:
 
 
 def cliques(groups: Iterable[Sequence[int]]) -> Round:
-    """The nodes of each group average."""
+    """Let the nodes of each group average."""
     return {
         node: (tuple(peer for peer in group if peer != node), (1 / len(group),) * (len(group) - 1))
         for group in groups
@@ -138,7 +138,7 @@ def cliques(groups: Iterable[Sequence[int]]) -> Round:
 
 
 def at_once(parts: Sequence[Sequence[Round]]) -> list[Round]:
-    """Rounds of disjoint sets of nodes, as many of each, taken together."""
+    """Return rounds of disjoint sets of nodes, as many of each, taken together."""
     return [together(rounds) for rounds in zip(*parts, strict=True)]
 
 
@@ -158,7 +158,7 @@ def hyper_hypercube(nodes: range, k: int) -> list[Round]:
 
 
 def simple_base(nodes: range, k: int) -> list[Round]:
-    """The rounds of the Simple Base-(k+1) graph; the numbers in comments are the algorithm's.
+    """Return the rounds of the Simple Base-(k+1) graph; comments have the algorithm's numbers.
 
     Each set of nodes averages (2), serves those after it, that is, gives them what makes their
     means that of all (3), and averages again (4).

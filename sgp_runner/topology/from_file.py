@@ -8,23 +8,21 @@ with other contents it is another run.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import pairwise
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sgp_runner.topology.graphs import Peers, Phase, Topology
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import MIB, read_bytes
 
-if TYPE_CHECKING:
-    from numpy import int64
-    from numpy.typing import NDArray
-
 KEY = "algo.topology.path"
 MOST_BYTES = 1024 * MIB
+EDGE = re.compile(r"[0-9]{1,9}(?:[ \t]+[0-9]{1,9}){1,2}")
 Neighbours = tuple[dict[int, Peers], ...]
 
 
@@ -76,12 +74,8 @@ class Edges(Topology):
     def symmetric(self) -> bool:
         return all(
             step.keys() == back.keys() and all(set(step[i]) == set(back[i]) for i in step)
-            for step, back in self.steps
+            for step, back in zip(self.graph.out, self.graph.into, strict=True)
         )
-
-    @property
-    def steps(self) -> list[tuple[dict[int, Peers], dict[int, Peers]]]:
-        return list(zip(self.graph.out, self.graph.into, strict=True))
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return self.graph.out[step % len(self.graph.out)].get(rank, ())
@@ -111,82 +105,53 @@ class Edges(Topology):
 
 
 def parse(content: bytes, path: str) -> Graph:
-    """Parse the lines of a graph; raise ConfigError, naming the line, if they are not one.
-
-    A million edges take about a second: numpy reads, checks and sorts them.
-    """
-    import numpy
-
-    text = re.sub(rb"\r\n?", b"\n", re.sub(rb"#[^\r\n]*", b"", content))
-    if not text.strip():
+    """Parse the lines of a graph; raise ConfigError, naming the line, if they are not one."""
+    lines: dict[tuple[int, int, int], int] = {}  # by step, source and destination
+    text = content.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    width = None
+    for number, line in enumerate(text.split("\n"), start=1):
+        edge = line.partition("#")[0].strip(" \t")
+        if not edge:
+            continue
+        where = f"{path}, line {number}"
+        if not EDGE.fullmatch(edge):
+            raise ConfigError(
+                KEY, f"{where}: {line.strip()[:80]!r} is neither 'src dst' nor 'step src dst'."
+            )
+        *steps, src, dst = map(int, edge.split())
+        if width not in (None, len(steps)):
+            raise ConfigError(KEY, f"{where}: either every line names a step or none does.")
+        width, step = len(steps), sum(steps)
+        if src == dst:
+            raise ConfigError(
+                KEY,
+                f"{where}: in step {step} node {src} sends to itself; it keeps its own share "
+                "anyway.",
+            )
+        if (step, src, dst) in lines:
+            raise ConfigError(
+                KEY,
+                f"{where}: step {step} has the edge {src} -> {dst} already, in line "
+                f"{lines[step, src, dst]}.",
+            )
+        lines[step, src, dst] = number
+    if not lines:
         raise ConfigError(
             KEY, f"{path} has no edges; write 'src dst' or 'step src dst' on each line."
         )
-    width = len(text.lstrip().partition(b"\n")[0].split())
-    line = r"[ \t]*(?:" + r"[ \t]+".join(["[0-9]{1,9}"] * width) + r"[ \t]*)?"
-    if width not in (2, 3) or not re.fullmatch(rf"(?:{line}\n)*+{line}".encode(), text):
-        raise bad_line(content, path)
-    numbers = numpy.fromstring(text, dtype=numpy.int64, sep=" ").reshape(-1, width)
-    steps, src, dst = (
-        numbers.T if width == 3 else (numpy.zeros(len(numbers), numpy.int64), *numbers.T)
-    )
-    numbered = [number for number, each in enumerate(text.split(b"\n"), start=1) if each.strip()]
-    if (loops := (src == dst).nonzero()[0]).size:
-        edge = loops[0]
-        raise ConfigError(
-            KEY,
-            f"{path}, line {numbered[edge]}: in step {steps[edge]} node {src[edge]} sends to "
-            "itself; it keeps its own share anyway.",
-        )
-    # Edges that are equal follow one another, in the order of their lines.
-    order = numpy.lexsort((dst, src, steps))
-    again = (numbers[order[1:]] == numbers[order[:-1]]).all(1).nonzero()[0]
-    if again.size:
-        twice = min(again, key=lambda place: order[place + 1])
-        first, edge = order[twice], order[twice + 1]
-        raise ConfigError(
-            KEY,
-            f"{path}, line {numbered[edge]}: step {steps[edge]} has the edge "
-            f"{src[edge]} -> {dst[edge]} already, in line {numbered[first]}.",
-        )
-    known = numpy.unique(steps)
-    if known[-1] >= len(known):
-        missing = (known != numpy.arange(len(known))).nonzero()[0][0]
+    known = {step for step, _, _ in lines}
+    if max(known) >= len(known):
+        missing = next(step for step in count() if step not in known)
         raise ConfigError(
             KEY, f"{path}: steps are numbered 0, 1, 2, ...; step {missing} has no edge."
         )
-    return Graph(grouped(steps, src, dst), grouped(steps, dst, src))
+    out: list[dict[int, list[int]]] = [defaultdict(list) for _ in known]
+    into: list[dict[int, list[int]]] = [defaultdict(list) for _ in known]
+    for step, src, dst in lines:
+        out[step][src].append(dst)
+        into[step][dst].append(src)
+    return Graph(frozen(out), frozen(into))
 
 
-def grouped(steps: NDArray[int64], nodes: NDArray[int64], others: NDArray[int64]) -> Neighbours:
-    """Per step, the ``others`` of each node, in the order of the lines; all are int64 [E]."""
-    import numpy
-
-    order = numpy.lexsort((nodes, steps))
-    steps, nodes, peers = steps[order], nodes[order], others[order].tolist()
-    starts = ((numpy.diff(steps) != 0) | (numpy.diff(nodes) != 0)).nonzero()[0] + 1
-    bounds = [0, *starts.tolist(), len(peers)]
-    out: list[dict[int, Peers]] = [{} for _ in range(int(steps[-1]) + 1)]
-    for begin, end in pairwise(bounds):
-        out[int(steps[begin])][int(nodes[begin])] = tuple(peers[begin:end])
-    return tuple(out)
-
-
-def bad_line(content: bytes, path: str) -> ConfigError:
-    """The error of the first line that is no edge, or is one of another kind than those before."""
-    width = 0
-    text = content.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-    for number, line in enumerate(text.split("\n"), start=1):
-        edge = line.partition("#")[0].strip(" \t")
-        words = re.split(r"[ \t]+", edge) if edge else []
-        where = f"{path}, line {number}"
-        if words and not (
-            len(words) in (2, 3) and all(re.fullmatch("[0-9]{1,9}", word) for word in words)
-        ):
-            return ConfigError(
-                KEY, f"{where}: {line.strip()[:80]!r} is neither 'src dst' nor 'step src dst'."
-            )
-        if width and words and len(words) != width:
-            break
-        width = width or len(words)
-    return ConfigError(KEY, f"{where}: either every line names a step or none does.")
+def frozen(steps: Iterable[Mapping[int, Sequence[int]]]) -> Neighbours:
+    return tuple({node: tuple(peers) for node, peers in step.items()} for step in steps)

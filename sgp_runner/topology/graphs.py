@@ -53,7 +53,7 @@ class Topology(Protocol):
         return self.out_peers(rank, size, step)
 
     def weights(self, rank: int, size: int, step: int) -> Weights | None:
-        """The shares that go to each of ``out_peers``; the node keeps the rest.
+        """Return the shares that go to each of ``out_peers``; the node keeps the rest.
 
         None: equal ones, also for the node itself. In a symmetric graph an edge has the same weight
         in both directions.
@@ -64,7 +64,7 @@ class Topology(Protocol):
         return [(0.0, 1)]
 
     def at(self, epoch: float) -> Topology:
-        """The graph in ``epoch``."""
+        """Return the graph in ``epoch``."""
         return self
 
     def check(self, size: int) -> None:
@@ -73,7 +73,7 @@ class Topology(Protocol):
 
 
 def sent_weights(topology: Topology, rank: int, size: int, step: int) -> Weights:
-    """The share that each of ``out_peers`` receives."""
+    """Return the share that each of ``out_peers`` receives."""
     weights = topology.weights(rank, size, step)
     if weights is not None:
         return weights
@@ -97,7 +97,7 @@ def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
 
 @functools.cache
 def powers(base: int, size: int) -> tuple[int, ...]:
-    """1, ``base``, ``base^2``, ... below ``size``; always at least 1."""
+    """Return 1, ``base``, ``base^2``, ... below ``size``; always at least 1."""
     powers = [1]
     while powers[-1] * base < size:
         powers.append(powers[-1] * base)
@@ -106,17 +106,12 @@ def powers(base: int, size: int) -> tuple[int, ...]:
 
 @functools.cache
 def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
-    """``1..m`` times each power of ``m + 1`` below ``size``, times ``sign``."""
+    """Return ``1..m`` times each power of ``m + 1`` below ``size``, times ``sign``."""
     return tuple(tuple(sign * j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
 
 
-def powers_of_two(size: int) -> list[int]:
-    """1, 2, 4, ... below ``size``: ``floor(log2(size - 1)) + 1`` of them."""
-    return [2**i for i in range((size - 1).bit_length())]
-
-
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
-    """``rank + hop mod size`` for each hop, in order, without duplicates or the node itself."""
+    """Return ``rank + hop mod size`` for each hop, without duplicates or the node itself."""
     if len(hops) == 1:  # in most graphs, at every step of every node
         peer = (rank + hops[0]) % size
         return () if peer == rank else (peer,)
@@ -182,8 +177,8 @@ class BidirectionalExponential(Topology):
 
     def hops(self, size: int) -> list[int]:
         return list(
-            dict.fromkeys(sign * power % size for power in powers_of_two(size) for sign in (1, -1))
-        ) or [0]
+            dict.fromkeys(sign * power % size for power in powers(2, size) for sign in (1, -1))
+        )
 
     def hop(self, size: int, step: int) -> int:
         hops = self.hops(size)
@@ -206,10 +201,10 @@ class StaticExponential(Topology):
     symmetric: ClassVar[bool] = False
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, powers_of_two(size))
+        return shifted(rank, size, powers(2, size))
 
     def in_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [-hop for hop in powers_of_two(size)])
+        return shifted(rank, size, [-hop for hop in powers(2, size)])
 
 
 @dataclass(frozen=True)
@@ -233,7 +228,7 @@ class BipartiteExponential(Topology):
     symmetric: ClassVar[bool] = True
 
     def hops(self, size: int) -> list[int]:
-        return [1] + [1 + power for power in powers_of_two(size)[1:] if 1 + power < size]
+        return [1] + [1 + power for power in powers(2, size)[1:] if 1 + power < size]
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
         even = size + size % 2
@@ -293,7 +288,7 @@ class RandomMatching(Topology):
 
 @functools.lru_cache(maxsize=64)
 def matching(seed: int, size: int, step: int) -> tuple[Peers, ...]:
-    """The partner of every node."""
+    """Return the partner of every node."""
     order = list(range(size))
     random.Random(f"{seed}/{step}").shuffle(order)
     partners: list[Peers] = [()] * size

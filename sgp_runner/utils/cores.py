@@ -8,7 +8,7 @@ KEY = "OMP_NUM_THREADS"
 
 
 def present_cores() -> int:
-    """The cores that this process may run on."""
+    """Return the cores that this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -16,6 +16,6 @@ def present_cores() -> int:
 
 
 def asked_cores() -> int | None:
-    """The cores that OMP_NUM_THREADS asks for; None if it is not set."""
+    """Return the cores that OMP_NUM_THREADS asks for; None if it is not set."""
     said = os.environ.get(KEY, "").partition(",")[0]
     return int(said) if said.isdecimal() and int(said) else None

@@ -24,7 +24,7 @@ class TooManyAbsences(ConfigError):
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, with unprintable characters escaped."""
+    """Return ``text`` on one line, with unprintable characters escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
@@ -53,7 +53,7 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is.
+    """Return `` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is.
 
     Upper and lower case are the same.
     """
@@ -91,11 +91,11 @@ class CannotWrite(RankFailed):
 
     def __init__(self, what: object, error: BaseException) -> None:
         reasons = (
-            each
-            for each in (error, error.__cause__, error.__context__)
-            if isinstance(each, OSError) and each.strerror
+            cause.strerror
+            for cause in (error, error.__cause__, error.__context__)
+            if isinstance(cause, OSError) and cause.strerror
         )
-        reason = next((str(each.strerror) for each in reasons), str(error).partition("\n")[0])
+        reason = next(reasons, str(error).partition("\n")[0])
         super().__init__(
             f"cannot write {what}: {reason}; earlier records and checkpoints are intact."
         )

@@ -17,7 +17,7 @@ from sgp_runner.utils.errors import ConfigError
 
 Environment = Mapping[str, str]
 
-PORTS = range(10_000, 30_000)  # below those that systems hand out for outgoing connections
+PORTS = range(10_000, 30_000)  # below the ports of outgoing connections
 # Launcher -> the variables of rank, number of processes, and rank on this machine. Where several
 # are set, the first is the innermost: torchrun is started by srun, never the other way round,
 # and mpirun starts its own helpers with srun.
@@ -36,12 +36,12 @@ IN_A_STEP = "SLURM_STEP_ID"
 
 
 class LaunchError(ConfigError):
-    """The environment of this process does not work; those of the other ranks may."""
+    """The environment of this process does not work; other ranks may have working ones."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """This process among those of its launcher.
+    """This process among the processes of its launcher.
 
     local_rank: rank on this machine, if the launcher sets it.
     """
@@ -53,7 +53,7 @@ class Launched:
 
 
 def launched(environment: Environment = os.environ) -> Launched | None:
-    """This process, or None if no launcher started it together with others.
+    """Return this process, or None if no launcher started it together with others.
 
     Raises LaunchError for incomplete variables.
     """
@@ -72,13 +72,13 @@ def launched(environment: Environment = os.environ) -> Launched | None:
 
 
 def launched_rank() -> int | None:
-    """The rank of this process if a launcher started it, else None."""
+    """Return the rank of this process if a launcher started it, else None."""
     process = launched()
     return None if process is None else process.rank
 
 
 def rendezvous(process: Launched, environment: Environment = os.environ) -> dict[str, str]:
-    """The variables that PyTorch's ``env://`` reads: rank, size, and address of rank 0."""
+    """Return the variables that PyTorch's ``env://`` reads: rank, size, and address of rank 0."""
     out = {"RANK": str(process.rank), "WORLD_SIZE": str(process.size)}
     if STORE in environment:
         return out
@@ -90,7 +90,7 @@ def rendezvous(process: Launched, environment: Environment = os.environ) -> dict
 
 
 def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
-    """How many of the ``ranks`` of a run are on this machine."""
+    """Return how many of the ``ranks`` of a run are on this machine."""
     names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
     found = [int(environment[name]) for name in names if environment.get(name, "").isdecimal()]
     if found:
@@ -101,22 +101,24 @@ def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
 
 
 def under_launcher(environment: Environment = os.environ) -> bool:
-    """Whether a launcher other than ours has started this process."""
-    return STORE not in environment and any(present(each, environment) for each in VARIABLES)
+    """Return whether a launcher other than ours has started this process."""
+    return STORE not in environment and any(
+        present(launcher, environment) for launcher in VARIABLES
+    )
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:
-    """Whether the store of the run outlives this process: as a file, or kept by torchrun."""
+    """Return whether the store of the run outlives this process: as a file, or kept by torchrun."""
     return STORE in environment or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def orphaned(environment: Environment = os.environ) -> bool:
-    """Whether the process of ours that started this one has ended."""
+    """Return whether the process of ours that started this one has ended."""
     return PARENT in environment and os.getppid() != int(environment[PARENT])
 
 
 def loopback_interface() -> str:
-    """The loopback interface: lo, or lo0 on macOS."""
+    """Return the loopback interface: lo, or lo0 on macOS."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), "lo")
 
 
@@ -125,7 +127,7 @@ def present(launcher: str, environment: Environment) -> bool:
 
 
 def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, int, int | None]:
-    """Rank, number of processes and local rank."""
+    """Return rank, number of processes and local rank."""
     rank_name, size_name, local_name = names
     for name, other in ((rank_name, size_name), (size_name, rank_name)):
         if name not in environment:
@@ -161,17 +163,18 @@ def whole(name: str, environment: Environment) -> int:
 
 
 def master_address(process: Launched, environment: Environment) -> str:
-    """The host of rank 0."""
+    """Return the host of rank 0."""
     if address := environment.get("MASTER_ADDR"):
         return address
-    if process.launcher == "srun" and environment.get("SLURM_STEP_NUM_NODES") != "1":
-        return first_host(environment)
+    alone = (
+        environment.get("SLURM_STEP_NUM_NODES") == "1"
+        if process.launcher == "srun"
+        else environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(process.size)
+    )
+    if alone and process.launcher != "torchrun":
+        return "127.0.0.1"  # all ranks are on this machine
     if process.launcher == "srun":
-        return "127.0.0.1"  # all on this machine
-    if process.launcher == "mpirun" and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(
-        process.size
-    ):
-        return "127.0.0.1"  # all on this machine
+        return first_host(environment)
     how = (
         "use mpirun -x MASTER_ADDR=HOST"
         if process.launcher == "mpirun"
@@ -183,7 +186,7 @@ def master_address(process: Launched, environment: Environment) -> str:
 
 
 def first_host(environment: Environment) -> str:
-    """The host of a step's first task.
+    """Return the host of a step's first task.
 
     SLURM_LAUNCH_NODE_IPADDR is another one when srun was started on a login node.
     """
@@ -211,7 +214,7 @@ def first_host(environment: Environment) -> str:
 
 
 def master_port(process: Launched, environment: Environment) -> int:
-    """A port that is the same on every rank and differs between jobs, which may share a machine."""
+    """Return a port, the same on every rank; jobs that share a machine have different ports."""
     if environment.get("MASTER_PORT"):
         port = whole("MASTER_PORT", environment)
         if not 0 < port < 2**16:

@@ -1,6 +1,6 @@
-"""The memory of this machine, and settings for vectors of a hundred megabytes at every step.
+"""Memory of this machine, and settings for vectors of a hundred megabytes at every step.
 
-Call the latter before the first tensor is made.
+Call those that set something before the first tensor is made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
 def most_bytes() -> int:
-    """The memory that a process of this machine can have at most, swap space included."""
+    """Return the most memory that a process of this machine can have, swap space included."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     most = min([physical, *limits_of_groups()]) + swap_bytes()
@@ -25,17 +25,13 @@ def most_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """The memory that is free for further processes, without swap space; all where not known."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return most_bytes()
-    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    return min([free, *limits_of_groups()])
+    """Return the memory free for further processes, without swap space; all where not known."""
+    free = system_bytes("MemAvailable")
+    return most_bytes() if free is None else min([free, *limits_of_groups()])
 
 
 def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
-    """The limits of the control groups of this process: of a container, or of a job of Slurm."""
+    """Yield the limits of the control groups of this process: of a container or a Slurm job."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -49,9 +45,9 @@ def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
         else:
             continue
         group = Path(path.lstrip("/"))
-        for each in (group, *group.parents):
+        for part in (group, *group.parents):
             try:
-                text = (folder / each / name).read_text(encoding="utf-8").strip()
+                text = (folder / part / name).read_text(encoding="utf-8").strip()
             except OSError:
                 continue
             if text.isdecimal():  # not "max"
@@ -59,12 +55,18 @@ def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
 
 
 def swap_bytes() -> int:
-    """The swap space; where none has a fixed size, as on macOS, what is free on the disk."""
+    """Return the swap space; where its size is not fixed, as on macOS, the free disk space."""
+    swap = system_bytes("SwapTotal")
+    return shutil.disk_usage("/").free if swap is None else swap
+
+
+def system_bytes(name: str) -> int | None:
+    """Return an entry of ``/proc/meminfo``, 0 if it is missing; None on other systems."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return shutil.disk_usage("/").free
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("SwapTotal:"))
+        return None
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def use_huge_pages() -> None:

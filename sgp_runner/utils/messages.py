@@ -40,7 +40,7 @@ def show_messages() -> None:
 
 @contextmanager
 def showing_messages(verbose: bool) -> Iterator[None]:
-    """Show messages here and in processes that start meanwhile, warnings alone if not verbose."""
+    """Show messages here and in started processes; only warnings and errors if not verbose."""
     before = logger.handlers[:], logger.propagate, logger.level
     with setting(**({} if verbose else {QUIET: "1"})):
         show_messages()

@@ -1,6 +1,6 @@
-"""The provenance of a run, for ``environment.json``.
+"""Provenance of a run, for ``environment.json``.
 
-Environment variables are omitted, as they hold secrets, except those that choose how libraries
+Environment variables are omitted, as they hold secrets, except the ones that choose how libraries
 compute.
 """
 
@@ -40,10 +40,11 @@ VARIABLES = (
 
 
 def environment(command: Sequence[str] = ()) -> dict[str, object]:
-    """Versions, machine, source state, start time (UTC) and ``command``, by default this process's.
+    """Return versions, machine, source state, start time (UTC) and the command of this process.
 
-    Imports none of the packages it lists. ``git`` is None outside a clone, ``packages`` has None
-    for what is not installed.
+    command: instead of this process's
+    None of the listed packages is imported. ``git`` is None outside a clone, ``packages`` has None
+    for a package that is not installed.
     """
     return {
         "sgp_run": __version__,
@@ -74,12 +75,13 @@ def processor() -> dict[str, str]:
 
 
 def code_version() -> str:
-    """The version that all ranks of a run must share, with the commit in a clone."""
-    return " ".join(filter(None, (__version__, _commit(SOURCE))))
+    """Return the version that all ranks of a run must share, with the commit in a clone."""
+    commit = _run_git(SOURCE, "rev-parse", "--verify", "HEAD") if _is_clone(SOURCE) else None
+    return f"{__version__} {commit}" if commit else __version__
 
 
 def version_of_files(folder: Path, files: Iterable[str]) -> dict[str, object]:
-    """The commit of the clone that holds ``folder``, and whether ``files`` in it differ.
+    """Return the commit of the clone that holds ``folder``, and whether ``files`` in it differ.
 
     Both are None outside a clone.
     """
@@ -98,19 +100,12 @@ def _version(package: str) -> str | None:
 
 
 def _git(source: Path) -> dict[str, object] | None:
-    """The commit (None before the first) and whether files differ, if ``source`` is a clone."""
-    if not _is_clone(source):
-        return None
-    status = _run_git(source, "--no-optional-locks", "status", "--porcelain", "--", *CODE)
-    return {"commit": _commit(source), "dirty": None if status is None else bool(status)}
-
-
-def _commit(source: Path) -> str | None:
-    return _run_git(source, "rev-parse", "--verify", "HEAD") if _is_clone(source) else None
+    """Return the commit and whether files differ, if ``source`` is the top of a clone."""
+    return version_of_files(source, CODE) if _is_clone(source) else None
 
 
 def _is_clone(source: Path) -> bool:
-    """Whether ``source`` is the top of a clone.
+    """Return whether ``source`` is the top of a clone.
 
     An installed package may lie, in its ``.venv``, inside an unrelated clone.
     """

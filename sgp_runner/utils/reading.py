@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 MIB = 2**20
-MOST_BYTES = 64 * MIB  # of a JSON document
-MOST_LINE = MIB  # bytes of a line
-MOST_LINES = 2048 * MIB  # bytes of a file that is read line by line
-MOST_YAML = 2 * MIB
-MOST_DEPTH = 40
-MOST_DIGITS = 20
-MOST_SCALAR = 10_000  # characters of a YAML scalar
-MOST_VALUES = 1_000_000  # of a YAML document whose aliases are written out
+MAX_BYTES = 64 * MIB  # of a JSON document
+MAX_LINE = MIB  # bytes of a line
+MAX_LINES = 2048 * MIB  # bytes of a file that is read line by line
+MAX_YAML = 2 * MIB
+MAX_DEPTH = 40
+MAX_DIGITS = 20
+MAX_SCALAR = 10_000  # characters of a YAML scalar
+MAX_VALUES = 1_000_000  # of a YAML document whose aliases are written out
 
 
 class Unbounded(ValueError):
@@ -60,7 +60,7 @@ def too_large(path: Path | str, most: int) -> OSError:
     return OSError(errno.EFBIG, f"Larger than {most // MIB} MiB", str(path))
 
 
-def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: Path | str, most: int = MAX_BYTES) -> bytes:
     with open_regular(path, most) as file:
         data = file.read(most + 1)
     if len(data) > most:  # files of /proc have no size
@@ -68,24 +68,24 @@ def read_bytes(path: Path | str, most: int = MOST_BYTES) -> bytes:
     return data
 
 
-def read_text(path: Path | str, most: int = MOST_BYTES) -> str:
+def read_text(path: Path | str, most: int = MAX_BYTES) -> str:
     """Return the text of a UTF-8 file."""
     return read_bytes(path, most).decode("utf-8")
 
 
-def read_lines(path: Path | str, most: int = MOST_LINES) -> Iterator[bytes]:
+def read_lines(path: Path | str, most: int = MAX_LINES) -> Iterator[bytes]:
     """Yield the lines of a file with their newlines, which the last one may lack."""
     with open_regular(path, most) as file:
         for number in range(1, most):
-            line = file.readline(MOST_LINE + 1)
-            if len(line) > MOST_LINE:
-                raise ValueError(f"{path}, line {number}: longer than {MOST_LINE} bytes")
+            line = file.readline(MAX_LINE + 1)
+            if len(line) > MAX_LINE:
+                raise ValueError(f"{path}, line {number}: longer than {MAX_LINE} bytes")
             if not line:
                 return
             yield line
 
 
-def read_json(path: Path | str, most: int = MOST_BYTES) -> Any:
+def read_json(path: Path | str, most: int = MAX_BYTES) -> Any:
     return parse_json(read_text(path, most))
 
 
@@ -95,28 +95,33 @@ def parse_json(text: str) -> Any:
         value = DECODER.decode(text)
     except RecursionError:
         raise too_deep() from None
-    if text.count("{") + text.count("[") > MOST_DEPTH:
+    if text.count("{") + text.count("[") > MAX_DEPTH:
         check_depth(value)
     return value
 
 
 def check_depth(value: object) -> None:
+    for depth, _ in enumerate(levels(value)):
+        if depth == MAX_DEPTH:
+            raise too_deep()
+
+
+def levels(value: object) -> Iterator[list[object]]:
+    """Yield ``value``, then the keys and values in it, then the next level, ..."""
     level = [value]
-    for _ in range(MOST_DEPTH):
-        level = [inner for each in level for inner in inner_values(each)]
-        if not level:
-            return
-    raise too_deep()
+    while level:
+        yield level
+        level = [inner for container in level for inner in inner_values(container)]
 
 
 def inner_values(value: object) -> Iterable[object]:
     if isinstance(value, dict):
-        return value.values()
+        return (*value, *value.values())
     return value if isinstance(value, list) else ()
 
 
 def too_deep() -> Unbounded:
-    return Unbounded(f"it is nested more than {MOST_DEPTH} deep")
+    return Unbounded(f"it is nested more than {MAX_DEPTH} deep")
 
 
 def finite(text: str) -> float:
@@ -126,8 +131,8 @@ def finite(text: str) -> float:
 
 
 def bounded(text: str) -> int:
-    if len(text) > MOST_DIGITS:
-        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
     return int(text)
 
 
@@ -135,7 +140,7 @@ def bounded(text: str) -> int:
 DECODER = json.JSONDecoder(parse_float=finite, parse_int=bounded, parse_constant=finite)
 
 
-def read_yaml(path: Path | str, most: int = MOST_YAML) -> Any:
+def read_yaml(path: Path | str, most: int = MAX_YAML) -> Any:
     return parse_yaml(read_text(path, most))
 
 
@@ -165,7 +170,7 @@ def parse_settings(text: str) -> Any:
 
 
 def safe_loader() -> Any:
-    """The C loader, where available, is ten times as fast."""
+    """Return the C loader, where available, is ten times as fast."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -186,21 +191,14 @@ def settings_loader() -> Any:
 
 def check_numbers(value: object) -> None:
     """Raise ValueError for integers whose very text would be too long."""
-    level = [value]
-    while level:
-        for each in level:
-            if is_too_long(each):
-                raise ValueError(f"a number has more than {MOST_DIGITS} digits")
-        level = [inner for each in level for inner in (*keys_of(each), *inner_values(each))]
+    for level in levels(value):
+        if any(map(is_too_long, level)):
+            raise ValueError(f"a number has more than {MAX_DIGITS} digits")
 
 
 def is_too_long(value: object) -> bool:
     """Return whether ``value`` is an integer with more digits than a file may have."""
-    return isinstance(value, int) and abs(value) >= 10**MOST_DIGITS
-
-
-def keys_of(value: object) -> Iterable[object]:
-    return value if isinstance(value, dict) else ()
+    return isinstance(value, int) and abs(value) >= 10**MAX_DIGITS
 
 
 def check_events(events: Iterable[Any]) -> None:
@@ -218,15 +216,15 @@ def check_events(events: Iterable[Any]) -> None:
             anchored[anchor] = values, depth
         above, deepest, own = open_nodes[-1]
         open_nodes[-1] = above + values, max(deepest, depth + 1), own
-        if above + values > MOST_VALUES:
-            raise Unbounded(f"it has more than {MOST_VALUES} values")
-        if len(open_nodes) - 1 + depth > MOST_DEPTH:
+        if above + values > MAX_VALUES:
+            raise Unbounded(f"it has more than {MAX_VALUES} values")
+        if len(open_nodes) - 1 + depth > MAX_DEPTH:
             raise too_deep()
 
     for event in events:
         if isinstance(event, yaml.ScalarEvent):
-            if len(event.value) > MOST_SCALAR:
-                raise Unbounded(f"a value has more than {MOST_SCALAR} characters")
+            if len(event.value) > MAX_SCALAR:
+                raise Unbounded(f"a value has more than {MAX_SCALAR} characters")
             add(1, 0, event.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchored:
@@ -235,7 +233,7 @@ def check_events(events: Iterable[Any]) -> None:
         elif isinstance(event, yaml.CollectionStartEvent):
             anchored.pop(event.anchor, None)
             open_nodes.append((1, 1, event.anchor or ""))
-            if len(open_nodes) - 1 > MOST_DEPTH:
+            if len(open_nodes) - 1 > MAX_DEPTH:
                 raise too_deep()
         elif isinstance(event, yaml.CollectionEndEvent):
             add(*open_nodes.pop())

@@ -44,7 +44,7 @@ MASK = "***"
 
 
 def secrets() -> Iterator[str]:
-    """The secret values of the environment, longest first."""
+    """Yield the secret values of the environment, longest first."""
     named = {
         value for name, value in os.environ.items() if NAME.fullmatch(name) and len(value) >= LENGTH
     }
@@ -52,7 +52,7 @@ def secrets() -> Iterator[str]:
 
 
 def redacted(text: str) -> str:
-    """``text`` without secrets."""
+    """Return ``text`` without secrets."""
     for secret in secrets():
         text = text.replace(secret, MASK)
     for pattern in PATTERNS:
@@ -61,19 +61,19 @@ def redacted(text: str) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether ``text`` has a secret, or asks for a variable named like one, whatever its value."""
+    """Return whether ``text`` has a secret, or reads a variable that is named like one."""
     return redacted(text) != text or any(map(NAME.fullmatch, FROM_ENVIRONMENT.findall(text)))
 
 
 def refuse_secrets(value: object, key: str) -> None:
     """Raise ConfigError if a setting holds a secret: settings are recorded."""
     if isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, inner in value.items():
             refuse_secrets(str(name), key)
-            refuse_secrets(each, f"{key}.{name}" if key else str(name))
+            refuse_secrets(inner, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
-        for each in value:
-            refuse_secrets(each, key)
+        for inner in value:
+            refuse_secrets(inner, key)
     elif isinstance(value, str) and holds_secret(value):
         raise ConfigError(
             redacted(key),

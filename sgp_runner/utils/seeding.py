@@ -16,28 +16,28 @@ GAMMA, _MIX1, _MIX2 = (
 
 
 def seed_of(*ints: int) -> int:
-    """A 63-bit hash of integers, the same on every machine; (1, 23) differs from (12, 3)."""
+    """Return a 63-bit hash of integers, the same on every machine; (1, 23) differs from (12, 3)."""
     text = ",".join(str(int(i)) for i in ints)
     digest = hashlib.blake2b(text.encode("ascii"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def generator(*ints: int) -> torch.Generator:
-    """A CPU generator seeded with ``seed_of(*ints)``."""
+    """Return a CPU generator seeded with ``seed_of(*ints)``."""
     import torch
 
     return torch.Generator().manual_seed(seed_of(*ints))
 
 
 def seeds_of(seed: int, indices: Tensor) -> Tensor:
-    """64-bit hashes (int64) of ``seed`` and each of ``indices`` (int64) by itself."""
+    """Return 64-bit hashes (int64) of ``seed`` and each of ``indices`` (int64) by itself."""
     import torch
 
     return mix(mix(torch.tensor(seed)) + indices * GAMMA)
 
 
 def mix(z: Tensor) -> Tensor:
-    """The finaliser of SplitMix64; masks make the shifts of signed integers logical."""
+    """Return the finaliser of SplitMix64; masks make the shifts of signed integers logical."""
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
     return z ^ ((z >> 31) & (2**33 - 1))

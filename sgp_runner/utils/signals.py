@@ -25,10 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
+from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # ask a run to save and stop
 ENDING = (signal.SIGINT, *SIGNALS)
@@ -180,7 +178,7 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
             asked = True
         handler(number, frame)
 
-    numbers = [each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     try:
         before = {number: signal.signal(number, handle) for number in numbers}
     except ValueError:  # not on the main thread, where signals do not arrive

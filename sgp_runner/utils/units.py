@@ -37,7 +37,7 @@ class Unit:
     factors: Mapping[str, Fraction]
 
     def number(self, text: str) -> int | float | None:
-        """``text`` as a number in this unit, correctly rounded; None if it is none."""
+        """Return ``text`` as a number in this unit, correctly rounded; None if it is none."""
         found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
         if found is None or found[2] not in self.factors:
             return None
@@ -46,7 +46,7 @@ class Unit:
 
 
 SECONDS = Unit("seconds", "10s or 1ms", IN_SECONDS)
-MINUTES = Unit("minutes", "30min", {unit: each / 60 for unit, each in IN_SECONDS.items()})
+MINUTES = Unit("minutes", "30min", {unit: seconds / 60 for unit, seconds in IN_SECONDS.items()})
 BYTES = Unit(
     "bytes",
     "25MB",
@@ -71,7 +71,7 @@ BitsPerSecond = Annotated[float, BITS_PER_SECOND]
 
 
 def duration(seconds: float) -> str:
-    """A time: ``12.3 ms``, ``1.23 s``, ``45 s``, ``2 min 05 s``, ``3 h 07 min``."""
+    """Return a time: ``12.3 ms``, ``1.23 s``, ``45 s``, ``2 min 05 s``, ``3 h 07 min``."""
     if not math.isfinite(seconds):
         return str(seconds)
     # Half a step below each limit, or rounding would give "60 s" and "1000 ms".
@@ -87,12 +87,12 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """A time in milliseconds, for comparison: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
+    """Return a time in milliseconds, for comparison: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
     return f"{ms:,.0f} ms" if ms >= 99.95 else f"{ms:.3g} ms"
 
 
 def num_bytes(count: float) -> str:
-    """A size, in powers of 1000 as networks count: ``812 B``, ``1.23 MB``."""
+    """Return a size, in powers of 1000 as networks count: ``812 B``, ``1.23 MB``."""
     unit = 0
     while count >= 1000 - 0.5 and unit < len(BYTE_UNITS) - 1:
         count /= 1000
@@ -101,7 +101,7 @@ def num_bytes(count: float) -> str:
 
 
 def bit_rate(bits_per_second: float) -> str:
-    """A bandwidth: ``10 Gbit/s``, ``12.5 Mbit/s``."""
+    """Return a bandwidth: ``10 Gbit/s``, ``12.5 Mbit/s``."""
     prefix = max(
         (name for name, factor in PREFIXES.items() if factor <= bits_per_second),
         key=PREFIXES.__getitem__,
@@ -111,15 +111,15 @@ def bit_rate(bits_per_second: float) -> str:
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:
-    """A count and what it counts: ``1 node``, ``8 nodes``, ``0.5 epochs``."""
+    """Return a count with its noun: ``1 node``, ``8 nodes``, ``0.5 epochs``."""
     return f"{count:g} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def percent(fraction: float) -> str:
-    """A fraction in [0, 1]: ``97.5 %``."""
+    """Return a fraction in [0, 1]: ``97.5 %``."""
     return f"{100 * fraction:.1f} %"
 
 
 def number(value: object) -> float | None:
-    """``value`` if it is a number (not a bool), else None."""
+    """Return ``value`` if it is a number (not a bool), else None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # ``python -m`` and ``python -c``, with which multiprocessing starts its servers too, import from
-# the present folder first: a ``torch.py`` beside somebody's results would run.
+# the present folder first: a ``torch.py`` next to somebody's results would run.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 

@@ -33,7 +33,7 @@ def waiting_for(what: Name) -> Iterator[None]:
 
 
 def longest_wait() -> float:
-    """Seconds of the longest present wait; 0 if there is none."""
+    """Return seconds of the longest present wait; 0 if there is none."""
     return max((time.monotonic() - since for _, since in list(_waits.values())), default=0.0)
 
 
@@ -62,7 +62,7 @@ def raise_if_interrupted() -> None:
 
 
 def run_abandonable(call: Callable[[], T], what: Name) -> T:
-    """The result of a call that may never return and cannot be cancelled.
+    """Return the result of a call that may never return and cannot be cancelled.
 
     An interruption leaves the call behind on a thread.
     """

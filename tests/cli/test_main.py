@@ -20,7 +20,7 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import make_experiment, stored
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.utils.signals import PROMISE
+from sgp_runner.utils.signals import STOPPING
 
 TINY = [
     "model=quadratic",
@@ -305,7 +305,7 @@ def stored_config(words: list[str]) -> str:
 
 
 SAVED = (
-    rf"\n{re.escape(PROMISE)}\nsgp-run: interrupted; saved in \S+/checkpoints/step-\d+\. "
+    rf"\n{re.escape(STOPPING)}\nsgp-run: interrupted; saved in \S+/checkpoints/step-\d+\. "
     r"Run the same command again to resume\.\n"
 )
 

@@ -26,7 +26,7 @@ from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import configs, experiment_of
 from sgp_runner.core.optim import Constant, Cosine
-from sgp_runner.utils.signals import PROMISE
+from sgp_runner.utils.signals import STOPPING
 
 TINY = (
     *("model=quadratic", "data.samples=64", "data.dimension=4"),
@@ -132,7 +132,7 @@ def test_a_process_that_is_killed_is_one_row(tmp_path: Path) -> None:
         (
             "SIGINT",
             130,
-            f"\n{PROMISE}\nsgp-run: interrupted. Run the same command again to resume.\n",
+            f"\n{STOPPING}\nsgp-run: interrupted. Run the same command again to resume.\n",
         ),
         (
             "SIGTERM",

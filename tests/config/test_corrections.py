@@ -16,7 +16,7 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.corrections import CORRECTIONS, KEY, results_version, since
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.recording.checkpoint import latest
+from sgp_runner.recording.checkpoint import valid
 from sgp_runner.replay.retiming import finished
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.session.job_pool import RunJob, outdated, run_all
@@ -118,7 +118,7 @@ def test_an_old_run_is_another_run_and_keeps_its_own_name() -> None:
     folder = made_before("algo=slowmo")
     old = load_experiment(folder / "config.yaml", None)
     assert old.run == new.run and (old.digest, old.name) != (new.digest, new.name)
-    assert latest(folder / "checkpoints", new.digest) is None
+    assert list(valid(folder / "checkpoints", new.digest)) == []
     summary = json.loads((folder / "summary.json").read_text())
     assert read_runs([folder]).table.iloc[0]["settings"][KEY] == 0 and summary["name"] == new.name
 

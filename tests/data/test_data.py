@@ -27,7 +27,6 @@ from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.sampler import (
     IID,
     Dirichlet,
-    EqualDirichlet,
     Sampler,
     deal,
     deal_equally,
@@ -157,7 +156,7 @@ def test_dirichlet_needs_labels() -> None:
 def test_the_fields_of_a_data_config_choose_the_partition() -> None:
     assert partition_of(Digits()) == IID()
     assert partition_of(Digits(partition="dirichlet", alpha=0.3)) == Dirichlet(0.3)
-    assert partition_of(Digits(partition="dirichlet_equal")) == EqualDirichlet(0.1)
+    assert partition_of(Digits(partition="dirichlet_equal")) == Dirichlet(0.1, equal=True)
     with pytest.raises(
         ConfigError, match=r"data\.partition: 'dirichlett' .* Did you mean 'dirichlet'"
     ):

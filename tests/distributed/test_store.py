@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from torch.distributed.distributed_c10d import PrefixStore
 
-from sgp_runner.core.budget import OwnBudget
 from sgp_runner.distributed.rank import NO_STEP_LEFT, ServerBudget
 from sgp_runner.distributed.store import LocalStore
 
@@ -108,7 +107,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_store_in_order(tmp_
 def test_a_server_that_has_taken_its_last_step_says_so(tmp_path: Path) -> None:
     """Its workers, between steps, then save no checkpoint, for which they would wait for it."""
     store = LocalStore(tmp_path / "store")
-    budget = ServerBudget(store, OwnBudget(2))
+    budget = ServerBudget(2, store=store)
     budget.taken = 1
     assert (budget.next_step(), budget.taken, budget.spent) == (1, 2, True)
     assert not store.check([NO_STEP_LEFT])
@@ -116,5 +115,5 @@ def test_a_server_that_has_taken_its_last_step_says_so(tmp_path: Path) -> None:
     assert budget.next_step() is None
     assert not store.check([NO_STEP_LEFT])
     budget.saving = False
-    budget.tell()
+    budget.write_end()
     assert store.check([NO_STEP_LEFT])

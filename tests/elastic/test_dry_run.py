@@ -29,7 +29,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Adam, Constant, Optimizer
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.dry_run import MOST, steps_of, verify_calls
+from sgp_runner.elastic.dry_run import MAX_STEPS, steps_of, verify_calls
 from sgp_runner.session.execution import perform
 from sgp_runner.topology.graphs import (
     BipartiteExponential,
@@ -97,7 +97,7 @@ def test_it_is_as_long_as_every_phase_needs(run_of: Callable[..., Run]) -> None:
     # steps; then one, 4 steps, for 5 of 15.
     assert GOOD["hybrid"].phases(9) == [(0.0, 12), (5.0, 2), (10.0, 4)]
     assert steps_of(run_of(GOOD["hybrid"], 9)) == 36
-    assert steps_of(run_of(SGP(RandomMatching()), 300)) == MOST // 300 == 27
+    assert steps_of(run_of(SGP(RandomMatching()), 300)) == MAX_STEPS // 300 == 27
     assert steps_of(run_of(SlowMo(SGP(Ring())), 8192, batch_size=1)) == 2
 
 

@@ -36,7 +36,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def files_up_to(num_bytes: int) -> Iterator[None]:
-    """The disk takes no more than that of a file."""
+    """Limit the size of a file, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:

@@ -38,7 +38,7 @@ def average(epoch: int) -> dict[str, object]:
 
 
 def resumed_run(logger: Logger, run_dir: Path) -> None:
-    """A run that is killed after step 3, and resumed from its checkpoint after step 1."""
+    """Simulate a run that is killed after step 3, and resumed from its checkpoint after step 1."""
 
     def opened() -> Any:
         return logger.open(run_dir, "run", CONFIG, ["SGP"], None)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 
@@ -19,9 +19,21 @@ from helpers.experiments import make_experiment
 from test_console import SUMMARY
 
 from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.estimate import Work, disk_bytes, estimate, memory_bytes
+from sgp_runner.recording.estimate import Estimate, Work, disk_bytes, estimate, memory_bytes
 from sgp_runner.recording.opening import oversubscribed, replaced_records
 from sgp_runner.recording.progress import ConsoleListener, Pace
+
+
+@contextlib.contextmanager
+def showing(
+    title: str, clock: str, epochs: float, work: Callable[[], Work], estimate: Estimate
+) -> Iterator[ConsoleListener]:
+    listener = ConsoleListener(title, clock, epochs, work, estimate)
+    listener.start()
+    try:
+        yield listener
+    finally:
+        listener.stop()
 
 
 def follow(listener: ConsoleListener, done: list[int]) -> None:
@@ -49,7 +61,7 @@ def follow(listener: ConsoleListener, done: list[int]) -> None:
 
 
 def counting(total: int) -> tuple[list[int], Callable[[], Work]]:
-    """The number of steps done, in a list, and the function that reads it."""
+    """Return the number of steps done, in a list, and the function that reads it."""
     done = [0]
     return done, lambda: Work(done[0], total, "step")
 
@@ -66,7 +78,7 @@ def test_a_pipe_gets_the_title_and_a_plain_line_per_epoch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     done, work = counting(4)
-    with ConsoleListener("SGP · mlp", "simulated", 2, work, nothing) as listener:
+    with showing("SGP · mlp", "simulated", 2, work, nothing) as listener:
         follow(listener, done)
         listener.finish(SUMMARY)
     assert without_real_time(capsys.readouterr().out) == [
@@ -80,7 +92,7 @@ def test_without_evaluations_a_line_comes_for_each_epoch_all_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     done, work = counting(100)
-    with ConsoleListener("t", "wall", 5, work, nothing) as listener:
+    with showing("t", "wall", 5, work, nothing) as listener:
         for step in range(1, 101):
             done[0] = step
             listener.write(
@@ -138,7 +150,7 @@ def test_a_long_run_is_estimated_and_says_how_long_it_takes_without_any_record(
     def work() -> Work:
         return Work(1 + int(time.monotonic() - started), 1000)
 
-    with ConsoleListener("t", "simulated", 10, work, estimate) as listener:
+    with showing("t", "simulated", 10, work, estimate) as listener:
         assert said.wait(60)
         listener.write({"kind": "average", "epoch": 1, "time_s": 3.0, "accuracy": 0.5})
     title, estimated, line = capsys.readouterr().out.splitlines()
@@ -152,7 +164,7 @@ def test_a_long_run_is_estimated_and_says_how_long_it_takes_without_any_record(
 def test_a_real_run_shows_the_accuracy_of_rank_0(capsys: pytest.CaptureFixture[str]) -> None:
     done, work = counting(10)
     done[0] = 5
-    with ConsoleListener("t", "wall", 2, work, nothing) as listener:
+    with showing("t", "wall", 2, work, nothing) as listener:
         for rank in (0, 1):
             listener.write(
                 {"kind": "eval", "rank": rank, "epoch": 1, "time_s": 1.0, "accuracy": 0.9 + rank}
@@ -174,13 +186,13 @@ def test_what_a_run_takes(tmp_path: Path) -> None:
     records = 32 * (50 // 10 + 2 * 10 // 5) * 300
     assert disk_bytes(run, problem, 60) == 4 * parameters * 64 + records
     assert disk_bytes(run, problem, 8000) == 3 * 4 * parameters * 64 + records
-    first, second = estimate(run, problem)(8064, 4.2, Work(2, 1920))
+    first, second = estimate(run, problem, 8064, 4.2, Work(2, 1920))
     assert first == (
         "This takes about 2 h 14 min (1,920 gradients of 4.2 s), 9.22 GB of memory and up to "
         "18.1 GB of disk."
     )
     assert second.startswith("Quicker: model=timing_only ")
-    assert len(estimate(run, problem)(60, 0.1, Work(2, 600))) == 1
+    assert len(estimate(run, problem, 60, 0.1, Work(2, 600))) == 1
 
 
 @pytest.mark.parametrize(
@@ -222,13 +234,12 @@ def test_a_terminal_of_80_columns_gets_a_bar() -> None:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     code = """
 from test_console import SUMMARY
-from test_progress import counting, follow, nothing
+from test_progress import counting, follow, nothing, showing
 from sgp_runner.recording.console import show, summary_table
-from sgp_runner.recording.progress import ConsoleListener
 from sgp_runner.utils.messages import show_messages
 show_messages()
 done, work = counting(4)
-with ConsoleListener("SGP · mlp", "simulated", 2, work, nothing) as listener:
+with showing("SGP · mlp", "simulated", 2, work, nothing) as listener:
     follow(listener, done)
     listener.finish(SUMMARY)
 show(summary_table(SUMMARY))

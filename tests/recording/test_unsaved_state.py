@@ -103,7 +103,7 @@ def text(
 
 
 def warnings(capsys: pytest.CaptureFixture[str], **code: str) -> list[str]:
-    """The warnings of 12 steps on 2 nodes, with a checkpoint at each."""
+    """Return the warnings of 12 steps on 2 nodes, with a checkpoint at each."""
     module: dict[str, Any] = {"__name__": __name__}
     exec(compile(text(**code), "mine.py", "exec", dont_inherit=True), module)
     watched: list[UnsavedState] = []

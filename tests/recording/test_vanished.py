@@ -187,7 +187,7 @@ def test_a_finished_run_without_its_records_is_not_called_finished(
 
 
 def cut_off(at_event: dict[int, Callable[[], object]], *more: str) -> Path:
-    """The newest checkpoint of a run that was killed."""
+    """Return the newest checkpoint of a run that was killed."""
     at_event[230] = kill
     with pytest.raises(Killed):
         main([*TINY, OFTEN, *more])

@@ -245,7 +245,7 @@ def command(folder: Path, *words: str, **environment: str) -> subprocess.Complet
 
 
 def expected_rows(run_dir: Path) -> list[tuple[int, dict[str, float]]]:
-    """Steps and numbers of the records that W&B is to receive."""
+    """Return steps and numbers of the records that W&B is to receive."""
     return [
         (step, row)
         for step, record in enumerate(read_metrics(run_dir))

@@ -20,14 +20,13 @@ from sgp_runner.cli.report import main
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.rank.run_summary import what_was_run
+from sgp_runner.report.rank.run_summary import run_summary
 from sgp_runner.report.rank.tables import of_runs
 from sgp_runner.report.read.run_folders import run_folders
 from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.render.page import render
 from sgp_runner.report.render.text_tables import csv, markdown
-from sgp_runner.report.render.write import write_report
+from sgp_runner.report.render.write import render, write_report
 
 CURVE = [[0.5, 0.6], [0.8, 0.9]]
 Damage = Callable[[Path], object]
@@ -342,7 +341,7 @@ def test_mutated_runs_are_shown_or_left_out(mutated: Path) -> None:
     assert len(markdown(table).splitlines()) == 6 + len(shown)
     ranked = rankings(settings)
     shown = sections(settings, ranked, [])
-    box = what_was_run(settings)
+    box = run_summary(settings)
     page = render("title", "", box, [], ranked_tables(ranked), shown, [table], runs.skipped)
     assert page.count("is left out: ") == len(runs.skipped)
 

@@ -9,9 +9,17 @@ import pytest
 from helpers.report_runs import write_run
 from matplotlib.text import Text
 
-from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
-from sgp_runner.report.plots.labels import end_of, labelled, placed, spanned
-from sgp_runner.report.plots.quality import chosen
+from sgp_runner.report.plots.figure import (
+    Axis,
+    Plot,
+    Series,
+    Style,
+    end_of,
+    labelled,
+    placed,
+    spanned,
+)
+from sgp_runner.report.plots.quality import choose_axis
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import select_lines
 from sgp_runner.report.rank.ranking import rankings
@@ -116,7 +124,7 @@ def test_times_of_two_models_are_ranked_and_drawn_apart(tmp_path: Path) -> None:
 def test_an_outlier_ends_the_axis_of_time_or_makes_it_logarithmic(
     reach: list[float], ends: list[float], begins: list[float], axis: tuple[str, float | None]
 ) -> None:
-    assert chosen(reach, ends, begins) == axis
+    assert choose_axis(reach, ends, begins) == axis
 
 
 def test_one_bad_accuracy_does_not_squeeze_the_others(tmp_path: Path) -> None:
@@ -147,7 +155,7 @@ def test_a_label_is_where_its_line_leaves_the_plot() -> None:
     assert end_of(line, Axis("x", span=(0.0, 30.0))) == (20.0, 3.0)
     plot = labelled(Plot("p", "", "", axis, Axis("y"), [line]))
     (label,) = plot.labels
-    assert (label.text, label.x, label.y, label.place) == (
+    assert (label.text, label.x, label.y, label.height) == (
         "a",
         15.0,
         2.0,

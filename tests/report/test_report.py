@@ -21,8 +21,7 @@ from sgp_runner.report.plots.figure import Series, Style
 from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings, target_of
-from sgp_runner.report.read.comparison import pairs_of
-from sgp_runner.report.read.published import PATH, published
+from sgp_runner.report.read.published import PATH, pairs_of, published
 from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid, published_grid

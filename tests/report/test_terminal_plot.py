@@ -10,8 +10,8 @@ from helpers.report_runs import write_run
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.report.render import terminal_plot as module
-from sgp_runner.report.render.terminal_plot import terminal_plot
+from sgp_runner.report.render import terminal as module
+from sgp_runner.report.render.terminal import terminal_plot
 
 LAB = {"cluster": {"name": "lab"}, "timed_as": {"model": "resnet50"}}
 CURVE = [[0.5], [0.7], [0.7], [0.95]]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sgp_runner.utils.reading import (
-    MOST_DEPTH,
-    MOST_LINE,
+    MAX_DEPTH,
+    MAX_LINE,
     parse_json,
     parse_yaml,
     read_bytes,
@@ -53,7 +53,7 @@ def test_a_file_may_have_just_as_many_bytes(tmp_path: Path) -> None:
 def test_lines_keep_their_ends(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"a\n\nb")
     assert [*read_lines(tmp_path / "file")] == [b"a\n", b"\n", b"b"]
-    (tmp_path / "file").write_bytes(b"a\n" + b"x" * (MOST_LINE + 1))
+    (tmp_path / "file").write_bytes(b"a\n" + b"x" * (MAX_LINE + 1))
     lines = read_lines(tmp_path / "file")
     assert next(lines) == b"a\n"
     with pytest.raises(ValueError, match="file, line 2: longer than 1048576 bytes"):
@@ -64,9 +64,9 @@ def test_json_is_of_bounded_depth_and_finite() -> None:
     assert parse_json('{"a": [1, -2.5e300, null, 12345678901234567890]}') == {
         "a": [1, -2.5e300, None, 12345678901234567890]
     }
-    assert parse_json("[" * MOST_DEPTH + "]" * MOST_DEPTH)
+    assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     assert len(parse_json(f"[{'{},' * 1000}1]")) == 1001
-    for text in ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "[" * 100_000):
+    for text in ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "[" * 100_000):
         with pytest.raises(ValueError, match="nested more than 40 deep"):
             parse_json(text)
     for text in ("NaN", "-Infinity", "1e999", "-1e999"):
@@ -85,7 +85,7 @@ def test_yaml_with_aliases_is_data() -> None:
         "d": {"e": [1, 2]},
     }
     assert parse_yaml("") is None
-    assert parse_yaml("[" * MOST_DEPTH + "]" * MOST_DEPTH)
+    assert parse_yaml("[" * MAX_DEPTH + "]" * MAX_DEPTH)
 
 
 @pytest.mark.parametrize(

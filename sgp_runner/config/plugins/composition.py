@@ -10,7 +10,7 @@ from typing import Any
 from sgp_runner.config import choices
 from sgp_runner.config.plugins.loading import LOADED, Plugin, Values
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.reading import MOST_YAML, parse_settings, read_text
+from sgp_runner.utils.reading import MAX_YAML, parse_settings, read_text
 from sgp_runner.utils.user_code import nearby
 
 
@@ -44,7 +44,7 @@ def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
 
 def read_values(source: str, key: str) -> dict[str, Any]:
     try:
-        tree = parse_settings(read_text(source, MOST_YAML))
+        tree = parse_settings(read_text(source, MAX_YAML))
     except (OSError, ValueError) as error:
         raise ConfigError(key, f"{nearby(source)} cannot be read: {error}.") from None
     if not isinstance(tree, dict):

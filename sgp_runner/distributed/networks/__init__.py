@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from sgp_runner.cluster.checks import check_positive
-from sgp_runner.config.run import Network
+from sgp_runner.config.run import Network, Run
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
+from sgp_runner.utils.launchers import Launched
 
 
 @runtime_checkable
@@ -91,7 +88,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
 
 
 def leader_mode(run: Run, gossip: str) -> bool:
-    """Whether the first device of a node runs the algorithm alone.
+    """Return whether the first device of a node runs the algorithm alone.
 
     Asynchronous algorithms and those with a server need that.
     """

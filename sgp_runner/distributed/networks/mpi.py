@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import check_real
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import Launched
 from sgp_runner.utils.units import Seconds
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)

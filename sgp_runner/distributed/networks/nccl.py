@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
+from sgp_runner.distributed.world import World
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import rendezvous
+from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import Seconds
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.distributed.world import World
-    from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``logger=csv``: ``metrics.csv`` beside ``metrics.jsonl``, a row per record of any kind."""
+"""``logger=csv``: ``metrics.csv`` next to ``metrics.jsonl``, a row per record of any kind."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Protocol
 
+from sgp_runner.config.experiment import flat
 from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
@@ -55,7 +56,7 @@ class Mirror:
     """Copies the numbers of rank 0 and of the averaged model, until the first failure.
 
     title: of the destination, in messages
-    start: opens the destination, on the mirror's thread; None: it could not and has said so
+    start: opens the destination, on the mirror's thread; None: it could not, and has warned
     first_step: lines of the metrics that were recorded before; those that the destination lacks
         are read from the file
     """
@@ -171,20 +172,29 @@ def final(summary: Mapping[str, object]) -> dict[str, float]:
 
 
 def training_step(row: Mapping[str, float], before: int) -> int:
-    """Return the step of training that a row is about; ``before`` if it does not say."""
+    """Return the step of training that a row is about; ``before`` if it has none."""
     return int(next((row[name] for name in STEPS if name in row), before))
 
 
 def described(config: Mapping[str, object]) -> dict[str, object]:
-    """Return what runs are grouped by under flat names, and all else below ``settings``.
+    """Return the choices that runs are grouped by under flat names, the rest below ``settings``.
 
     The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
     """
     parts = {key: value for key, value in config.items() if isinstance(value, Mapping)}
-    names = {
-        name: parts[part]["name"] for name, part in PARTS.items() if "name" in parts.get(part, {})
-    }
-    return {**names, **{k: v for k, v in config.items() if k not in parts}, "settings": parts}
+    rest = {key: value for key, value in config.items() if key not in parts}
+    return {**choices(config), **rest, "settings": parts}
+
+
+def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the choices that runs are grouped by, and every setting under its dotted key."""
+    return {**choices(config), **dict(flat(config))}
+
+
+def choices(config: Mapping[str, object]) -> dict[str, object]:
+    settings = dict(flat(config))
+    names = {name: settings.get(f"{part}.name") for name, part in PARTS.items()}
+    return {name: value for name, value in names.items() if value is not None}
 
 
 def check_installed(name: str, *modules: str) -> None:

@@ -9,20 +9,18 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import flat
 from sgp_runner.recording.loggers.mirror import (
     Mirror,
     Row,
     check_installed,
     count_lines,
-    described,
     final,
+    flat_settings,
     training_step,
 )
 from sgp_runner.utils.reading import read_text
@@ -75,9 +73,12 @@ class Mlflow:
         def start() -> MlflowRun:
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
             from mlflow import MlflowClient
+            from mlflow.entities import Param
 
             logging.getLogger("mlflow").setLevel(logging.ERROR)
-            with alone(results / ".mlflow.lock"):
+            results.mkdir(parents=True, exist_ok=True)
+            with (results / ".mlflow.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time makes the tables
                 client = MlflowClient(tracking_uri=uri)
                 found = client.get_experiment_by_name(self.experiment)
                 experiment = (
@@ -87,44 +88,20 @@ class Mlflow:
                 )
             path = run_dir / "mlflow_id"
             if first_step == 0 or not path.exists():
-                words = {"sgp_run.tags": ", ".join(tags), "sgp_run.sweep": group or ""}
-                made = client.create_run(experiment, run_name=name, tags=words)
-                log_settings(client, made.info.run_id, config)
-                path.write_text(made.info.run_id + "\n", encoding="utf-8")
-            copy = continued(client, read_text(path).strip())
-            client.update_run(copy.run_id, status="RUNNING")
-            return copy
+                own_tags = {"sgp_run.tags": ", ".join(tags), "sgp_run.sweep": group or ""}
+                made = client.create_run(experiment, run_name=name, tags=own_tags).info.run_id
+                settings = flat_settings(config).items()
+                params = [Param(key, str(value)[:LONGEST]) for key, value in settings]
+                for at in range(0, len(params), PARAMS):
+                    client.log_batch(made, params=params[at : at + PARAMS])
+                path.write_text(made + "\n", encoding="utf-8")
+            # A run is continued after the records that it has.
+            run = client.get_run(read_text(path).strip())
+            client.update_run(run.info.run_id, status="RUNNING")
+            first, step = (int(run.data.tags.get(tag, 0)) for tag in (RECORDS, STEP))
+            return MlflowRun(client, run.info.run_id, run.info.start_time, first, step)
 
         return Mirror("MLflow", run_dir, start, first_step)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Keep other processes from making the tables of the same database at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def log_settings(client: MlflowClient, run_id: str, config: Mapping[str, object]) -> None:
-    from mlflow.entities import Param
-
-    values = described(config)
-    parts = values.pop("settings")
-    assert isinstance(parts, Mapping)
-    params = [
-        Param(key, str(value)[:LONGEST]) for key, value in {**values, **dict(flat(parts))}.items()
-    ]
-    for at in range(0, len(params), PARAMS):
-        client.log_batch(run_id, params=params[at : at + PARAMS])
-
-
-def continued(client: MlflowClient, run_id: str) -> MlflowRun:
-    """Return the copy in an MLflow run, to be continued after the records that it has."""
-    run = client.get_run(run_id)
-    first, step = (int(run.data.tags.get(tag, 0)) for tag in (RECORDS, STEP))
-    return MlflowRun(client, run_id, run.info.start_time, first, step)
 
 
 @dataclass

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sgp_runner.config.experiment import flat
 from sgp_runner.recording.loggers.mirror import (
     Mirror,
     Row,
     check_installed,
     count_lines,
-    described,
     final,
+    flat_settings,
     training_step,
 )
 from sgp_runner.utils.files import short_path
@@ -85,12 +84,9 @@ class Events:
 
     def finish(self, summary: Mapping[str, object] | None) -> str:
         if summary is not None:
-            settings = described(self.config)
-            parts = settings.pop("settings")
-            assert isinstance(parts, Mapping)
             values = {
                 key: value if isinstance(value, bool | int | float | str) else str(value)
-                for key, value in {**settings, **dict(flat(parts))}.items()
+                for key, value in flat_settings(self.config).items()
             }
             self.writer.add_hparams(values, final(summary), run_name=".")
         self.writer.close()

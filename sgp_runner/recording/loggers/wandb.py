@@ -47,13 +47,13 @@ PUBLIC_HOSTS = {"api.wandb.ai", "api.forge.coreweave.com"}
 class Wandb:
     """Copies the run to W&B.
 
-    Files go to ``<run_dir>/wandb``; the run's id is kept in ``<run_dir>/wandb_id``.
+    Files go to ``<run_dir>/wandb``; the run's id is in ``<run_dir>/wandb_id``.
 
     project: the W&B project
     entity: the W&B user or team; null: the default of the login
     group: the W&B group; null: the sweep the run belongs to
-    mode: online | offline | disabled | auto: what WANDB_MODE says, else online if there is a login,
-        and offline while the server does not answer
+    mode: online | offline | disabled | auto: WANDB_MODE if it is set, else online with a login, and
+        offline while the server does not answer
     """
 
     project: str = "sgp-run"
@@ -93,7 +93,7 @@ class Wandb:
         def start(mode: str) -> WandbRun:
             import wandb
 
-            # The login prints before it knows the run's settings.
+            # The login prints before it has the run's settings.
             wandb.setup(settings=wandb.Settings(silent=True))
             run_dir.mkdir(parents=True, exist_ok=True)
             run = wandb.init(

@@ -1,1 +1,1 @@
-"""Plots as data: what is shown, in which style, with which labels."""
+"""Plots as data: their series, styles, axes and labels."""

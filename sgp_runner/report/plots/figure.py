@@ -1,23 +1,29 @@
-"""Plots as data, to be drawn by ``interactive`` for the page and by ``images`` as PNG and SVG.
+"""Plots as data, to be drawn by ``interactive`` for the page and by ``pictures`` as PNG and SVG.
 
 The colour and shape of a marker show the algorithm, shade and dash its settings and nodes. The fill
 of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
-simulated time, with a dot for timing only, a star for published figures.
+simulated time, with a dot for timing only, a star for published figures. Names of lines stand at
+the right edge, none over another.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
+from sgp_runner.report.read.naming import wrap_label
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 STAR = "star"  # the marker of published figures
 MAX_MARKERS = 8  # of a line, at most
 COMPLETE_WIDTH = 0.97  # of the width: a line that ends before it
+MIN_TEXT_LINES = 18  # lines of text that the lowest plot has room for
+VERTICAL_MARGIN = 0.04  # of a plot's height, above and below its lines
+HORIZONTAL_MARGIN = 0.02  # of its width, behind them
 Fill = Literal["full", "hollow", "dotted"]
 FILLS: dict[str, Fill] = {
     REAL: "full",
@@ -68,9 +74,9 @@ class Series:
             values may differ from them in its last bit.
         """
         assert self.low is not None and self.high is not None
-        places = [float(place) for place in middle]
-        down = [max(place - low, 0.0) for place, low in zip(places, self.low, strict=True)]
-        return down, [max(high - place, 0.0) for place, high in zip(places, self.high, strict=True)]
+        middles = list(map(float, middle))
+        down = [max(x - low, 0.0) for x, low in zip(middles, self.low, strict=True)]
+        return down, [max(high - x, 0.0) for x, high in zip(middles, self.high, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Axis:
     """An axis of a plot.
 
     ticks: the only marked values, on a logarithmic axis
-    span: first and last value that the axis shows; None for those of the data
+    span: first and last value of the axis; None for the range of the data
     """
 
     title: str
@@ -88,10 +94,10 @@ class Axis:
     span: tuple[float, float] | None = None
 
     def share(self, value: float) -> float:
-        """Return the place of a value along the span, from 0 to 1."""
+        """Return the position of a value along the span, from 0 to 1."""
         assert self.span is not None
         low, high, here = (
-            [math.log(each) for each in (*self.span, value)]
+            [math.log(position) for position in (*self.span, value)]
             if self.scale == "log"
             else (*self.span, value)
         )
@@ -100,19 +106,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class Label:
-    """A text at the right edge, beside what it names.
+    """A text at the right edge that names a line or a row.
 
     text: lines without markup
-    colour: that of the line; None for the colour of the text
+    colour: of the line; None for the colour of the text
     x, y: end of the line, or nothing and the row of a category
-    place: height of the middle of the text, from 0 to 1; None in a row
+    height: of the middle of the text, from 0 to 1; None in a row
     """
 
     text: str
     colour: str | None
     x: float | None
     y: float | str
-    place: float | None = None
+    height: float | None = None
 
 
 @dataclass(frozen=True)
@@ -120,12 +126,12 @@ class Plot:
     """A plot, independent of how it is drawn.
 
     name: stem of its files
-    title: what is plotted, of which kinds of runs
+    title: the quantities, and the kinds of runs
     note: one or two sentences on how to read it
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
     bars: whether each series but published figures is a horizontal bar
-    labels: names of the lines, or values of the rows; there is no legend
-    rest: what is not drawn, so that the plot can be read
+    labels: names of the lines, or values of the rows; they replace a legend
+    rest: settings that are left out to keep the plot readable
     """
 
     name: str
@@ -150,7 +156,98 @@ class Plot:
     @property
     def text_lines(self) -> int:
         """Number of text lines that the labels of lines need one below the other."""
-        return sum(label.text.count("\n") + 1 for label in self.labels if label.place is not None)
+        return sum(label.text.count("\n") + 1 for label in self.labels if label.height is not None)
 
     def is_bar(self, series: Series) -> bool:
         return self.bars and series.style.shape != STAR
+
+
+def labelled(plot: Plot) -> Plot:
+    """Return a plot with a label for each of its lines, at the height where it ends.
+
+    Both axes get a span, in which that height is measured.
+    """
+    x = spanned(
+        plot.x, [value for series in plot.series for value in numbers(series.x)], HORIZONTAL_MARGIN
+    )
+    heights = [
+        value
+        for series in plot.series
+        for values in (series.y, series.low or (), series.high or ())
+        for value in numbers(values)
+    ]
+    y = spanned(plot.y, heights, VERTICAL_MARGIN)
+    drawn = [series for series in plot.series if series.style.dash]
+    ends = [end_of(series, x) for series in drawn]
+    texts = [wrap_label(series.name) for series in drawn]
+    lines = [text.count("\n") + 1 for text in texts]
+    room = max(MIN_TEXT_LINES, sum(lines))
+    middles = placed([y.share(end[1]) for end in ends], [count / room for count in lines])
+    labels = [
+        Label(text, series.style.colour, *end, middle)
+        for text, series, end, middle in zip(texts, drawn, ends, middles, strict=True)
+    ]
+    return replace(plot, x=x, y=y, labels=labels)
+
+
+def placed(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Return the middles of labels as near as possible to where they are wanted.
+
+    All are shares of the height of a plot; ``heights`` are those of the texts and add up to 1 or
+    less. Labels that would overlap are moved by the least sum of squares, in their order.
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    tall = [heights[number] for number in order]
+    above = [0.0]  # distance from the lowest label, if all touch
+    for low, high in pairwise(tall):
+        above.append(above[-1] + (low + high) / 2)
+    blocks: list[tuple[float, int]] = []  # labels that touch: sum of their wishes, and number
+    for number, offset in zip(order, above, strict=True):
+        blocks.append((wanted[number] - offset, 1))
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            (wish, count), (other, more) = blocks.pop(), blocks.pop()
+            blocks.append((wish + other, count + more))
+    lowest, highest = tall[0] / 2, 1 - tall[-1] / 2 - above[-1]
+    out = [0.0] * len(order)
+    bases = (wish / count for wish, count in blocks for _ in range(count))
+    for number, base, offset in zip(order, bases, above, strict=True):
+        out[number] = min(max(base, lowest), highest) + offset
+    return out
+
+
+def spanned(axis: Axis, values: Sequence[float], edge: float) -> Axis:
+    """Return the axis with a span that holds all ``values`` and an ``edge`` around them.
+
+    On a logarithmic axis only positive values count.
+    """
+    if axis.span is not None:
+        return axis
+    log = axis.scale == "log"
+    shown = [value for value in values if value > 0 or not log]
+    low, high = min(shown), max(shown)
+    if log:
+        wide = (high / low) ** edge if high > low else 2.0
+        return replace(axis, span=(low / wide, high * wide))
+    low = min(0.0, low) if axis.from_zero else low
+    wide = edge * (high - low) if high > low else abs(high) / 2 or 1.0
+    return replace(axis, span=(low if axis.from_zero else low - wide, high + wide))
+
+
+def end_of(series: Series, x: Axis) -> tuple[float, float]:
+    """Return the last point of a line within the axis, which may end between two of its points."""
+    assert x.span is not None
+    points = [
+        (float(here), float(y))
+        for here, y in zip(series.x, series.y, strict=True)
+        if math.isfinite(float(y))
+    ]
+    inside = [point for point in points if point[0] <= x.span[1]] or points[:1]
+    if len(inside) == len(points):
+        return inside[-1]
+    (here, low), (there, high) = inside[-1], points[len(inside)]
+    share = (x.span[1] - here) / (there - here)
+    return x.span[1], low + share * (high - low)
+
+
+def numbers(values: Sequence[float | str]) -> list[float]:
+    return [float(value) for value in values if math.isfinite(float(value))]

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from types import MappingProxyType
 from typing import Literal
 
-from sgp_runner.report.plots.figure import Axis, Plot, Series, Style
-from sgp_runner.report.plots.labels import labelled
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.style import MAX_AXIS_RATIO, StyleMap, select_lines, ticks_between
 from sgp_runner.report.rank.ranking import Ranking, Target
 from sgp_runner.report.read.naming import (
@@ -38,40 +38,34 @@ BAND_NOTE = "Line: mean over the seeds. Band: from the lowest seed to the highes
 
 def against_time(ranking: Ranking) -> Iterator[Plot]:
     """Plot the curves of a ranking."""
-    ordered = [each for each in ranking.settings if len(each.curve)]
+    ordered = [setting for setting in ranking.settings if len(setting.curve)]
     if not ordered:
         return
     times = {id(row.setting): row.time for row in ranking.rows if row.time > 0}
-    members = select_lines(ordered, lambda each: each.algorithm)
-    ends = [float(each.curve["time_s"].max()) for each in members]
-    reach = [times.get(id(each), end) for each, end in zip(members, ends, strict=True)]
-    begins = [float(each.curve["time_s"].min()) for each in members]
-    scale, end = chosen(reach, ends, begins)
-    unit, size = time_unit(max(ends) if end is None else end)
+    members = select_lines(ordered, lambda setting: setting.algorithm)
+    begins, ends = ends_of(members, "time_s")
+    reach = [times.get(id(setting), end) for setting, end in zip(members, ends, strict=True)]
+    scale, axis_end = choose_axis(reach, ends, begins)
+    unit, size = time_unit(axis_end or max(ends))
     clock = CLOCK[ranking.clock]
-    axis = axis_of(f"{clock} in {unit}", scale, end, begins, ends, size)
-    note = (
-        f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target. " if end else ""
-    )
-    plot = quality_plot(
+    yield curves(
+        ordered,
         ("time", f"against {clock}"),
-        members,
         ("time_s", size),
-        axis,
-        (ranking.clock, *ranking.words[:-1]),
-        note,
-        [
-            f" ({duration(times[id(each)])})" if end and times.get(id(each), 0.0) > end else ""
-            for each in members
-        ],
+        Axis(f"{clock} in {unit}", scale, span=(0.0, axis_end / size) if axis_end else None),
+        (ranking.clock, *ranking.name_parts[:-1]),
+        times,
+        ranking.target,
     )
-    if ranking.target is not None:
-        plot = with_line(plot, ranking.target)
-    hidden = [each for each in ordered if each not in members]
-    yield replace(labelled(plot), rest=rest_of(ordered, hidden, times))
 
 
-def chosen(
+def ends_of(settings: Sequence[RunGroup], column: str) -> tuple[list[float], list[float]]:
+    """Return the first and the last value of a column of each curve."""
+    columns = [setting.curve[column].astype(float) for setting in settings]
+    return [column.min() for column in columns], [column.max() for column in columns]
+
+
+def choose_axis(
     reach: Sequence[float], ends: Sequence[float], begins: Sequence[float]
 ) -> tuple[Literal["linear", "log"], float | None]:
     """Choose the axis of time that lets no line squeeze the others: its scale and where it ends.
@@ -94,120 +88,83 @@ def chosen(
     return "linear", end if max(ends) > end else None
 
 
-def axis_of(
-    title: str,
-    scale: Literal["linear", "log"],
-    end: float | None,
-    begins: Sequence[float],
-    ends: Sequence[float],
-    size: float,
-) -> Axis:
-    """Return the axis of time or bytes, in units of ``size``."""
-    if scale == "log" and min(begins) > 0:
-        return Axis(title, "log", ticks_between(min(begins) / size, max(ends) / size))
-    return Axis(title, from_zero=True, span=(0.0, end / size) if end else None)
-
-
-def with_line(plot: Plot, target: Target) -> Plot:
-    """Return the plot with a dotted line at the target."""
-    y = scaled(target.value, target.metric, plot.y.title == ERROR)
-    ends = [float(x) for each in plot.series for x in each.x]
-    begin, end = plot.x.span or (0.0 if plot.x.scale == "linear" else min(ends), max(ends))
-    line = Series(target.words, Style(None, None, dash="dot"), [begin, end], [y, y])
-    return replace(plot, series=[*plot.series, line])
-
-
-def rest_of(
-    ordered: Sequence[RunGroup], hidden: Sequence[RunGroup], times: Mapping[int, float]
-) -> list[str]:
-    """Name the settings that are not drawn, with their time to the target where they reach it."""
-    out = []
-    for name, each in zip(names(ordered), ordered, strict=True):
-        if each in hidden:
-            time = times.get(id(each))
-            out.append(f"{name}: {duration(time)}" if time else name)
-    return out
-
-
 def against_epochs(settings: Sequence[RunGroup]) -> Iterator[Plot]:
     """Plot quality against epochs. The settings come the best first."""
-    for name, members in by_task(settings).items():
-        yield drawn(members, ("epochs", "against epochs"), ("epoch", 1.0), "epochs", name)
+    for facet, members in by_task(settings).items():
+        axis = wide_axis("epochs", members, "epoch")
+        yield curves(members, ("epochs", "against epochs"), ("epoch", 1.0), axis, facet)
 
 
 def against_bytes(settings: Sequence[RunGroup]) -> Iterator[Plot]:
     """Plot quality against the bytes that a node sent. The settings come the best first."""
-    sent = [each for each in settings if each.curve["bytes"].max() > 0]
-    for name, members in by_task(sent).items():
-        unit, size = byte_unit(max(each.curve["bytes"].max() for each in members))
-        where = ("bytes", "against bytes sent per node")
-        yield drawn(members, where, ("bytes", size), f"{unit} sent per node", name)
+    sent = [setting for setting in settings if setting.curve["bytes"].max() > 0]
+    for facet, members in by_task(sent).items():
+        unit, size = byte_unit(max(setting.curve["bytes"].max() for setting in members))
+        axis = wide_axis(f"{unit} sent per node", members, "bytes")
+        yield curves(
+            members, ("bytes", "against bytes sent per node"), ("bytes", size), axis, facet
+        )
 
 
-def drawn(
+def wide_axis(title: str, ordered: Sequence[RunGroup], column: str) -> Axis:
+    """Return an axis that is logarithmic if some curves are much longer than others."""
+    _, ends = ends_of(select_lines(ordered, lambda setting: setting.algorithm), column)
+    return Axis(title, "log" if max(ends) > MAX_AXIS_RATIO * min(ends) else "linear")
+
+
+def curves(
     ordered: Sequence[RunGroup],
     against: tuple[str, str],
     column: tuple[str, float],
-    title: str,
-    facet: tuple[str, ...],
-) -> Plot:
-    """Plot quality against a column of the curves, for at most eight of the settings."""
-    members = select_lines(ordered, lambda each: each.algorithm)
-    key, size = column
-    ends = [float(each.curve[key].max()) for each in members]
-    begins = [float(each.curve[key].min()) for each in members]
-    wide = max(ends) > MAX_AXIS_RATIO * min(ends)
-    axis = axis_of(title, "log" if wide else "linear", None, begins, ends, size)
-    plot = labelled(quality_plot(against, members, column, axis, facet))
-    hidden = [each for each in ordered if each not in members]
-    return replace(plot, rest=rest_of(ordered, hidden, {}))
-
-
-def by_task(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
-    return group_by(
-        settings,
-        lambda each: (f"{each.model} on {each.data}", timed_models([each]), each.cluster),
-    )
-
-
-def quality_plot(
-    against: tuple[str, str],
-    settings: Sequence[RunGroup],
-    column: tuple[str, float],
     axis: Axis,
     facet: tuple[str, ...],
-    note: str = "",
-    remarks: Sequence[str] = (),
+    times: Mapping[int, float] = MappingProxyType({}),
+    target: Target | None = None,
 ) -> Plot:
-    """Plot quality against a column of the curves.
+    """Plot quality against a column of the curves, for at most `MAX_LINES` of the settings.
 
+    ordered: the best first
     against: short name and title of the other axis
     column: name and unit of the other axis
-    facet: what these settings share
-    remarks: behind the name of each setting
+    axis: its ticks are chosen here
+    facet: values that these settings share
+    times: seconds to the target of the settings that reach it, by their identity
+    target: drawn as a dotted line
     """
+    settings = select_lines(ordered, lambda setting: setting.algorithm)
     metric, (name, title), (key, size) = settings[0].metric, against, column
-    counts = {len(each.seeds) for each in settings}
+    begins, ends = ends_of(settings, key)
+    if axis.scale == "log" and min(begins) > 0:
+        axis = replace(axis, ticks=ticks_between(min(begins) / size, max(ends) / size))
+    else:
+        axis = replace(axis, scale="linear", from_zero=True)
+    counts = {len(setting.seeds) for setting in settings}
+    note = ""
+    if axis.span is not None:
+        note = f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target. "
     if counts == {1}:
         note += "Each line is a single seed."
     else:
-        note += BAND_NOTE + (f" Each has {counts.copy().pop()} seeds." if len(counts) == 1 else "")
-    ends = median(float(each.curve["quality"].iloc[-1]) for each in settings)
-    perfect = max(float(each.curve["high"].max()) for each in settings) >= 1
-    error = metric == "accuracy" and ends > ERROR_AXIS_ACCURACY and not perfect
+        note += BAND_NOTE + (f" Each has {max(counts)} seeds." if len(counts) == 1 else "")
+    last = median(float(setting.curve["quality"].iloc[-1]) for setting in settings)
+    perfect = max(float(setting.curve["high"].max()) for setting in settings) >= 1
+    error = metric == "accuracy" and last > ERROR_AXIS_ACCURACY and not perfect
     look, series = StyleMap(settings), []
-    for number, (label, each) in enumerate(zip(names(settings), settings, strict=True)):
-        curve = each.curve[(each.curve[key] > 0) | (axis.scale != "log")]
-        shown = label if len(counts) == 1 else f"{label} · {counted(len(each.seeds), 'seed')}"
+    for label, setting in zip(names(settings), settings, strict=True):
+        curve = setting.curve[(setting.curve[key] > 0) | (axis.scale != "log")]
+        shown = label if len(counts) == 1 else f"{label} · {counted(len(setting.seeds), 'seed')}"
         y, low, high = (
             [scaled(value, metric, error) for value in curve[part]]
             for part in ("quality", "low", "high")
         )
-        several = len(each.seeds) > 1
+        several = len(setting.seeds) > 1
+        time = times.get(id(setting), 0.0)
+        if axis.span is not None and time > size * axis.span[1]:
+            shown += f" ({duration(time)})"
         series.append(
             Series(
-                shown + (remarks[number] if remarks else ""),
-                look.of(each),
+                shown,
+                look.of(setting),
                 list(curve[key] / size),
                 y,
                 (high if error else low) if several else None,
@@ -216,22 +173,43 @@ def quality_plot(
             )
         )
     what = ERROR if error else AXIS[metric]
-    values = [float(y) for each in series for y in (*each.y, *(each.low or ()), *(each.high or ()))]
+    xs = [float(x) for line in series for x in line.x]
+    values = [float(y) for line in series for y in (*line.y, *(line.low or ()), *(line.high or ()))]
     known = [value for value in values if math.isfinite(value)]
     log = (error or metric == "loss") and 0 < MAX_LOSS_RATIO * min(known) < max(known)
     ticks = ticks_between(min(known), max(known)) if log else ()
-    words = [part for part in facet if part]
-    return Plot(
-        file_name(metric, "against", name, *words),
+    if target is not None:
+        begin, end = axis.span or (min(xs) if axis.scale == "log" else 0.0, max(xs))
+        levels = [scaled(target.value, metric, error)] * 2
+        series.append(Series(target.text, Style(None, None, dash="dot"), [begin, end], levels))
+    plot = Plot(
+        file_name(metric, "against", name, *filter(None, facet)),
         f"{what.removesuffix(' in %')} {title} · {kinds(settings)}{on_cluster(settings)}",
         note,
         axis,
         Axis(what, "log" if log else "linear", ticks),
         series,
     )
+    rest = [
+        f"{name}: {duration(times[id(setting)])}" if id(setting) in times else name
+        for name, setting in zip(names(ordered), ordered, strict=True)
+        if setting not in settings
+    ]
+    return replace(labelled(plot), rest=rest)
+
+
+def by_task(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
+    return group_by(
+        settings,
+        lambda setting: (
+            f"{setting.model} on {setting.data}",
+            timed_models([setting]),
+            setting.cluster,
+        ),
+    )
 
 
 def scaled(quality: float, metric: str, error: bool) -> float:
-    """Return a quality in the unit of its axis, where an error is what an accuracy lacks."""
+    """Return a quality in the unit of its axis; an error is 100 % minus the accuracy."""
     value = FACTOR[metric] * quality
     return 100.0 - value if error else value

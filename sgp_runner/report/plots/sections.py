@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.plots.bars import beside_published, to_target
+from sgp_runner.report.plots.figure import Plot
 from sgp_runner.report.plots.quality import against_bytes, against_epochs, against_time
 from sgp_runner.report.plots.scaling import per_iteration, speed_up
-from sgp_runner.report.plots.style import MAX_LINES
-from sgp_runner.report.plots.time_to_target import to_target
 from sgp_runner.report.rank.ranking import Ranking
-from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
-from sgp_runner.report.read.naming import file_name, group_by, three_digits, wrap_label
+from sgp_runner.report.read.published import Pair
 from sgp_runner.report.read.run_groups import RunGroup
-from sgp_runner.report.read.runs import PUBLISHED
-
-OURS = "#3381ef"  # beside published figures, in the colour of the text
-MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}
 
 
 @dataclass(frozen=True)
@@ -38,9 +32,9 @@ class Section:
 def sections(
     settings: Sequence[RunGroup], ranked: Sequence[Ranking], pairs: Sequence[Pair]
 ) -> list[Section]:
-    """Return the sections of a report; the first is what is asked first."""
-    evaluated = [each for one in ranked for each in one.settings if len(each.curve)]
-    metrics = {each.metric for each in evaluated}
+    """Return the sections of a report, the most important first."""
+    evaluated = [setting for one in ranked for setting in one.settings if len(setting.curve)]
+    metrics = {setting.metric for setting in evaluated}
     quality = (
         {"bleu": "BLEU"}.get(metric := metrics.pop(), metric.capitalize())
         if len(metrics) == 1
@@ -48,7 +42,9 @@ def sections(
     )
     whose = "Quality is the mean over the workers' own models, or that of the server's model."
     none = "No run was evaluated: timing-only runs train nothing."
-    timed = [each for each in settings if each.finished and each.mean("ms_per_iteration") > 0]
+    timed = [
+        setting for setting in settings if setting.finished and setting.mean("ms_per_iteration") > 0
+    ]
     return [
         Section(
             f"Time to a target {'accuracy' if quality == 'Accuracy' else 'quality'}",
@@ -60,7 +56,7 @@ def sections(
         Section(
             f"{quality} against time",
             f"{whose} Simulated and measured time are never in one plot.",
-            [plot for each in ranked for plot in against_time(each)],
+            [plot for ranking in ranked for plot in against_time(ranking)],
             none,
         ),
         Section(
@@ -100,64 +96,3 @@ def sections(
             "the presets in configs/experiment do.",
         ),
     ]
-
-
-def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
-    """Plot each published table with a figure that ours can be compared with."""
-    comparable = [pair for pair in pairs if pair.error is not None]
-    for (metric, table), members in group_by(
-        comparable, lambda pair: (pair.metric, table_of(pair.row))
-    ).items():
-        for part in range(0, len(members), MAX_LINES):
-            yield published_plot(metric, table, members[part : part + MAX_LINES], part // MAX_LINES)
-
-
-def table_of(row: str) -> str:
-    """Return the first words of a row's name, which its table shares."""
-    return "_".join(row.split("_")[: 2 if row.startswith("slowmo") else 1])
-
-
-def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) -> Plot:
-    rows = [wrap_label(pair.row.removeprefix(f"{table}_")) for pair in pairs]
-    series = [
-        Series(
-            PUBLISHED,
-            Style(fill=FILLS[PUBLISHED]),
-            [pair.published.value for pair in pairs],
-            rows,
-            texts=[pair.published.origin for pair in pairs],
-        )
-    ]
-    keys = []
-    for ours_is, members in group_by(
-        zip(rows, pairs, strict=True), lambda each: each[1].ours_is
-    ).items():
-        shape = MARKS.get(ours_is, "circle")
-        keys.append(f"{shape}: {ours_is}")
-        series.append(
-            Series(
-                f"ours, {ours_is}",
-                Style(OURS, shape, FILLS[members[0][1].kind]),
-                [pair.ours for _, pair in members],
-                [row for row, _ in members],
-                [pair.low for _, pair in members],
-                [pair.high for _, pair in members],
-                [f"error {pair.error:+.1f} %" for _, pair in members],
-            )
-        )
-    labels = [
-        Label(f"{three_digits(pair.ours)}, {pair.error:+.1f} %", None, None, row)
-        for row, pair in zip(rows, pairs, strict=True)
-    ]
-    what = COMPARABLE[metric]
-    return Plot(
-        file_name("published", metric, table, *([str(part + 1)] if part else [])),
-        f"{what}, published beside ours · rows {table}_…",
-        f"Star: published; {'; '.join(keys)}. Bars: from our lowest seed to our highest. At the "
-        "right: ours, and by how much it is off.",
-        Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True),
-        Axis("", "category"),
-        series,
-        "x",
-        labels=labels,
-    )

@@ -1,46 +1,67 @@
-"""Share styles, axes and the choice of lines between the plots of all sections."""
+"""Share styles, axes and the choice of lines between the plots of all sections.
+
+An algorithm has the same colour and marker in every report. Families share a range of hues:
+all-reduces and servers blue, gossip green, local steps brown, asynchronous algorithms purple. The
+colours were chosen for the largest differences within these ranges as seen with normal, protan and
+deutan vision, and are visible on light and dark pages.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from sgp_runner.report.plots.colours import LOOKS, family_member, look_of, shade
-from sgp_runner.report.plots.figure import DASHES, FILLS, Axis, Style
+from sgp_runner.report.plots.figure import DASHES, FILLS, Axis, Series, Style
 from sgp_runner.report.read.naming import BASELINE, Item, group_by
+from sgp_runner.report.read.published import Pair
 from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.report.read.runs import PUBLISHED
 
 MAX_LINES = 8  # lines or rows of a plot
 MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic axis
+LOOKS = {
+    "AR-SGD": ("#3381ef", "circle"),
+    "PS-SGD": ("#412ffc", "pentagon"),
+    "Pipe-SGD": ("#46bbf7", "square"),
+    "D-PSGD": ("#265f2e", "triangle-up"),
+    "SGP": ("#6ac6a9", "diamond"),
+    "OSGP": ("#81bf03", "triangle-down"),
+    "Local SGD": ("#816e11", "hexagon"),
+    "SlowMo": ("#c5ad6c", "cross"),
+    "AD-PSGD": ("#a85176", "triangle-left"),
+    "Gap-Aware": ("#9a0d89", "triangle-right"),
+}
+OTHERS = (("#808080", "circle"), ("#e8590c", "square"), ("#c92a2a", "diamond"))  # plug-ins
+DARKEST, LIGHTEST = -0.4, 0.45  # shades of an algorithm's variants
 
 
 class StyleMap:
     """Styles of the settings of one plot; an algorithm has the same colour and marker in all.
 
-    Variants of an algorithm, such as other learning rates or what SlowMo is around, are shades of
-    its colour; dashes tell apart variants and numbers of nodes.
+    Variants of an algorithm, such as other learning rates or base algorithms of SlowMo, are shades
+    of its colour; dashes distinguish variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[RunGroup]) -> None:
         self.others = [
             name
-            for name in dict.fromkeys(str(each.algorithm) for each in settings)
+            for name in dict.fromkeys(str(setting.algorithm) for setting in settings)
             if family_member(name) not in LOOKS
         ]
         self.variants = {
-            name: list(dict.fromkeys(each.method for each in members))
+            name: list(dict.fromkeys(setting.method for setting in members))
             for name, members in group_by(
-                settings, lambda each: family_member(str(each.algorithm))
+                settings, lambda setting: family_member(str(setting.algorithm))
             ).items()
         }
-        self.nodes = sorted({int(each.nodes) for each in settings})
+        self.nodes = sorted({int(setting.nodes) for setting in settings})
 
     def of(self, setting: RunGroup, line: bool = True) -> Style:
         dash = self.variant(setting) * len(self.nodes) + self.nodes.index(int(setting.nodes))
         return self.style(setting, dash if line else None)
 
     def of_method(self, setting: RunGroup) -> Style:
-        """Style of a line along the numbers of nodes."""
+        """Return the style of a line along the numbers of nodes."""
         return self.style(setting, self.variant(setting))
 
     def variant(self, setting: RunGroup) -> int:
@@ -58,7 +79,7 @@ class StyleMap:
 
 
 def nodes_axis(settings: Sequence[RunGroup]) -> Axis:
-    return Axis("nodes", "log", sorted({int(each.nodes) for each in settings}))
+    return Axis("nodes", "log", sorted({int(setting.nodes) for setting in settings}))
 
 
 def axis_over(title: str, values: Sequence[float]) -> Axis:
@@ -83,8 +104,49 @@ def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> lis
     That is the first of each algorithm, the baseline before all others, then the next best.
     """
     firsts: dict[str, int] = {}
-    for number, each in enumerate(items):
-        firsts.setdefault(algorithm(each), number)
+    for number, item in enumerate(items):
+        firsts.setdefault(algorithm(item), number)
     ahead = sorted(firsts.values(), key=lambda number: algorithm(items[number]) != BASELINE)
     numbers = dict.fromkeys([*ahead, *range(len(items))])
     return [items[number] for number in sorted([*numbers][:MAX_LINES])]
+
+
+def family_member(algorithm: str) -> str:
+    """Return the algorithm whose look a title has: ``SlowMo(SGP)`` looks as SlowMo."""
+    return "SlowMo" if algorithm.startswith("SlowMo(") else algorithm
+
+
+def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
+    """Return colour and marker; algorithms outside the table differ by their place in ``others``.
+
+    others: the algorithms outside the table, in the order of the report
+    """
+    name = family_member(algorithm)
+    if name in LOOKS:
+        return LOOKS[name]
+    position = others.index(algorithm) if algorithm in others else 0
+    return OTHERS[position % len(OTHERS)]
+
+
+def shade(colour: str, number: int, count: int) -> str:
+    """Return the colour of one of ``count`` variants, from dark to light."""
+    if count == 1:
+        return colour
+    share = DARKEST + (LIGHTEST - DARKEST) * number / (count - 1)
+    end = 255 if share > 0 else 0
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (end - part) * abs(share)):02x}" for part in parts)
+
+
+def stars_of(
+    pairs: Sequence[Pair],
+    x: Sequence[float] | None = None,
+    y: Sequence[float | str] | None = None,
+) -> Series:
+    """Return the published figures of pairs, along the axis without positions."""
+    values = [pair.published.value for pair in pairs]
+    style = Style(fill=FILLS[PUBLISHED])
+    texts = [f"{pair.row}, {pair.published.origin}" for pair in pairs]
+    return Series(
+        PUBLISHED, style, values if x is None else x, values if y is None else y, texts=texts
+    )

@@ -5,15 +5,23 @@ Columns that all rows share are in the note instead: the number of nodes, and se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from sgp_runner.report.rank.ranking import Ranking, Row
-from sgp_runner.report.rank.tables import Cell, ReportTable, joined, quality_text, text
+from sgp_runner.report.rank.tables import (
+    Cell,
+    ReportTable,
+    if_known,
+    joined,
+    quality_text,
+    sent_text,
+    text,
+)
 from sgp_runner.report.read.naming import CLOCK, file_name, three_digits, time_unit
-from sgp_runner.report.read.run_groups import RunGroup
-from sgp_runner.utils.units import counted, num_bytes
+from sgp_runner.utils.units import counted
 
 RANK, ALGORITHM = "#", "algorithm"
 NEVER = "never"
@@ -22,9 +30,9 @@ NEVER = "never"
 def ranked_tables(rankings: Sequence[Ranking]) -> list[ReportTable]:
     """Return a table for each ranking, named ``ranking`` if it is the only one."""
     out = []
-    for each in rankings:
-        name = "ranking" if len(rankings) == 1 else file_name("ranking", *each.words)
-        out.append(of_ranking(each, name))
+    for ranking in rankings:
+        name = "ranking" if len(rankings) == 1 else file_name("ranking", *ranking.name_parts)
+        out.append(of_ranking(ranking, name))
     return out
 
 
@@ -36,8 +44,12 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
     nodes = {int(row.setting.nodes) for row in rows}
     overs = {row.over for row in rows if row.over}
     metric = ranking.settings[0].metric
-    computing = any(each.utilisation == each.utilisation for each in ranking.settings)
-    hours = computing and target is None and any(map(has_hours, ranking.settings))
+    computing = any(setting.utilisation == setting.utilisation for setting in ranking.settings)
+    hours = (
+        computing
+        and target is None
+        and any(setting.mean("hours") > 0 for setting in ranking.settings)
+    )
     columns: list[tuple[str, Callable[[Row], Cell], bool]] = [
         (RANK, lambda row: text("" if row.rank is None else row.rank), True),
         (ALGORITHM, lambda row: text(row.setting.algorithm, row.note), True),
@@ -49,8 +61,16 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
             any(len(row.times) > 1 for row in rows),
         ),
         ("speed-up", lambda row: speed_cell(row, overs), True),
-        ("computing", lambda row: text(percent_text(row.setting.utilisation)), computing),
-        ("hours", lambda row: text(hours_text(row.setting)), hours),
+        (
+            "computing",
+            lambda row: text(if_known(100 * row.setting.utilisation, "{:.3g} %".format)),
+            computing,
+        ),
+        (
+            "hours",
+            lambda row: text(if_known(row.setting.mean("hours") or math.nan, three_digits)),
+            hours,
+        ),
         (
             metric or "quality",
             lambda row: text(quality_text(row.setting.mean("quality"), metric)),
@@ -58,7 +78,7 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
         ),
         (
             "sent per iteration" if target is None else "sent per node",
-            lambda row: text(sent_text(row, per_iteration=target is None)),
+            lambda row: text(sent_text(row.setting, target is None)),
             True,
         ),
     ]
@@ -68,9 +88,10 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
         raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
     if hours:
         raw["hours"] = [row.setting.mean("hours") for row in rows]
+    measure = "per iteration" if target is None else f"to {target.text}"
     return ReportTable(
         name,
-        title_of(ranking),
+        f"{CLOCK[ranking.clock].capitalize()} {measure}",
         note_of(ranking, nodes, overs),
         raw,
         [head for head, _ in shown],
@@ -79,15 +100,8 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
     )
 
 
-def title_of(ranking: Ranking) -> str:
-    clock = CLOCK[ranking.clock].capitalize()
-    if ranking.target is None:
-        return f"{clock} per iteration"
-    return f"{clock} to {ranking.target.words}"
-
-
 def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
-    """Say what the rows share, why this target, and over what the speed-up is."""
+    """Describe the shared settings of the rows, the choice of the target, and the baseline."""
     seeds = {tuple(row.setting.seeds) for row in ranking.rows}
     shared = [ranking.task]
     shared += [f"cluster {ranking.cluster}"] if ranking.cluster else []
@@ -122,26 +136,6 @@ def speed_cell(row: Row, overs: set[str]) -> Cell:
     return text(f"{three_digits(row.speed_up)}×", f"over {row.over}" if len(overs) > 1 else "")
 
 
-def percent_text(share: float) -> str:
-    return f"{100 * share:.3g} %" if share == share else ""
-
-
-def has_hours(setting: RunGroup) -> bool:
-    """Whether a setting is a timing study of a schedule of known length."""
-    return setting.mean("hours") > 0
-
-
-def hours_text(setting: RunGroup) -> str:
-    return three_digits(setting.mean("hours")) if has_hours(setting) else ""
-
-
-def sent_text(row: Row, per_iteration: bool) -> str:
-    sent = row.setting.mean("bytes_per_node")
-    if per_iteration:
-        sent /= row.setting.mean("steps")
-    return num_bytes(sent) if sent == sent else ""
-
-
 def raw_row(ranking: Ranking, row: Row) -> dict[str, object]:
     each, target = row.setting, ranking.target
     low, high = each.range("quality")
@@ -154,7 +148,7 @@ def raw_row(ranking: Ranking, row: Row) -> dict[str, object]:
     return {
         "rank": row.rank,
         "algorithm": each.algorithm,
-        "settings": " ".join(row.words),
+        "settings": " ".join(row.overrides),
         "state": each.state,
         "model": each.model,
         "data": each.data,

@@ -1,6 +1,6 @@
 """Settings ranked by the time to a target, and timing studies by their time per iteration.
 
-Only what can be compared is ranked together: one task, one clock, one cluster, and one model whose
+Only comparable settings are ranked together: one task, one clock, one cluster, and one model whose
 time it takes.
 """
 
@@ -32,7 +32,7 @@ class Target:
     rule: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The target as in ``98 % accuracy``."""
         return {
             "accuracy": f"{100 * self.value:g} % accuracy",
@@ -45,14 +45,14 @@ class Row:
     """A setting in a ranking.
 
     rank: from 1; None for a setting that never reaches the target
-    words: the settings that tell it apart from the algorithm's other rows of the ranking
+    overrides: the settings that distinguish it from the algorithm's other rows of the ranking
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
     speed_up: time of the setting named ``over`` divided by this one's; None without a time
     """
 
     rank: int | None
-    words: Sequence[str]
+    overrides: Sequence[str]
     setting: RunGroup
     times: Sequence[float]
     speed_up: float | None
@@ -60,13 +60,13 @@ class Row:
 
     @property
     def name(self) -> str:
-        return " ".join([self.setting.algorithm, *self.words])
+        return " ".join([self.setting.algorithm, *self.overrides])
 
     @property
     def note(self) -> str:
-        """Return the words, and the state of what has not simply finished."""
+        """Return the overrides, and any state other than finished."""
         state = [] if self.setting.state == FINISHED else [f"({self.setting.state})"]
-        return " ".join([*self.words, *state])
+        return " ".join([*self.overrides, *state])
 
     @property
     def time(self) -> float:
@@ -101,8 +101,8 @@ class Ranking:
         return [row.setting for row in self.rows]
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Words that tell its files from those of other rankings."""
+    def name_parts(self) -> tuple[str, ...]:
+        """Texts that distinguish its files from the files of other rankings."""
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 
@@ -113,11 +113,12 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
     """
     out = []
     for (model, data, metric, study), members in group_by(
-        settings, lambda each: (each.model, each.data, each.metric, each.kind == TIMING)
+        settings,
+        lambda setting: (setting.model, setting.data, setting.metric, setting.kind == TIMING),
     ).items():
         goal = None if study or metric is None else target_of(members, target)
         for (cluster, clock, timed), group in group_by(
-            members, lambda each: (each.cluster, each.clock, timed_models([each]))
+            members, lambda setting: (setting.cluster, setting.clock, timed_models([setting]))
         ).items():
             rows = ranked(group, goal)
             out.append(Ranking(f"{model} on {data}", cluster, clock, timed, goal, rows))
@@ -126,20 +127,20 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
 
 def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
     """Return the rows, with ranks and speed-ups."""
-    times = [times_of(each, target) for each in settings]
+    times = [times_of(setting, target) for setting in settings]
     rows = [
-        Row(None, distinguishing_overrides(each, settings), each, seconds, None, "")
-        for each, seconds in zip(settings, times, strict=True)
+        Row(None, distinguishing_overrides(setting, settings), setting, seconds, None, "")
+        for setting, seconds in zip(settings, times, strict=True)
     ]
     # Time per iteration of more nodes covers more samples: those are ranked by themselves.
     by_nodes = target is None
     rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row)))
-    out: list[Row] = []
-    for nodes in group_by(rows, lambda row: (by_nodes * int(row.setting.nodes),)).values():
-        out += [
-            with_rank(row, rank if row.times else None, rows) for rank, row in enumerate(nodes, 1)
-        ]
-    return out
+    groups = group_by(rows, lambda row: by_nodes * int(row.setting.nodes))
+    return [
+        with_rank(row, rank, rows)
+        for members in groups.values()
+        for rank, row in enumerate(members, 1)
+    ]
 
 
 def times_of(setting: RunGroup, target: Target | None) -> list[float]:
@@ -158,7 +159,7 @@ def order(row: Row) -> tuple[float, ...]:
     return math.inf, worst, 0.0 if worst else -row.setting.better * quality
 
 
-def with_rank(row: Row, rank: int | None, rows: Iterable[Row]) -> Row:
+def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
     """Return the row with its rank and its speed-up over the baseline of its number of nodes.
 
     That is AR-SGD, the variant whose settings are closest, or the slowest setting without AR-SGD.
@@ -190,22 +191,22 @@ def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
     metric = settings[0].metric
     if asked is not None:
         return Target(asked, metric, "as asked")
-    done = [each for each in settings if each.finished] or settings
+    done = [setting for setting in settings if setting.finished] or settings
     better = settings[0].better
-    best = sorted((each.best for each in done if each.best == each.best), key=lambda q: -better * q)
+    best = sorted(
+        (setting.best for setting in done if setting.best == setting.best),
+        key=lambda q: -better * q,
+    )
     of_half = best[math.ceil(len(best) / 2) - 1] if best else math.nan
     if not best:
         return Target(of_half, metric, "no setting was evaluated")
     if abs(best[-1] - of_half) <= MAX_TARGET_GAP * abs(of_half):
-        rule = f"the best that {every(len(best))} with every seed"
+        few = {1: "the setting reaches", 2: "both settings reach"}
+        all_reach = few.get(len(best), f"all {len(best)} settings reach")
+        rule = f"the best that {all_reach} with every seed"
         return Target(easier(best[-1], metric), metric, rule)
     rule = f"the best that at least half of {counted(len(best), 'setting')} reach with every seed"
     return Target(easier(of_half, metric), metric, rule)
-
-
-def every(settings: int) -> str:
-    few = {1: "the setting reaches", 2: "both settings reach"}
-    return few.get(settings, f"all {settings} settings reach")
 
 
 def easier(quality: float, metric: str) -> float:

@@ -1,4 +1,4 @@
-"""The settings of a report: the main ones in words, those that differ, and those that all share."""
+"""The settings of a report: the main ones as text, those that differ, and those that all share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgp_runner.report.read.naming import group_by
-from sgp_runner.report.read.run_groups import RunGroup, words
+from sgp_runner.report.read.run_groups import RunGroup, as_overrides
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import number
 
@@ -16,10 +16,10 @@ MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
 
 
 @dataclass(frozen=True)
-class WhatWasRun:
+class RunSummary:
     """The box at the top of a report.
 
-    facts: names and values, with all values of what differs
+    facts: names and values; a setting that differs has all of its values
     shared: the other settings that all runs have in common, as on the command line
     """
 
@@ -27,27 +27,23 @@ class WhatWasRun:
     shared: Sequence[str]
 
 
-def what_was_run(settings: Sequence[RunGroup]) -> WhatWasRun:
+def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
     facts: Mapping[str, Sequence[object]] = {
-        "model and data": [f"{each.model} on {each.data}" for each in settings],
-        "cluster": [cluster_of(each) for each in settings],
-        "timed as": [timed_as(each.settings) for each in settings],
-        "nodes": [int(each.nodes) for each in settings],
-        "batch size": [f"{each.batch_size} per node" for each in settings],
+        "model and data": [f"{setting.model} on {setting.data}" for setting in settings],
+        "cluster": [
+            f"measured, network={setting.network}" if setting.clock == "wall" else setting.cluster
+            for setting in settings
+        ],
+        "timed as": [timed_as(setting.settings) for setting in settings],
+        "nodes": [int(setting.nodes) for setting in settings],
+        "batch size": [f"{setting.batch_size} per node" for setting in settings],
         "learning rate": values(settings, "optim.lr"),
         "optimizer": values(settings, "optim.name"),
-        "epochs": [float(each.epochs) for each in settings],
-        "seeds": [seed for each in settings for seed in each.seeds],
+        "epochs": [float(setting.epochs) for setting in settings],
+        "seeds": [seed for setting in settings for seed in setting.seeds],
     }
-    rows = [(name, listed(each)) for name, each in facts.items()]
-    return WhatWasRun([(name, text) for name, text in rows if text], shared(settings))
-
-
-def cluster_of(setting: RunGroup) -> str:
-    """Return the modelled machines, or the network of a real run."""
-    if setting.clock == "wall":
-        return f"measured, network={setting.network}"
-    return setting.cluster
+    rows = [(name, listed(found)) for name, found in facts.items()]
+    return RunSummary([(name, text) for name, text in rows if text], shared(settings))
 
 
 def timed_as(settings: Mapping[str, Any]) -> str:
@@ -62,22 +58,20 @@ def timed_as(settings: Mapping[str, Any]) -> str:
 
 
 def values(settings: Sequence[RunGroup], key: str) -> list[object]:
-    return [each.settings[key] for each in settings if key in each.settings]
+    return [setting.settings[key] for setting in settings if key in setting.settings]
 
 
 def listed(found: Iterable[object]) -> str:
     """Write the distinct values, numbers in their order."""
-    distinct = [each for each in dict.fromkeys(map(plain, found)) if each != ""]
-    numbers = [each for each in distinct if isinstance(each, int | float)]
+    distinct = dict.fromkeys(
+        value if isinstance(value, int | float) else printable(str(value)) for value in found
+    )
+    distinct.pop("", None)
+    numbers = [value for value in distinct if isinstance(value, int | float)]
     if len(numbers) == len(distinct):
-        numbers.sort()
-        return ", ".join(f"{each:.6g}" for each in numbers)
+        return ", ".join(f"{value:.6g}" for value in sorted(numbers))
     texts = list(map(str, distinct))
-    return ("; " if any("," in each for each in texts) else ", ").join(texts)
-
-
-def plain(value: object) -> object:
-    return value if isinstance(value, int | float) else printable(str(value))
+    return ("; " if any("," in text for text in texts) else ", ").join(texts)
 
 
 def differing(settings: Sequence[RunGroup]) -> list[str]:
@@ -85,19 +79,20 @@ def differing(settings: Sequence[RunGroup]) -> list[str]:
 
     Settings of a choice, such as algo.tau, are compared among the runs that have the same choice.
     """
-    keys = dict.fromkeys(key for each in settings for key in each.settings)
+    keys = dict.fromkeys(key for setting in settings for key in setting.settings)
     return [key for key in keys if key not in HAVE_COLUMNS and differs(settings, key)]
 
 
 def differs(settings: Sequence[RunGroup], key: str) -> bool:
-    groups = group_by(settings, lambda each: choices_around(each.settings, key))
+    groups = group_by(settings, lambda setting: choices_around(setting.settings, key))
     return any(
-        len({repr(each.settings.get(key)) for each in members}) > 1 for members in groups.values()
+        len({repr(setting.settings.get(key)) for setting in members}) > 1
+        for members in groups.values()
     )
 
 
 def choices_around(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return the choices that a setting lies in: those of algo and algo.topology for its peers."""
+    """Return the choices around a setting: algo and algo.topology for algo.topology.peers."""
     parts = key.split(".")
     names = [".".join([*parts[:depth], "name"]) for depth in range(1, len(parts))]
     return tuple(str(settings.get(name)) for name in names if name != key)
@@ -109,9 +104,9 @@ def shared(settings: Sequence[RunGroup]) -> list[str]:
     same = [
         key
         for key, value in first.items()
-        if all(key in each.settings and each.settings[key] == value for each in settings)
+        if all(key in setting.settings and setting.settings[key] == value for setting in settings)
     ]
-    return words(first, same)
+    return as_overrides(first, same)
 
 
 def columns(setting: RunGroup, keys: Iterable[str]) -> dict[str, object]:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pandas as pd
 
 from sgp_runner.report.rank.run_summary import columns, differing
-from sgp_runner.report.read.comparison import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.naming import CLOCK
-from sgp_runner.report.read.run_groups import CLUSTER, MAX_OVERRIDE_LENGTH, RunGroup, labels, words
+from sgp_runner.report.read.published import COMPARABLE, UNITS, Pair
+from sgp_runner.report.read.run_groups import (
+    CLUSTER,
+    MAX_OVERRIDE_LENGTH,
+    RunGroup,
+    as_overrides,
+    labels,
+)
 from sgp_runner.report.read.runs import PUBLISHED, TIMING
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import duration, num_bytes, percent
 
+MEANS = ("averaged", "time_s", "ms_per_iteration", "bytes_per_node")
 WORDS = ("kind", "cluster", "seeds", "commit")
 LOG = "metrics.jsonl"
 # Maps the folder of a run and the name of a file in it (or "") to a path relative to the report.
@@ -35,7 +42,7 @@ class CellLink:
 class Cell:
     """A cell of a table.
 
-    kind: of the result that the cell names
+    kind: of the result in the cell
     note: text below the links
     """
 
@@ -49,7 +56,7 @@ class ReportTable:
     """A table of a report.
 
     raw: a line for each line of ``cells``, in SI units
-    words: the columns that are not numbers
+    text_columns: the columns that are not numbers
     """
 
     name: str
@@ -58,76 +65,67 @@ class ReportTable:
     raw: pd.DataFrame
     head: Sequence[str]
     cells: Sequence[Sequence[Cell]]
-    words: Sequence[str]
+    text_columns: Sequence[str]
 
 
 def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
     """Return the tables of a report, with the one of pairs if there are any."""
-    out = [of_settings(settings, link)]
-    if pairs:
-        out.append(of_pairs(pairs, link))
-    return [*out, of_runs(settings, link)]
+    published = [of_pairs(pairs, link)] if pairs else []
+    return [of_settings(settings, link), *published, of_runs(settings, link)]
 
 
 def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     raw, cells, keys = [], [], differing(settings)
     shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
-    clusters = len({each.cluster for each in settings}) > 1
-    for label, each in zip(labels(settings), settings, strict=True):
-        low, high = each.range("quality")
-        common = {
-            "method": each.method,
-            "model": each.model,
-            "data": each.data,
-            "nodes": each.nodes,
-            "kind": each.kind,
-        }
-        means = {
-            key: each.mean(key)
-            for key in ("averaged", "time_s", "ms_per_iteration", "bytes_per_node")
-        }
-        quality = {
-            "metric": each.metric,
-            "quality": each.mean("quality"),
-            "quality_min": low,
-            "quality_max": high,
-        }
+    clusters = len({setting.cluster for setting in settings}) > 1
+    for label, setting in zip(labels(settings), settings, strict=True):
+        low, high = setting.range("quality")
         facts = {
             "setting": label,
-            **common,
-            "state": each.state,
-            "clock": each.clock,
-            "seeds": joined(each.seeds),
-            **quality,
-            **means,
+            "method": setting.method,
+            "model": setting.model,
+            "data": setting.data,
+            "nodes": setting.nodes,
+            "kind": setting.kind,
+            "state": setting.state,
+            "clock": setting.clock,
+            "seeds": joined(setting.seeds),
+            "metric": setting.metric,
+            "quality": setting.mean("quality"),
+            "quality_min": low,
+            "quality_max": high,
+            **{key: setting.mean(key) for key in MEANS},
         }
         files = {
-            "commits": joined(commits(each.runs)),
-            "logs": joined(link(path, LOG) for path in each.runs["folder"]),
+            "commits": joined(commits(setting.runs)),
+            "logs": joined(link(path, LOG) for path in setting.runs["folder"]),
         }
-        raw.append(facts | beside(facts, columns(each, keys)) | files)
+        raw.append({**facts, **columns(setting, keys), **facts, **files})
         cells.append(
             [
-                text(each.algorithm, f"{each.model} on {each.data}"),
-                kind_cell(each.kind),
-                text(each.nodes),
-                *([text(each.cluster)] if clusters else []),
-                *(text(value_text(each.settings, key)) for key in shown),
-                text(
-                    quality_text(quality["quality"], each.metric),
-                    quality_range(low, high, each.metric),
+                text(setting.algorithm, f"{setting.model} on {setting.data}"),
+                kind_cell(setting.kind),
+                text(setting.nodes),
+                *([text(setting.cluster)] if clusters else []),
+                *(
+                    text("".join(as_overrides(setting.settings, [key])).partition("=")[2])
+                    for key in shown
                 ),
-                text(quality_text(means["averaged"], each.metric)),
-                time_cell(each),
-                text(f"{means['ms_per_iteration']:.4g}" if means["ms_per_iteration"] > 0 else ""),
-                text(*sent_words(each)),
+                text(
+                    quality_text(facts["quality"], setting.metric),
+                    quality_range(low, high, setting.metric),
+                ),
+                text(quality_text(facts["averaged"], setting.metric)),
+                time_cell(setting),
+                text(if_known(facts["ms_per_iteration"] or math.nan, "{:.4g}".format)),
+                sent_cell(setting),
                 Cell(
                     [
                         CellLink(f"{seed}", link(path, LOG))
-                        for seed, path in zip(each.seeds, each.runs["folder"], strict=True)
+                        for seed, path in zip(setting.seeds, setting.runs["folder"], strict=True)
                     ]
                 ),
-                text(joined(commits(each.runs))),
+                text(joined(commits(setting.runs))),
             ]
         )
     head = [
@@ -153,15 +151,16 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
 
 
 def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
-    lines = pd.concat([each.runs for each in settings])
-    methods = [each.method for each in settings for _ in each.seeds]
+    lines = pd.concat([setting.runs for setting in settings])
+    methods = [setting.method for setting in settings for _ in setting.seeds]
     keys = differing(settings)
     facts = lines.drop(columns=["settings"]).assign(
         folder=[link(path, "") for path in lines["folder"]],
-        cluster=[each.cluster for each in settings for _ in each.seeds],
+        cluster=[setting.cluster for setting in settings for _ in setting.seeds],
     )
-    more = [beside(facts, columns(each, keys)) for each in settings for _ in each.seeds]
-    raw = facts.join(pd.DataFrame(more, facts.index))
+    more = [columns(setting, keys) for setting in settings for _ in setting.seeds]
+    added = pd.DataFrame(more, facts.index).drop(columns=facts.columns, errors="ignore")
+    raw = facts.join(added)
     cells = [
         [
             Cell([CellLink(line["run"], link(line["folder"], ""))]),
@@ -175,7 +174,7 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
                 quality_range(line["low"], line["high"], line["metric"]),
             ),
             text(quality_text(line["averaged"], line["metric"])),
-            text(time_text(line["time_s"]), CLOCK[line["clock"]].removesuffix(" time")),
+            text(if_known(line["time_s"], duration), CLOCK[line["clock"]].removesuffix(" time")),
             Cell(
                 [
                     CellLink("log", link(line["folder"], LOG)),
@@ -219,7 +218,25 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
     for pair in pairs:
         figure, each = pair.published, pair.setting
         logs = [link(path, LOG) for path in each.runs["folder"]]
-        raw.append(raw_pair(pair) | {"logs": joined(logs)})
+        raw.append(
+            {
+                "row": pair.row,
+                "metric": pair.metric,
+                "unit": figure.unit,
+                "published": figure.value,
+                "published_spread": figure.spread,
+                "ours": pair.ours,
+                "ours_min": pair.low,
+                "ours_max": pair.high,
+                "ours_averaged": pair.averaged,
+                "error_percent": pair.error,
+                "ours_is": pair.ours_is,
+                "source": figure.origin,
+                "seeds": joined(each.seeds),
+                "commits": joined(commits(each.runs)),
+                "logs": joined(logs),
+            }
+        )
         averaged = f"{pair.averaged:.4g} averaged model" if pair.averaged is not None else ""
         cells.append(
             [
@@ -263,36 +280,6 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
     )
 
 
-def raw_pair(pair: Pair) -> dict[str, object]:
-    figure = pair.published
-    facts = {
-        "row": pair.row,
-        "metric": pair.metric,
-        "unit": figure.unit,
-        "published": figure.value,
-        "published_spread": figure.spread,
-    }
-    ours = {
-        "ours": pair.ours,
-        "ours_min": pair.low,
-        "ours_max": pair.high,
-        "ours_averaged": pair.averaged,
-        "error_percent": pair.error,
-    }
-    made = {"seeds": joined(pair.setting.seeds), "commits": joined(commits(pair.setting.runs))}
-    return {**facts, **ours, "ours_is": pair.ours_is, "source": figure.origin, **made}
-
-
-def beside(facts: Container[object], settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings without those whose columns would have the names of ``facts``."""
-    return {key: value for key, value in settings.items() if key not in facts}
-
-
-def value_text(settings: Mapping[str, object], key: str) -> str:
-    """Return a setting as on the command line; empty where there is none."""
-    return "".join(words(settings, [key])).partition("=")[2]
-
-
 def text(value: object, note: str = "") -> Cell:
     return Cell([CellLink(str(value))], note=note)
 
@@ -301,12 +288,14 @@ def kind_cell(kind: str) -> Cell:
     return Cell([CellLink(kind)], kind)
 
 
+def if_known(value: float | None, form: Callable[[float], str]) -> str:
+    """Return a number as text; empty for None and NaN."""
+    return "" if value is None or math.isnan(value) else form(value)
+
+
 def quality_text(value: float, metric: str | None) -> str:
-    if value is None or math.isnan(value):
-        return ""
-    return {"accuracy": percent(value), "bleu": f"{value:.1f} BLEU"}.get(
-        metric or "", f"{value:.4g}"
-    )
+    forms = {"accuracy": percent, "bleu": "{:.1f} BLEU".format}
+    return if_known(value, forms.get(metric or "", "{:.4g}".format))
 
 
 def quality_range(low: float, high: float, metric: str | None) -> str:
@@ -316,29 +305,26 @@ def quality_range(low: float, high: float, metric: str | None) -> str:
 
 
 def time_cell(setting: RunGroup) -> Cell:
-    """Return the time; that of a timing study is predicted from a sample of the schedule."""
+    """Return the time; a timing study predicts it from a sample of the schedule."""
     clock = CLOCK[setting.clock].removesuffix(" time")
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
     return text(
-        time_text(setting.mean("time_s")),
+        if_known(setting.mean("time_s"), duration),
         clock if setting.finished else f"{clock}, {setting.state}",
     )
 
 
-def sent_words(setting: RunGroup) -> tuple[str, str]:
-    sent = setting.mean("bytes_per_node")
-    if math.isnan(sent):
-        return "", ""
-    return (
-        (num_bytes(sent / setting.mean("steps")), "per iteration")
-        if setting.kind == TIMING
-        else (num_bytes(sent), "")
-    )
+def sent_cell(setting: RunGroup) -> Cell:
+    study = setting.kind == TIMING
+    sent = sent_text(setting, study)
+    return text(sent, "per iteration" if study and sent else "")
 
 
-def time_text(seconds: float | None) -> str:
-    return "" if seconds is None or math.isnan(seconds) else duration(seconds)
+def sent_text(setting: RunGroup, per_iteration: bool) -> str:
+    """Return the bytes that a node sent; empty if unknown."""
+    sent = setting.mean("bytes_per_node") / (setting.mean("steps") if per_iteration else 1)
+    return if_known(sent, num_bytes)
 
 
 def commits(lines: pd.DataFrame) -> list[str]:
@@ -352,5 +338,5 @@ def commits(lines: pd.DataFrame) -> list[str]:
     )
 
 
-def joined(words: Iterable[object], between: str = " ") -> str:
-    return between.join(map(str, words))
+def joined(values: Iterable[object], between: str = " ") -> str:
+    return between.join(map(str, values))

@@ -21,22 +21,22 @@ CLOCK = {"simulated": "simulated time", "wall": "measured time"}
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
     """Group the items that belong in one plot or table."""
     out: dict[Key, list[Item]] = {}
-    for each in items:
-        out.setdefault(key(each), []).append(each)
+    for item in items:
+        out.setdefault(key(item), []).append(item)
     return out
 
 
 def lines_over_nodes(settings: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
     """Return label and settings, ordered by their nodes, of each method on each network."""
-    lines = group_by(settings, lambda each: (each.method, each.network))
-    networks = {each.network for each in settings}
+    lines = group_by(settings, lambda setting: (setting.method, setting.network))
+    networks = {setting.network for setting in settings}
     return [
         (
             " ".join(
                 [line[0].algorithm, *map(short_key, distinguishing_overrides(line[0], settings))]
             )
             + (f" · {network}" if len(networks) > 1 else ""),
-            sorted(line, key=lambda each: int(each.nodes)),
+            sorted(line, key=lambda setting: int(setting.nodes)),
         )
         for (_, network), line in lines.items()
     ]
@@ -45,9 +45,11 @@ def lines_over_nodes(settings: Sequence[RunGroup]) -> list[tuple[str, list[RunGr
 def kinds(settings: Sequence[RunGroup]) -> str:
     """Describe the kinds of results and their data in words."""
     out = []
-    for kind in dict.fromkeys(each.kind for each in settings):
+    for kind in dict.fromkeys(setting.kind for setting in settings):
         where = " and ".join(
-            dict.fromkeys(f"{each.model} on {each.data}" for each in settings if each.kind == kind)
+            dict.fromkeys(
+                f"{setting.model} on {setting.data}" for setting in settings if setting.kind == kind
+            )
         )
         out.append(
             f"timing only, simulated, of {settings[0].data}"
@@ -59,22 +61,22 @@ def kinds(settings: Sequence[RunGroup]) -> str:
 
 def on_cluster(settings: Sequence[RunGroup]) -> str:
     """Name the machines, and the model whose time they take if another one was trained."""
-    clusters = dict.fromkeys(each.cluster for each in settings if each.cluster)
+    clusters = dict.fromkeys(setting.cluster for setting in settings if setting.cluster)
     clock = timed_models(settings)
     timed = f", clock of {clock} on" if clock else ","
     return f"{timed} {' and '.join(clusters)}" if clusters else ""
 
 
 def title(settings: Sequence[RunGroup]) -> str:
-    """Say in a line what was trained, on whose clock, where: the title of a picture by itself.
+    """Return the title of a picture on its own: the model, the clock, and the machines.
 
     For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (10 Gbit/s),
     simulated``.
     """
-    models = " and ".join(dict.fromkeys(str(each.model) for each in settings))
-    nodes = sorted({int(each.nodes) for each in settings})
+    models = " and ".join(dict.fromkeys(str(setting.model) for setting in settings))
+    nodes = sorted({int(setting.nodes) for setting in settings})
     where = f"{', '.join(map(str, nodes))} {'node' if nodes == [1] else 'nodes'}"
-    names = dict.fromkeys(each.cluster for each in settings if each.cluster)
+    names = dict.fromkeys(setting.cluster for setting in settings if setting.cluster)
     where += f" of {' and '.join(names)}" if names else ""
     clock = timed_models(settings)
     how = "simulated" if settings[0].clock == "simulated" else "measured"
@@ -85,9 +87,9 @@ def timed_models(settings: Sequence[RunGroup]) -> str:
     """Name the models that simulated time models, where they are not the trained ones."""
     models = dict.fromkeys(
         str(model)
-        for each in settings
-        if (model := each.settings.get("timed_as.model")) not in (None, each.model)
-        and each.clock == "simulated"
+        for setting in settings
+        if (model := setting.settings.get("timed_as.model")) not in (None, setting.model)
+        and setting.clock == "simulated"
     )
     return " and ".join(re.sub(r"^resnet(\d+)$", r"ResNet-\1", model) for model in models)
 
@@ -114,8 +116,8 @@ def byte_unit(count: float) -> tuple[str, float]:
     return BYTE_UNITS[power], 1000.0**power
 
 
-def file_name(*words: str) -> str:
-    return "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words)
+def file_name(*parts: str) -> str:
+    return "-".join(re.sub(r"[^a-z0-9]+", "_", part.lower()).strip("_") for part in parts)
 
 
 def wrap_label(label: str) -> str:
@@ -126,35 +128,39 @@ def wrap_label(label: str) -> str:
 
 
 def names(settings: Sequence[RunGroup]) -> list[str]:
-    """Name settings in a plot: the algorithm, and what else is not the same for all of these."""
+    """Name settings in a plot: the algorithm, and everything else that differs among them."""
     texts: dict[str, Callable[[RunGroup], str]] = {
-        "nodes": lambda each: counted(each.nodes, "node"),
-        "kind": lambda each: each.kind,
-        "network": lambda each: each.network,
-        "row": lambda each: each.row or "",
+        "nodes": lambda setting: counted(setting.nodes, "node"),
+        "kind": lambda setting: setting.kind,
+        "network": lambda setting: setting.network,
+        "row": lambda setting: setting.row or "",
     }
     out = [
-        " ".join([each.algorithm, *map(short_key, distinguishing_overrides(each, settings))])
-        for each in settings
+        " ".join([setting.algorithm, *map(short_key, distinguishing_overrides(setting, settings))])
+        for setting in settings
     ]
     for key, text in texts.items():
-        values = {getattr(each, key) for each in settings}
+        values = {getattr(setting, key) for setting in settings}
         needed = len(set(out)) < len(out) if key in ("row", "network") else len(values) > 1
         if needed and len(values) > 1:
             out = [
-                " · ".join(filter(None, (name, text(each))))
-                for name, each in zip(out, settings, strict=True)
+                " · ".join(filter(None, (name, text(setting))))
+                for name, setting in zip(out, settings, strict=True)
             ]
     return [
-        f"{name} ({each.state})" if each.state != FINISHED else name
-        for name, each in zip(out, settings, strict=True)
+        f"{name} ({setting.state})" if setting.state != FINISHED else name
+        for name, setting in zip(out, settings, strict=True)
     ]
 
 
 def distinguishing_overrides(setting: RunGroup, settings: Sequence[RunGroup]) -> list[str]:
-    """Return the words of a setting that not all ``settings`` of its algorithm have."""
+    """Return the overrides of a setting that not all ``settings`` of its algorithm have."""
     alike = [other for other in settings if other.algorithm == setting.algorithm]
-    return [word for word in setting.words if not all(word in other.words for other in alike)]
+    return [
+        override
+        for override in setting.overrides
+        if not all(override in other.overrides for other in alike)
+    ]
 
 
 def short_key(word: str) -> str:

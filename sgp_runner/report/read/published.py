@@ -1,18 +1,44 @@
-"""Published results by row, from ``published.csv``, which ``results/paper`` explains.
+"""Published results by row, from ``published.csv``, and ours with them.
 
-A preset that reproduces a row has its name.
+``results/paper`` explains the file. A preset that reproduces a row has its name, which joins the
+two. A quality is compared only if it was reached on the published data set in as many epochs, a
+time only if a timing study or such a run gave it. Any other quality is shown with the published
+figure and labelled not comparable; any other time is left out.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
+
+from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.report.read.runs import REAL, TIMING
+
 PATH = Path(__file__).parents[1] / "published.csv"
+TEXTS = ("row", "dataset", "model", "method", "metric", "unit", "source")
+NUMBERS = ("epochs", "value", "spread")
 IMAGENET_STEPS = 1_281_167 / 8192  # steps of one epoch, with 256 images on each of 32 nodes
+
+COMPARABLE = {
+    "hours": "training time",
+    "ms_per_iteration": "time per iteration",
+    "val_top1": "top-1 accuracy",
+    "top1_error": "top-1 error",
+    "bleu": "BLEU",
+}
+UNITS = {
+    "hours": "in hours",
+    "ms_per_iteration": "in ms",
+    "val_top1": "in %",
+    "top1_error": "in %",
+    "bleu": "",
+}
+TIMES = ("hours", "ms_per_iteration")
 
 
 @dataclass(frozen=True)
@@ -49,23 +75,122 @@ def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
     Milliseconds per iteration are derived for the rows that only report hours.
     """
     rows: dict[str, dict[str, Published]] = {}
-    for figure in _read(path):
-        rows.setdefault(figure.row, {})[figure.metric] = figure
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            numbers = {
+                key: float(line[key]) if line[key] else None
+                for key in ("epochs", "value", "spread")
+            }
+            texts = {key: line[key] for key in TEXTS}
+            figure = Published(**texts, **numbers)  # type: ignore[arg-type]
+            rows.setdefault(figure.row, {})[figure.metric] = figure
+            if line["paper"] == "sgp" and figure.metric == "hours":
+                assert figure.epochs is not None
+                # An hour has 3.6e6 ms.
+                ms = figure.value * 3.6e6 / (figure.epochs * IMAGENET_STEPS)
+                rows[figure.row]["ms_per_iteration"] = replace(
+                    figure,
+                    metric="ms_per_iteration",
+                    value=ms,
+                    spread=None,
+                    unit="ms",
+                    derived=True,
+                )
     return rows
 
 
-def _read(path: Path) -> Iterator[Published]:
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            spread = float(line["spread"]) if line["spread"] else None
-            epochs = float(line["epochs"]) if line["epochs"] else None
-            facts = (line["row"], line["dataset"], line["model"], line["method"], epochs)
-            yield Published(
-                *facts, line["metric"], float(line["value"]), spread, line["unit"], line["source"]
+@dataclass(frozen=True)
+class Pair:
+    """A published figure and ours: mean, lowest and highest over the seeds, in the published unit.
+
+    averaged: mean of the averaged model, where there is one
+    comparable: whether the error is meaningful
+    """
+
+    published: Published
+    setting: RunGroup
+    ours: float
+    low: float
+    high: float
+    averaged: float | None
+    comparable: bool
+
+    @property
+    def row(self) -> str:
+        return self.published.row
+
+    @property
+    def metric(self) -> str:
+        return self.published.metric
+
+    @property
+    def kind(self) -> str:
+        return str(self.setting.kind)
+
+    @property
+    def error(self) -> float | None:
+        """Error in percent of the published figure; None if the two cannot be compared."""
+        return (
+            100 * (self.ours - self.published.value) / self.published.value
+            if self.comparable
+            else None
+        )
+
+    @property
+    def ours_is(self) -> str:
+        """Description of ours: its kind, how it was obtained, and whether it is comparable."""
+        what = self.kind
+        if self.metric in TIMES and self.kind != REAL:
+            what = f"simulated, {'fitted to it' if self.setting.fitted else 'predicted'}"
+        return what if self.comparable else f"{self.kind} on {self.setting.data}: not comparable"
+
+
+def pairs_of(
+    settings: Sequence[RunGroup], rows: Mapping[str, Mapping[str, Published]] | None = None
+) -> list[Pair]:
+    """Return the pairs in the order of the published rows, then of the settings."""
+    rows = published() if rows is None else rows
+    return [
+        pair
+        for row, figures in rows.items()
+        for setting in settings
+        if setting.row == row and setting.finished
+        for pair in pairs_in(setting, figures)
+    ]
+
+
+def pairs_in(setting: RunGroup, figures: Mapping[str, Published]) -> Iterator[Pair]:
+    for metric in (name for name in COMPARABLE if name in figures):
+        figure = figures[metric]
+        same = setting.data == figure.dataset and figure.epochs in (None, float(setting.epochs))
+        if metric in TIMES and (same or setting.kind == TIMING):
+            values, averaged, comparable = setting.runs[metric].astype(float), None, True
+        elif (
+            metric not in TIMES
+            and setting.kind != TIMING
+            and (metric == "bleu") == (setting.metric == "bleu")
+            and setting.metric != "loss"
+        ):
+            values, averaged = (
+                in_unit(setting.runs[key].astype(float), metric) for key in ("quality", "averaged")
             )
-            if line["paper"] == "sgp" and line["metric"] == "hours":
-                # An hour has 3.6e6 ms.
-                ms = float(line["value"]) * 3.6e6 / (float(line["epochs"]) * IMAGENET_STEPS)
-                yield Published(
-                    *facts, "ms_per_iteration", ms, None, "ms", line["source"], derived=True
-                )
+            averaged, comparable = float(averaged.mean()), same
+        else:
+            continue
+        if values.notna().all():
+            yield Pair(
+                figure,
+                setting,
+                float(values.mean()),
+                float(values.min()),
+                float(values.max()),
+                averaged,
+                comparable,
+            )
+
+
+def in_unit(values: pd.Series, metric: str) -> pd.Series:
+    """Convert fractions to the percent of a published accuracy or error."""
+    if metric == "bleu":
+        return values
+    return 100 * values if metric == "val_top1" else 100 - 100 * values

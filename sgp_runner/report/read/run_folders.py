@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sgp_runner.utils.errors import ConfigError, printable
@@ -18,69 +18,53 @@ MAX_SWEEP_JOBS = 50_000  # of a sweep
 
 
 def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return the runs in or below the folders, each once, and a sentence for what is left out.
+    """Return the runs in or below the folders, each once, and a sentence for each omission.
 
     A folder with a run is that run alone, one of a sweep the runs of the sweep. Links that lead up
     are not followed. Raises ConfigError for a folder that is none.
     """
-    search = RunSearch()
+    runs: dict[Path, Path] = {}  # by their resolved paths
+    seen: set[tuple[int, int]] = set()
+    skipped = []
     for folder in folders:
         if not os.path.isdir(folder):
             raise ConfigError(str(folder), "there is no such folder.")
-        search.below(folder)
-    return list(search.runs.values()), search.skipped
-
-
-class RunSearch:
-    """A search for runs.
-
-    runs: by their resolved paths
-    skipped: a sentence for each folder that cannot be searched
-    """
-
-    def __init__(self) -> None:
-        self.runs: dict[Path, Path] = {}
-        self.skipped: list[str] = []
-        self.seen: set[tuple[int, int]] = set()
-
-    def below(self, folder: Path) -> None:
-        """Add the runs in or below a folder."""
         waiting = [folder]
         while waiting:
             path = waiting.pop()
             try:
-                waiting += reversed(self.inner(path))
+                found, inner = contents(path, seen)
+                for run in found:
+                    runs.setdefault(run.resolve(), run)
+                waiting += reversed(inner)
             except (OSError, ValueError, csv.Error) as error:
                 reason = getattr(error, "strerror", None) or error
-                self.skip(path, f"it cannot be searched ({reason}).")
-            if len(self.seen) > MAX_FOLDERS:
-                self.skip(path, f"there are more than {MAX_FOLDERS} folders without runs.")
-                return
+                skipped.append(left_out(path, f"it cannot be searched ({reason})."))
+            if len(seen) > MAX_FOLDERS:
+                why = f"there are more than {MAX_FOLDERS} folders without runs."
+                skipped.append(left_out(path, why))
+                break
+    return list(runs.values()), skipped
 
-    def inner(self, folder: Path) -> list[Path]:
-        """Add the run or the sweep in a folder, or return the folders in it."""
-        if is_run(folder):
-            self.add([folder])
-            return []
-        status = folder.stat()
-        if (status.st_dev, status.st_ino) in self.seen:
-            return []
-        self.seen.add((status.st_dev, status.st_ino))
-        if os.path.isfile(folder / COMPARISON):
-            self.add(runs_of_sweep(folder))
-            return []
-        return [
-            child
-            for child in sorted(folder.iterdir())
-            if os.path.isdir(child) and not child.name.startswith(".") and not leads_up(child)
-        ]
 
-    def add(self, runs: Iterable[Path]) -> None:
-        for path in runs:
-            self.runs.setdefault(path.resolve(), path)
+def contents(folder: Path, seen: set[tuple[int, int]]) -> tuple[list[Path], list[Path]]:
+    """Return the run or the runs of the sweep in a folder, or else the folders in it.
 
-    def skip(self, path: Path, why: str) -> None:
-        self.skipped.append(left_out(path, why))
+    seen: device and inode of the folders without runs, which are entered once
+    """
+    if is_run(folder):
+        return [folder], []
+    status = folder.stat()
+    if (status.st_dev, status.st_ino) in seen:
+        return [], []
+    seen.add((status.st_dev, status.st_ino))
+    if os.path.isfile(folder / COMPARISON):
+        return runs_of_sweep(folder), []
+    return [], [
+        child
+        for child in sorted(folder.iterdir())
+        if os.path.isdir(child) and not child.name.startswith(".") and not leads_up(child)
+    ]
 
 
 def left_out(path: Path, why: str) -> str:
@@ -89,7 +73,7 @@ def left_out(path: Path, why: str) -> str:
 
 
 def leads_up(path: Path) -> bool:
-    """Whether a link leads to a folder that it lies in."""
+    """Return whether a link leads to a folder that it lies in."""
     return path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve())
 
 
@@ -99,7 +83,7 @@ def runs_of_sweep(folder: Path) -> list[Path]:
     names = {row["run_dir"]: Path(row["run_dir"]) for row in table if row.get("run_dir")}
     if len(names) > MAX_SWEEP_JOBS:
         raise ValueError(f"its {COMPARISON} has more than {MAX_SWEEP_JOBS} runs")
-    # Paths are relative to where the sweep was started; runs/ lies beside sweeps/.
+    # Paths are relative to where the sweep was started; runs/ and sweeps/ have the same parent.
     beside = folder.resolve().parent.parent / "runs"
     both = ((name, beside / name.name) for name in names.values())
     return [path for pair in both for path in [next(filter(is_run, pair), None)] if path]

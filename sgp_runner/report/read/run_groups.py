@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 class RunGroup:
     """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
 
-    words: the settings that tell it apart from the algorithm's other runs in this report
+    overrides: the settings that distinguish it from the algorithm's other runs in this report
     cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
     curves: their lines of ``Runs.curves``
@@ -37,22 +37,22 @@ class RunGroup:
         ``low`` to ``high`` of the quality
     """
 
-    words: Sequence[str]
+    overrides: Sequence[str]
     cluster: str
     runs: pd.DataFrame
     curves: pd.DataFrame
     curve: pd.DataFrame
 
     def __getattr__(self, name: str) -> Any:
-        """Value of a column of ``runs`` that all runs have in common."""
+        """Return the value of a column of ``runs`` that all runs have in common."""
         if name.startswith("_") or name not in self.runs:
             raise AttributeError(name)
         return self.runs[name].iloc[0]
 
     @property
     def method(self) -> str:
-        """The algorithm with its words."""
-        return " ".join([self.algorithm, *self.words])
+        """The algorithm with its overrides."""
+        return " ".join([self.algorithm, *self.overrides])
 
     @property
     def seeds(self) -> list[int]:
@@ -63,7 +63,7 @@ class RunGroup:
         return bool(self.state in (FINISHED, RETIMED))
 
     def mean(self, column: str) -> float:
-        """Mean over the seeds; NaN where a value is unknown."""
+        """Return the mean over the seeds; NaN where a value is unknown."""
         return float(self.runs[column].astype(float).mean())
 
     def range(self, column: str) -> tuple[float, float]:
@@ -99,18 +99,18 @@ class RunGroup:
         )
 
     def times_to(self, target: float) -> list[float]:
-        """Seconds until the target, for each seed that reaches it."""
+        """Return the seconds until the target, for each seed that reaches it."""
         times = (self.time_to(target, curve) for _, curve in self.curves.groupby("folder"))
         return [time for time in times if time is not None]
 
     def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
-        """Seconds until a curve reaches the target, linearly between evaluations.
+        """Return the seconds until a curve reaches the target, linearly between evaluations.
 
         A target that the first evaluation reaches counts from there, as nothing is known before it.
         """
         ahead = list(self.better * (curve["quality"] - target))
         times = list(curve["time_s"])
-        there = next((place for place, by in enumerate(ahead) if by >= 0), None)
+        there = next((index for index, by in enumerate(ahead) if by >= 0), None)
         if there is None:
             return None
         if there == 0:
@@ -129,7 +129,7 @@ def settings_in(runs: Runs) -> list[RunGroup]:
     ]
     lines_in_order = list(table.to_dict("records"))
     clusters = cluster_names(lines_in_order)
-    telling = words_of(lines_in_order, clusters)
+    overrides = overrides_of(lines_in_order, clusters)
     out = []
     for _, lines in table.groupby(keys, sort=False):
         curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
@@ -139,16 +139,16 @@ def settings_in(runs: Runs) -> list[RunGroup]:
         curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
         curve = curve[(quality.count() == len(lines)).to_numpy()]
         line = lines.index[0]
-        out.append(RunGroup(telling[line], clusters[line], lines, curves, curve))
-    first = {each.method: int(each.runs.index[0]) for each in reversed(out)}
+        out.append(RunGroup(overrides[line], clusters[line], lines, curves, curve))
+    first = {setting.method: int(setting.runs.index[0]) for setting in reversed(out)}
     return sorted(
         out,
-        key=lambda each: (
-            first[each.method],
-            str(each.model),
-            str(each.data),
-            int(each.nodes),
-            not each.finished,
+        key=lambda setting: (
+            first[setting.method],
+            str(setting.model),
+            str(setting.data),
+            int(setting.nodes),
+            not setting.finished,
         ),
     )
 
@@ -156,7 +156,7 @@ def settings_in(runs: Runs) -> list[RunGroup]:
 def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the modelled machines of each run by profile and bandwidth; real runs have none.
 
-    Different machines of one profile and bandwidth are told apart by what differs.
+    Different machines of one profile and bandwidth are distinguished by their other settings.
     """
     machines = [
         {
@@ -168,14 +168,14 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         }
         for line in lines
     ]
-    names = [cluster_name(each) for each in machines]
+    names = [cluster_name(machine) for machine in machines]
     alike: dict[str, list[Mapping[str, object]]] = {}
-    for name, each in zip(names, machines, strict=True):
-        alike.setdefault(name, []).append(each)
+    for name, machine in zip(names, machines, strict=True):
+        alike.setdefault(name, []).append(machine)
     keys = {name: distinguishing(members, ()) for name, members in alike.items()}
     return [
-        " ".join([name, *words(each, keys[name])])
-        for name, each in zip(names, machines, strict=True)
+        " ".join([name, *as_overrides(machine, keys[name])])
+        for name, machine in zip(names, machines, strict=True)
     ]
 
 
@@ -192,8 +192,8 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     rates, rate = [], math.inf
     if up and down:
         rate = min(up, down)
-        words = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
-        rates.append(words if rate < INSTANT_RATE else "instant messages")
+        text = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
+        rates.append(text if rate < INSTANT_RATE else "instant messages")
     single = [
         number(value)
         for key, value in machines.items()
@@ -212,21 +212,23 @@ def cluster_name(machines: Mapping[str, object]) -> str:
 
 def regions_in(value: object) -> tuple[list[float], float]:
     """Return the nodes of each inhabited region, and the bits per second of their slowest link."""
-    known = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    known = (
+        [region for region in value if isinstance(region, dict)] if isinstance(value, list) else []
+    )
     found = [
-        [number(each.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
-        for each in known
+        [number(region.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
+        for region in known
     ]
-    inhabited = [each for each in found if min(each) > 0]
+    inhabited = [region for region in found if min(region) > 0]
     return [nodes for nodes, *_ in inhabited], min(
         (rate for _, *rates in inhabited for rate in rates), default=math.inf
     )
 
 
-def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
+def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
     """Return a few settings of each run.
 
-    They tell it apart from the other runs of the same algorithm, task, cluster and nodes.
+    They distinguish it from the other runs of the same algorithm, task, cluster and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
@@ -236,33 +238,32 @@ def words_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> lis
     for cell, members in cells.items():
         known = keys.setdefault(cell[:-2], [])
         known += [key for key in distinguishing(members, known) if key not in known]
-    return [words(line["settings"], keys[task(line)]) for line in lines]
+    return [as_overrides(line["settings"], keys[task(line)]) for line in lines]
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runs that words tell apart."""
+    """Return the key of the runs that overrides distinguish."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
-    """Choose keys, ``known`` ones first, whose values together tell all members apart.
+    """Choose keys, ``known`` ones first, whose values together distinguish all members.
 
-    A key is chosen only if it tells more members apart.
+    A key is chosen only if it distinguishes more members.
     """
     chosen: list[str] = []
+    groups = 1
     keys = dict.fromkeys([*known, *(key for member in members for key in member)])
-    # A cluster's name says more than its numbers, so it comes first.
+    # A cluster's name is clearer than its numbers, so it comes first.
     for key in sorted(keys, key=lambda key: key != CLUSTER_NAME):
-        if len(set(shown(members, [*chosen, key]))) > len(set(shown(members, chosen))):
+        values = {repr([member.get(name) for name in (*chosen, key)]) for member in members}
+        if len(values) > groups:
             chosen.append(key)
+            groups = len(values)
     return chosen
 
 
-def shown(members: Iterable[Mapping[str, object]], keys: Sequence[str]) -> list[str]:
-    return [repr([member.get(key) for key in keys]) for member in members]
-
-
-def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
+def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
     """Write settings as on the command line: ``algo.tau=2 algo.topology=ring``."""
     out = []
     for key in keys:
@@ -275,22 +276,24 @@ def words(settings: Mapping[str, object], keys: Sequence[str]) -> list[str]:
 
 
 def labels(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting by its method and by what else differs among these settings."""
+    """Name each setting by its method and its other differences among these settings."""
     texts: dict[str, Callable[[RunGroup], str]] = {
-        "model": lambda each: each.model,
-        "data": lambda each: f"on {each.data}",
-        "nodes": lambda each: counted(each.nodes, "node"),
-        "kind": lambda each: each.kind,
-        "network": lambda each: each.network,
-        "cluster": lambda each: each.cluster,
+        "model": lambda setting: setting.model,
+        "data": lambda setting: f"on {setting.data}",
+        "nodes": lambda setting: counted(setting.nodes, "node"),
+        "kind": lambda setting: setting.kind,
+        "network": lambda setting: setting.network,
+        "cluster": lambda setting: setting.cluster,
     }
-    differing = [key for key in texts if len({getattr(each, key) for each in settings}) > 1]
-    if len({(each.kind, each.network) for each in settings}) == len(
-        {each.kind for each in settings}
+    differing = [key for key in texts if len({getattr(setting, key) for setting in settings}) > 1]
+    if len({(setting.kind, setting.network) for setting in settings}) == len(
+        {setting.kind for setting in settings}
     ):
         differing = [key for key in differing if key != "network"]  # the kind says as much
-    states = [[] if each.state == FINISHED else [each.state] for each in settings]
+    states = [[] if setting.state == FINISHED else [setting.state] for setting in settings]
     return [
-        " · ".join([each.method, *filter(None, (texts[key](each) for key in differing)), *state])
-        for each, state in zip(settings, states, strict=True)
+        " · ".join(
+            [setting.method, *filter(None, (texts[key](setting) for key in differing)), *state]
+        )
+        for setting, state in zip(settings, states, strict=True)
     ]

@@ -13,8 +13,9 @@ averaged``.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import pandas as pd
 
 from sgp_runner.config.corrections import KEY
 from sgp_runner.config.experiment import FORMAT, flat, settings_of
+from sgp_runner.config.schema import is_part, join
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.read.run_folders import left_out, run_folders
@@ -37,7 +39,6 @@ from sgp_runner.report.read.validate import (
     checked,
     is_name,
 )
-from sgp_runner.report.read.versions import completed
 from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.reading import read_json, read_yaml
 from sgp_runner.utils.units import number
@@ -46,6 +47,7 @@ REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
 CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
+Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,24 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     averaged = last["averaged"]
     if np.isnan(averaged) and metric == facts.get("metric"):
         averaged = number(facts.get("average"))
+    if summary is None:
+        state = DIVERGED if os.path.lexists(folder / FILE) else UNFINISHED
+        seconds = (number(record["time_s"]) or 0.0 for record in records)
+        costs = {**dict.fromkeys(COSTS), "time_s": max(seconds, default=None)}
+    else:
+        state = RETIMED if "retimed_from" in summary else FINISHED
+        costs = costs_of(facts)
     line = {
         "run": printable(folder.name),
         "folder": str(folder),
-        "state": state_of(folder, summary),
+        "state": state,
         "kind": kind_of(facts),
         **{key: facts[key] for key in FACTS},
         "batch_size": settings["batch_size"],
         "metric": metric,
         **{key: last[key] for key in ("quality", "low", "high")},
         "averaged": averaged,
-        **(costs(facts) if summary is not None else costs_so_far(records)),
+        **costs,
         "row": facts["row"],
         "fitted": bool(facts.get("fitted")),
         **version(folder),
@@ -144,7 +153,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
-    """Return what the summary of an unfinished run would say."""
+    """Return the facts that the summary of an unfinished run would have."""
     from sgp_runner.config.experiment import from_stored
 
     try:
@@ -153,12 +162,6 @@ def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
         raise Damaged(
             f"it did not finish, and its config.yaml does not fit this version ({error})."
         ) from None
-
-
-def state_of(folder: Path, summary: Mapping[str, object] | None) -> str:
-    if summary is None:
-        return DIVERGED if os.path.lexists(folder / FILE) else UNFINISHED
-    return RETIMED if "retimed_from" in summary else FINISHED
 
 
 def kind_of(facts: Mapping[str, object]) -> str:
@@ -170,7 +173,7 @@ def kind_of(facts: Mapping[str, object]) -> str:
     )
 
 
-def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
+def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
     """Return the costs in a summary.
 
     Time per iteration is a node's time divided by its steps, unless the summary has it.
@@ -181,17 +184,10 @@ def costs(summary: Mapping[str, object]) -> dict[str, float | None]:
     return out
 
 
-def costs_so_far(records: Iterable[Mapping[str, object]]) -> dict[str, float | None]:
-    """Return the costs of an unfinished run, of which only the time is known."""
-    return dict.fromkeys(COSTS) | {
-        "time_s": max((number(record["time_s"]) or 0.0 for record in records), default=None)
-    }
-
-
 def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
     """Return one line for each epoch at which all workers were evaluated.
 
-    ``attrs["metric"]`` names the measured quality.
+    ``attrs["metric"]`` is the name of the measured quality.
     """
     frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
     frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}
@@ -262,3 +258,43 @@ def version(folder: Path) -> dict[str, object]:
         "commit": commit if is_name(commit, MAX_NAME_LENGTH) else None,
         "dirty": dirty if isinstance(dirty, bool) else None,
     }
+
+
+def completed(configs: Sequence[Settings]) -> list[Settings]:
+    """Add to each configuration the settings that came after it.
+
+    They come from the newer configurations that agree with it in everything else, if these agree
+    about them.
+    """
+    texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
+    different = dict(zip(texts, configs, strict=True))
+    completions = {
+        text: completion(config, list(different.values())) for text, config in different.items()
+    }
+    return [completions[text] for text in texts]
+
+
+def completion(config: Settings, known: Sequence[Settings]) -> Settings:
+    newer = [other for other in known if other is not config and extends(other, config)]
+    newest = [
+        one for one in newer if not any(other is not one and extends(other, one) for other in newer)
+    ]
+    return newest[0] if len(newest) == 1 else config
+
+
+def extends(newer: Settings, older: Settings, key: str = "") -> bool:
+    """Return whether the two differ only in settings that ``older`` lacks.
+
+    A mapping that is itself a value must be equal: no key of it came later.
+    """
+    return all(
+        name in newer
+        and (
+            extends(newer[name], value, join(key, name))
+            if is_part(join(key, name))
+            and isinstance(value, Mapping)
+            and isinstance(newer[name], Mapping)
+            else newer[name] == value
+        )
+        for name, value in older.items()
+    )

@@ -55,10 +55,10 @@ def check_settings(config: Mapping[str, Any]) -> None:
             if kinds - {str, int} or len(kinds) > 1 or (not key and int in kinds):
                 raise Damaged(f"its config.yaml has names of settings that are no text{at(key)}.")
             waiting += [
-                (f"{key}.{name}" if key else str(name), each) for name, each in value.items()
+                (f"{key}.{name}" if key else str(name), inner) for name, inner in value.items()
             ]
         elif isinstance(value, list):
-            waiting += [(key or "settings", each) for each in value]
+            waiting += [(key or "settings", inner) for inner in value]
         elif not isinstance(value, str | int | float | None):
             raise Damaged(f"its config.yaml has a value that no setting has{at(key)}.")
     for key, value in config.items():
@@ -73,7 +73,7 @@ def at(key: str) -> str:
 
 
 def check_facts(facts: Mapping[str, Any]) -> None:
-    """Raise Damaged for a summary that lacks what a report shows, or has something else there."""
+    """Raise Damaged for a summary with missing or impossible values."""
     if missing := [key for key in FACTS if key not in facts]:
         raise Damaged(f"its summary.json lacks {', '.join(missing)}.")
     valid = {
@@ -88,7 +88,10 @@ def check_facts(facts: Mapping[str, Any]) -> None:
         "row": facts.get("row") is None or is_name(facts["row"], MAX_NAME_LENGTH),
         "average": facts.get("average") is None
         or is_between(facts["average"], -MAX_QUALITY, MAX_QUALITY),
-        **{key: facts.get(key) is None or is_cost(facts[key]) for key in COSTS},
+        **{
+            key: facts.get(key) in (None, 0) or is_between(facts[key], MIN_COST, MAX_NUMBER)
+            for key in COSTS
+        },
     }
     if wrong := [key for key, right in valid.items() if not right]:
         values = ", ".join(f"{key} {cut(repr(facts[key]))}" for key in wrong)
@@ -129,10 +132,6 @@ def is_whole(value: object, least: int, most: int) -> bool:
 
 def is_between(value: object, least: float, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-
-def is_cost(value: object) -> bool:
-    return value == 0 or is_between(value, MIN_COST, MAX_NUMBER)
 
 
 def cut(text: str) -> str:

@@ -14,45 +14,44 @@ SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
 
 def figure(plot: Plot) -> dict[str, Any]:
-    """Return a figure as JSON; a ``null`` colour is that of the text."""
+    """Return a figure as JSON; a ``null`` colour is the colour of the text."""
     traces = [trace for series in plot.series for trace in traces_of(plot, series)]
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
         rows = len({y for series in plot.series for y in series.y})
         layout["yaxis"] |= {"range": [rows - 0.5, -0.5]}  # the first on top
+    for label in plot.unfinished():  # a faint line from the end of a curve to its label
+        assert plot.x.span is not None
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [label.x, plot.x.span[1]],
+                "y": [label.y, label.y],
+                "line": {"color": label.colour, "width": 1, "dash": "dot"},
+                "opacity": 0.6,
+                "hoverinfo": "skip",
+            }
+        )
     return {
         "name": plot.name,
-        "data": [*traces, *(extension(plot, each) for each in plot.unfinished())],
+        "data": traces,
         "layout": layout,
-        "labels": [label_of(plot, each) for each in plot.labels],
+        "labels": [label_of(plot, label) for label in plot.labels],
         "lines": plot.text_lines,
     }
 
 
-def extension(plot: Plot, label: Label) -> dict[str, Any]:
-    """Return a faint line from where a line ends to its label."""
-    assert plot.x.span is not None
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [label.x, plot.x.span[1]],
-        "y": [label.y, label.y],
-        "line": {"color": label.colour, "width": 1, "dash": "dot"},
-        "opacity": 0.6,
-        "hoverinfo": "skip",
-    }
-
-
 def label_of(plot: Plot, label: Label) -> dict[str, Any]:
-    """Return a label for the page: the height of what it names, and its own, from 0 to 1."""
+    """Return a label for the page; the heights of curve and text are from 0 to 1."""
     text = label.text.replace("\n", "<br>")
-    if label.place is None:
+    if label.height is None:
         return {"text": text, "row": category(label.y)}
     return {
         "text": text,
         "colour": label.colour,
         "from": plot.y.share(float(label.y)),
-        "to": label.place,
+        "to": label.height,
     }
 
 
@@ -145,7 +144,7 @@ def axis(of: Axis) -> dict[str, Any]:
     elif of.scale == "log":
         out |= {"dtick": 1, "exponentformat": "power"}
     if of.span is not None:
-        out["range"] = [math.log10(each) if of.scale == "log" else each for each in of.span]
+        out["range"] = [math.log10(end) if of.scale == "log" else end for end in of.span]
     elif of.from_zero:
         out["rangemode"] = "tozero"
     return out

@@ -51,23 +51,22 @@ class Chart(Figure):
         return out.getvalue()
 
 
-def save(plot: Plot, folder: Path) -> None:
-    """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same plot."""
-    with rc_context({"svg.hashsalt": plot.name}):
-        figure = drawn(plot)
-        for kind in FORMATS:
-            figure.savefig(
-                folder / f"{plot.name}.{kind}",
-                dpi=150,
-                metadata={"Date": None} if kind == "svg" else None,
-            )
+def save_all(plots: Iterable[Plot], folder: Path) -> None:
+    """Write ``<name>.png`` and ``<name>.svg`` of each plot, the same bytes for the same plot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for plot in plots:
+        with rc_context({"svg.hashsalt": plot.name}):
+            figure = drawn(plot)
+            for kind in FORMATS:
+                figure.savefig(
+                    folder / f"{plot.name}.{kind}",
+                    dpi=150,
+                    metadata={"Date": None} if kind == "svg" else None,
+                )
 
 
 def drawn(plot: Plot) -> Chart:
     """Draw a plot."""
-
-    from matplotlib import rc_context
-
     with rc_context({"font.size": 10}):
         names = {str(y) for series in plot.series for y in series.y}
         rows = len(names) if plot.y.scale == "category" else 0
@@ -90,17 +89,22 @@ def drawn(plot: Plot) -> Chart:
         for label in plot.labels:
             draw_label(axes, plot, label)
         for label in plot.unfinished():
-            colour, height = label.colour or INK, plot.y.share(float(label.y))
-            x = plot.x.share(float(label.x or 0)), 1.0
-            where = axes.transAxes
-            axes.plot(x, [height] * 2, ":", color=colour, linewidth=1, alpha=0.6, transform=where)
+            axes.plot(
+                (plot.x.share(float(label.x or 0)), 1.0),
+                [plot.y.share(float(label.y))] * 2,
+                ":",
+                color=label.colour or INK,
+                linewidth=1,
+                alpha=0.6,
+                transform=axes.transAxes,
+            )
     return figure
 
 
 def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
-    """Write a label to the right of the plot, with a line to what it names."""
+    """Write a label to the right of the plot, with a line to the end of its curve."""
     text = literal(label.text)
-    if label.place is None:
+    if label.height is None:
         where = axes.get_yaxis_transform()
         row = literal(str(label.y))
         axes.text(1.02, row, text, transform=where, va="center", fontsize=9)  # type: ignore[arg-type]
@@ -108,7 +112,7 @@ def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
     axes.annotate(
         text,
         (1, plot.y.share(float(label.y))),
-        (1.06, label.place),
+        (1.06, label.height),
         xycoords="axes fraction",
         va="center",
         fontsize=9,
@@ -132,7 +136,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
     style = series.style
     colour = style.colour or INK
     x, y = (
-        [literal(each) if isinstance(each, str) else each for each in values]
+        [literal(value) if isinstance(value, str) else value for value in values]
         for values in (series.x, series.y)
     )
     if plot.is_bar(series):
@@ -179,9 +183,3 @@ def set_axis(axes: Axes, name: str, axis: Axis) -> None:
         getattr(axes, f"set_{name}lim")(*axis.span)
     elif axis.from_zero:
         getattr(axes, f"set_{name}lim")(0, 1.05 * getattr(axes.dataLim, f"{name}1"))
-
-
-def save_all(plots: Iterable[Plot], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for plot in plots:
-        save(plot, folder)

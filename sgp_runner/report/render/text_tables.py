@@ -12,7 +12,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 
 
 def inert(value: object) -> object:
-    """A text that no spreadsheet takes for a formula; other values as they are."""
+    """Return a text that no spreadsheet takes for a formula; other values as they are."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
@@ -21,26 +21,26 @@ def csv(table: ReportTable) -> str:
 
 
 def markdown(table: ReportTable) -> str:
-    def line(words: Iterable[str]) -> str:
-        return "| " + " | ".join(words) + " |"
+    def line(texts: Iterable[str]) -> str:
+        return "| " + " | ".join(texts) + " |"
 
     def row(cells: Sequence[Cell]) -> Iterator[str]:
         for name, each in zip(table.head, cells, strict=True):
-            words = cell(each)
-            yield str(inert(words)) if name in table.words else words
+            text = cell(each)
+            yield str(inert(text)) if name in table.text_columns else text
 
     def cell(each: Cell) -> str:
-        words = " ".join(
+        text = " ".join(
             literal(link.text) if link.href is None else f"[{literal(link.text)}]({link.href})"
             for link in each.links
         )
-        words += f" ({literal(each.note)})" if each.note else ""
-        return f"{GLYPHS[each.kind]} {words}" if each.kind else words
+        text += f" ({literal(each.note)})" if each.note else ""
+        return f"{GLYPHS[each.kind]} {text}" if each.kind else text
 
     def literal(text: str) -> str:
         return re.sub(r"[\\|`<\[\]]", r"\\\g<0>", text)
 
-    rules = ["---" if name in table.words else "---:" for name in table.head]
+    rules = ["---" if name in table.text_columns else "---:" for name in table.head]
     lines = [
         f"# {table.title}",
         "",

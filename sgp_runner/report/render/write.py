@@ -1,22 +1,28 @@
-"""Reports as folders: ``index.html``, tables as CSV and Markdown, ``plots/`` as PNG and SVG."""
+"""Reports as folders: ``index.html``, tables as CSV and Markdown, ``plots/`` as PNG and SVG.
+
+The page is one self-contained file that a browser shows without any network.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.plots.figure import GLYPHS
+from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.rank.run_summary import what_was_run
-from sgp_runner.report.rank.tables import tables
-from sgp_runner.report.read.comparison import Pair, pairs_of
+from sgp_runner.report.rank.run_summary import RunSummary, run_summary
+from sgp_runner.report.rank.tables import ReportTable, tables
+from sgp_runner.report.read.published import Pair, pairs_of
 from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
-from sgp_runner.report.read.runs import Runs, read_runs
-from sgp_runner.report.render.page import render
+from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED, Runs, read_runs
+from sgp_runner.report.render.interactive import figure
 from sgp_runner.report.render.pictures import save_all
 from sgp_runner.report.render.text_tables import csv, markdown
 from sgp_runner.utils.errors import ConfigError
@@ -24,6 +30,20 @@ from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
 
 SAFE = "/#:=+,@!$&'*;~"  # characters of a path that need no escape in a link
+ASSETS = Path(__file__).parents[1] / "page"
+MEANINGS = {
+    REAL: "real processes, in measured time",
+    TRAINED: "real gradients, in simulated time of the modelled machines",
+    REHEARSAL: "a published setting on small data, with real gradients, in simulated time",
+    TIMING: "no training; messages and gradients only take simulated time of the modelled machines",
+    PUBLISHED: "reported by a paper",
+}
+MARKS = (
+    "A full marker is a real run, a hollow one was trained or rehearsed in simulated time, "
+    "one with a dot is timing only, a star is a published figure. "
+    "Its colour and shape show the algorithm, in all reports; shades and dashes show its settings "
+    "and numbers of nodes, where a report has several."
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +51,7 @@ class Report:
     """A report that was written.
 
     page: path of the page
-    settings, pairs: what it shows
+    settings, pairs: its contents
     skipped: a sentence for each folder that could not be read
     """
 
@@ -59,31 +79,39 @@ def report_on(
     title: str = "sgp-run report",
     kept: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
-    """Report on ``runs`` and replace what an earlier report left in ``out``.
+    """Report on ``runs`` and replace an earlier report in ``out``.
 
     target: quality whose time is compared; None chooses one
-    kept: maps the folder of a run to where links shall lead instead
+    kept: maps the folder of a run to the target of its links
 
     Raises ConfigError for a target that cannot be, or if ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
         path = os.path.relpath(kept(Path(folder)) / file, out)
-        # A name such as javascript:... must not be taken for a scheme.
+        # A browser must not read a name such as javascript:... as a scheme.
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
     settings = settings_in(runs)
-    check_target(target, settings)
+    if (
+        target is not None
+        and target > 1
+        and any(setting.metric == "accuracy" for setting in settings)
+    ):
+        raise ConfigError(
+            "--target",
+            f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
+        )
     pairs = pairs_of(settings)
     ranked = rankings(settings, target)
     shown = sections(settings, ranked, pairs)
     first, others = ranked_tables(ranked), tables(settings, pairs, link)
-    box = what_was_run(settings)
+    box = run_summary(settings)
     configs = [
-        (label, read_text(Path(each.folder) / "config.yaml"))
-        for label, each in zip(labels(settings), settings, strict=True)
+        (label, read_text(Path(setting.folder) / "config.yaml"))
+        for label, setting in zip(labels(settings), settings, strict=True)
     ]
-    unfinished = sum(len(each.seeds) for each in settings if not each.finished)
+    unfinished = sum(len(setting.seeds) for setting in settings if not setting.finished)
     subtitle = f"{counted(len(runs.table), 'run')} of {counted(len(settings), 'setting')}"
     subtitle += f", of which {counted(unfinished, 'run')} unfinished." if unfinished else "."
     page = out / "index.html"
@@ -104,9 +132,49 @@ def report_on(
     return Report(page, settings, pairs, runs.skipped)
 
 
-def check_target(target: float | None, settings: Sequence[RunGroup]) -> None:
-    if target is not None and target > 1 and any(each.metric == "accuracy" for each in settings):
-        raise ConfigError(
-            "--target",
-            f"an accuracy lies between 0 and 1, not at {target:g}: write 90 % as --target 0.9.",
-        )
+def render(
+    title: str,
+    subtitle: str,
+    box: RunSummary,
+    configs: Sequence[tuple[str, str]],
+    ranked: Sequence[ReportTable],
+    sections: Sequence[Section],
+    tables: Sequence[ReportTable],
+    skipped: Sequence[str],
+) -> str:
+    """Return the page, whose links are relative to its folder.
+
+    configs: name and configuration of each setting, so that the page is complete
+    """
+    from jinja2 import Environment, FileSystemLoader
+    from markupsafe import Markup
+
+    figures = json.dumps(
+        [figure(plot) for section in sections for plot in section.plots],
+        allow_nan=False,
+        default=float,
+    )
+    named = {cell.kind for table in tables for row in table.cells for cell in row if cell.kind}
+    page = Environment(loader=FileSystemLoader(ASSETS), autoescape=True).get_template("page.html")
+    return page.render(
+        title=title,
+        subtitle=subtitle,
+        box=box,
+        configs=configs,
+        kinds=[(kind, meaning) for kind, meaning in MEANINGS.items() if kind in named],
+        glyphs=GLYPHS,
+        marks=MARKS,
+        skipped=skipped,
+        ranked=list(ranked),
+        sections=sections,
+        tables=list(tables),
+        figures=Markup(figures.replace("<", "\\u003c")),
+        css=Markup(asset("page.css")),
+        js=Markup(asset("page.js")),
+        plotly=Markup(asset("plotly-basic.min.js")),
+    )
+
+
+@functools.cache
+def asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from helpers.report_runs import write_run
 
-from sgp_runner.report.plots.colours import LOOKS, look_of, shade
 from sgp_runner.report.plots.sections import sections
-from sgp_runner.report.plots.style import StyleMap, ticks_between
+from sgp_runner.report.plots.style import LOOKS, StyleMap, look_of, shade, ticks_between
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.rank.run_summary import differing, what_was_run
+from sgp_runner.report.rank.run_summary import differing, run_summary
 from sgp_runner.report.read.run_groups import RunGroup, settings_in
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.pictures import SHAPES
@@ -38,7 +37,7 @@ def test_the_box_says_what_all_runs_share_and_every_value_of_what_differs(tmp_pa
         write_run(
             tmp_path, f"{seed}-{nodes}", CURVE, seed=seed, nodes=nodes, settings=with_settings(lr)
         )
-    box = what_was_run(settings_of(tmp_path))
+    box = run_summary(settings_of(tmp_path))
     assert box.facts == [
         ("model and data", "mlp on digits"),
         ("cluster", "ethernet_10g (10 Gbit/s)"),

@@ -1,0 +1,128 @@
+"""All-reduces and all-gathers over torch.distributed, and the errors of its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from threading import Timer
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sgp_runner.core.comm import all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.distributed.traffic_shaper import TrafficShaper
+from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+
+T = TypeVar("T")
+
+
+def connection_to(rank: int) -> AbstractContextManager[None]:
+    return named(f"lost its connection to rank {rank}")
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Turn errors of gloo into LostConnection: another process may be lost."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, MembershipChanged | Aborted | RankFailed):
+            raise
+        raise LostConnection(f"rank {dist.get_rank()} {what}") from error
+
+
+class TorchCollectives:
+    """All-reduces and all-gathers over ``group``.
+
+    nodes: number of nodes, each with equally many processes of the group
+    shaper: imitated link of this node, if any
+
+    Gloo reports the end of a collective on another thread. On a GPU only the device waits,
+    when the result is awaited.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: RealClock,
+        group: dist.ProcessGroup,
+        nodes: int,
+        shaper: TrafficShaper | None = None,
+    ) -> None:
+        self.scheduler, self.clock = scheduler, clock
+        self.group, self.nodes, self.shaper = group, nodes, shaper
+
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        num_bytes = all_reduce_bytes(tensor, self.nodes)
+        shaped = self.shaped(num_bytes, 2 * (self.nodes - 1))
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        what = ("all-reduce", number, None)
+        return self.result(
+            what, tensor, work, shaped, lambda: tensor.div_(self.group.size())
+        ), num_bytes
+
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        num_bytes = all_gather_bytes(tensor, self.nodes)
+        shaped = self.shaped(num_bytes, self.nodes - 1)
+        parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
+        work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
+        what = ("all-gather", number, None)
+        return self.result(
+            what, tensor, work, shaped, lambda: parts[:: len(parts) // self.nodes]
+        ), num_bytes
+
+    def shaped(self, num_bytes: int, rounds: int) -> torch.futures.Future[float] | None:
+        """Return a future of when a collective ends over imitated links, if there are any."""
+        if self.shaper is None:
+            return None
+        return self.shaper.collective(num_bytes, rounds, self.group)
+
+    def result(
+        self,
+        what: tuple[Any, ...],
+        sent: Tensor,
+        work: dist.Work | None,
+        shaped: torch.futures.Future[float] | None,
+        value: Callable[[], T],
+    ) -> Future[T]:
+        """Return a future of ``value``, after ``work`` and, over imitated links, ``shaped``."""
+        assert work is not None
+        lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
+        if sent.is_cuda:
+
+            def finish(_: T) -> T:
+                with named(f"lost a connection in an {what[0]}"):
+                    work.wait()
+                return value()
+
+            future: Future[T] = self.scheduler.future(what, finish)
+            self.scheduler.resolve(future, cast("T", None))
+            return future
+        future = self.scheduler.future(what)
+
+        def complete(done: torch.futures.Future[object]) -> None:
+            try:
+                done.value()
+            except RuntimeError:
+                self.clock.post_error(LostConnection(lost))
+                return
+            resolve = partial(self.end, what[1], future, value)
+            if shaped is None or self.shaper is None:
+                self.clock.post(resolve)
+            else:
+                timer = Timer(
+                    max(0.0, shaped.wait() - self.shaper.now()), self.clock.post, (resolve,)
+                )
+                timer.daemon = True
+                timer.start()
+
+        work.get_future().add_done_callback(complete)
+        return future
+
+    def end(self, number: int, future: Future[T], value: Callable[[], T]) -> None:
+        self.clock.ends(number)
+        self.scheduler.resolve(future, value())

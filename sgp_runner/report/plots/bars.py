@@ -1,0 +1,276 @@
+"""Plots with a row for each setting, network or published figure.
+
+They show the time to a target, the time per iteration, and published figures with ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
+from sgp_runner.report.plots.style import MAX_LINES, StyleMap, axis_over, select_lines, stars_of
+from sgp_runner.report.rank.ranking import Ranking, Row
+from sgp_runner.report.read.naming import (
+    BASELINE,
+    CLOCK,
+    file_name,
+    group_by,
+    kinds,
+    names,
+    on_cluster,
+    three_digits,
+    time_unit,
+    timed_models,
+    wrap_label,
+)
+from sgp_runner.report.read.published import COMPARABLE, UNITS, Pair
+from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.utils.units import counted, duration
+
+OURS = "#3381ef"  # published figures have the colour of the text
+MARKS = {"simulated, fitted to it": "square", "simulated, predicted": "diamond"}
+UNIT_SYMBOLS = {"hours": "h", "minutes": "min", "seconds": "s"}
+
+
+def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
+    """Plot all networks of a task in one plot, then the ranking on each of them."""
+    there = [
+        ranking for ranking in rankings if ranking.target is not None and ranking.rows[0].times
+    ]
+    for members in group_by(there, lambda ranking: (ranking.task, ranking.clock)).values():
+        if len(members) > 1:
+            yield networks(members)
+    for ranking in there:
+        yield time_to_target(ranking)
+
+
+def networks(rankings: Sequence[Ranking]) -> Plot:
+    """Plot the fastest setting on each network with its baseline, the fastest first."""
+    ordered = sorted(rankings, key=lambda ranking: ranking.rows[0].time)
+    drawn = ordered[:MAX_LINES]
+    pairs = [ends_of(ranking) for ranking in drawn]
+    unit, size = time_unit(pairs[0][0].time)
+    look = StyleMap([row.setting for pair in pairs for row in pair])
+    names_of_rows = [wrap_label(network(ranking)) for ranking in drawn]
+    series = []
+    rows = [(name, row) for name, pair in zip(names_of_rows, pairs, strict=True) for row in pair]
+    for algorithm, found in group_by(rows, lambda each: each[1].setting.algorithm).items():
+        series.append(
+            Series(
+                algorithm,
+                look.of(found[0][1].setting, line=False),
+                [row.time / size for _, row in found],
+                [name for name, _ in found],
+                [min(row.times) / size for _, row in found],
+                [max(row.times) / size for _, row in found],
+                [row.name for _, row in found],
+            )
+        )
+    first = drawn[0]
+    assert first.target is not None
+    clock = CLOCK[first.clock]
+    return plot_rows(
+        file_name("fastest", first.task, first.clock),
+        f"fastest to {first.target.text} on each network · {first.task}",
+        f"The target is {first.target.rule}. The fastest setting on each network, and the one that "
+        "its speed-up is over; lines: from the fastest seed to the slowest.",
+        axis_over(f"{clock} in {unit}", [row.time / size for pair in pairs for row in pair]),
+        series,
+        names_of_rows,
+        [
+            "\n".join(f"{row.setting.algorithm} {time_text(row, size, unit)}" for row in pair)
+            for pair in pairs
+        ],
+        [f"{network(ranking)}: {ranking.rows[0].name}" for ranking in ordered[MAX_LINES:]],
+    )
+
+
+def network(ranking: Ranking) -> str:
+    """Name the machines of a ranking, or the network of real runs."""
+    where = ranking.cluster or str(ranking.settings[0].network)
+    return ", ".join(filter(None, (where, ranking.timed)))
+
+
+def ends_of(ranking: Ranking) -> list[Row]:
+    """Return the fastest row, and the one that its speed-up is over, if it is another one."""
+    first = ranking.rows[0]
+    others = [row for row in ranking.rows[1:] if row.times and row.name == first.over]
+    same = [row for row in others if row.setting.nodes == first.setting.nodes]
+    return [first, *same[:1]]
+
+
+def time_to_target(ranking: Ranking) -> Plot:
+    """Plot a ranking, the fastest first."""
+    assert ranking.target is not None
+    ranked = [row for row in ranking.rows if row.times]
+    drawn = select_lines(ranked, lambda row: str(row.setting.algorithm))
+    unit, size = time_unit(drawn[0].time)
+    clock = CLOCK[ranking.clock]
+    axis = axis_over(f"{clock} in {unit}", [row.time / size for row in drawn])
+    bars = axis.scale == "linear"
+    overs = {row.over for row in drawn if row.over}
+    never = [row.name for row in ranking.rows if not row.times]
+    more = f" and {len(never) - MAX_LINES} more" if len(never) > MAX_LINES else ""
+    note = [
+        f"The target is {ranking.target.rule}. {'Bars' if bars else 'Points'}: mean over the "
+        "seeds that reach it; lines: from the fastest to the slowest.",
+        *(f"×: speed-up over {over}." for over in overs if len(overs) == 1),
+        *([f"Not reached by {', '.join(never[:MAX_LINES])}{more}."] if never else []),
+    ]
+    rows, series = rows_of(
+        [row.setting for row in drawn],
+        [row.name for row in drawn],
+        [[time / size for time in (row.time, min(row.times), max(row.times))] for row in drawn],
+        [reached(row) for row in drawn],
+    )
+    return plot_rows(
+        file_name("time to target", *ranking.name_parts),
+        f"{clock} to {ranking.target.text} · {ranking.task}{on_cluster(ranking.settings)}",
+        " ".join(note),
+        axis,
+        series,
+        rows,
+        [value_of(row, size, unit, len(overs) == 1) for row in drawn],
+        [f"{row.name}: {duration(row.time)}" for row in ranked if row not in drawn],
+        bars,
+    )
+
+
+def time_text(row: Row, size: float, unit: str) -> str:
+    return f"{three_digits(row.time / size)} {UNIT_SYMBOLS[unit]}"
+
+
+def value_of(row: Row, size: float, unit: str, with_speed: bool) -> str:
+    text = time_text(row, size, unit)
+    if with_speed and row.speed_up is not None and row.setting.algorithm != BASELINE:
+        text += f", {three_digits(row.speed_up)}×"
+    return f"{text}\n{reached(row)}" if row.missing else text
+
+
+def reached(row: Row) -> str:
+    return f"{len(row.times)} of {counted(len(row.setting.seeds), 'seed')}"
+
+
+def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Plot:
+    """Plot the times of settings on one number of nodes, the fastest first."""
+    every = sorted(settings, key=lambda setting: setting.mean("ms_per_iteration"))
+    drawn = select_lines(every, lambda setting: str(setting.algorithm))
+    first = drawn[0]
+    ranges = [
+        [setting.mean("ms_per_iteration"), *setting.range("ms_per_iteration")] for setting in drawn
+    ]
+    seeds = [counted(len(setting.seeds), "seed") for setting in drawn]
+    rows, series = rows_of(drawn, names(drawn), ranges, seeds)
+    stars = [
+        (row, pair)
+        for pair in pairs
+        for row, setting in zip(rows, drawn, strict=True)
+        if pair.setting is setting
+    ]
+    if stars:
+        series.append(stars_of([pair for _, pair in stars], y=[row for row, _ in stars]))
+    shown = [float(x) for one in series for x in one.x]
+    axis = axis_over(f"{CLOCK[first.clock]} per iteration in ms", shown)
+    bars = axis.scale == "linear"
+    where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
+    return plot_rows(
+        file_name("time per iteration", *filter(None, where)),
+        f"time per iteration on {counted(first.nodes, 'node')} · {kinds(drawn)}{on_cluster(drawn)}",
+        f"{CLOCK[first.clock].capitalize()}. {'Bars' if bars else 'Points'}: mean over the seeds; "
+        f"lines: from the lowest seed to the highest.{' Stars: published.' if stars else ''}",
+        axis,
+        series,
+        rows,
+        [f"{three_digits(mean)} ms" for mean, *_ in ranges],
+        [name for name, setting in zip(names(every), every, strict=True) if setting not in drawn],
+        bars,
+    )
+
+
+def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
+    """Plot each published table with a figure that ours can be compared with."""
+    comparable = [pair for pair in pairs if pair.error is not None]
+    for (metric, table), members in group_by(
+        comparable, lambda pair: (pair.metric, table_of(pair.row))
+    ).items():
+        for part in range(0, len(members), MAX_LINES):
+            yield published_plot(metric, table, members[part : part + MAX_LINES], part // MAX_LINES)
+
+
+def table_of(row: str) -> str:
+    """Return the first words of a row's name, which its table shares."""
+    return "_".join(row.split("_")[: 2 if row.startswith("slowmo") else 1])
+
+
+def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) -> Plot:
+    rows = [wrap_label(pair.row.removeprefix(f"{table}_")) for pair in pairs]
+    origins = [pair.published.origin for pair in pairs]
+    series = [replace(stars_of(pairs, y=rows), texts=origins)]
+    keys = []
+    for ours_is, members in group_by(
+        zip(rows, pairs, strict=True), lambda each: each[1].ours_is
+    ).items():
+        shape = MARKS.get(ours_is, "circle")
+        keys.append(f"{shape}: {ours_is}")
+        series.append(
+            Series(
+                f"ours, {ours_is}",
+                Style(OURS, shape, FILLS[members[0][1].kind]),
+                [pair.ours for _, pair in members],
+                [row for row, _ in members],
+                [pair.low for _, pair in members],
+                [pair.high for _, pair in members],
+                [f"error {pair.error:+.1f} %" for _, pair in members],
+            )
+        )
+    what = COMPARABLE[metric]
+    return plot_rows(
+        file_name("published", metric, table, *([str(part + 1)] if part else [])),
+        f"{what}, published beside ours · rows {table}_…",
+        f"Star: published; {'; '.join(keys)}. Bars: from our lowest seed to our highest. At the "
+        "right: ours, and by how much it is off.",
+        Axis(f"{what} {UNITS[metric]}".strip(), from_zero=True),
+        series,
+        rows,
+        [f"{three_digits(pair.ours)}, {pair.error:+.1f} %" for pair in pairs],
+    )
+
+
+def rows_of(
+    settings: Sequence[RunGroup],
+    series_names: Sequence[str],
+    ranges: Sequence[Sequence[float]],
+    texts: Sequence[str],
+) -> tuple[list[str], list[Series]]:
+    """Return the name of the row of each setting, and the series with its value.
+
+    ranges: mean, lowest and highest value
+    texts: details
+    """
+    look = StyleMap(settings)
+    rows = [wrap_label(name) for name in names(settings)]
+    series = [
+        Series(name, look.of(setting, line=False), [mean], [row], [low], [high], [text])
+        for name, setting, row, (mean, low, high), text in zip(
+            series_names, settings, rows, ranges, texts, strict=True
+        )
+    ]
+    return rows, series
+
+
+def plot_rows(
+    name: str,
+    title: str,
+    note: str,
+    axis: Axis,
+    series: Sequence[Series],
+    rows: Sequence[str],
+    values: Sequence[str],
+    rest: Sequence[str] = (),
+    bars: bool = False,
+) -> Plot:
+    """Return a plot with a value at the end of each row."""
+    labels = [Label(value, None, None, row) for row, value in zip(rows, values, strict=True)]
+    rows_axis = Axis("", "category")
+    return Plot(name, title, note, axis, rows_axis, series, "x", bars, labels, rest)
