@@ -32,7 +32,7 @@ LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def code_hash(*objects: object) -> str:
-    """Return the SHA-256 of the code of functions and classes, and of other values as far as plain."""
+    """Return the SHA-256 of the code of functions and classes, and of other plain values."""
     seen: set[int] = set()
     text = json.dumps([described(each, seen) for each in objects])
     return hashlib.sha256(text.encode()).hexdigest()
