@@ -7,16 +7,13 @@ run on real processes and in simulated time. `sgp_runner.core.worker.Worker` lis
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from sgp_runner.core.names import warn_of_new_name
-from sgp_runner.topology.graphs import Topology
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.topology.verify import verify, verify_symmetric
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 #: Former names of members that plug-ins may define -> their names.
 FORMER_NAMES = {

@@ -13,16 +13,14 @@ parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import verify
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

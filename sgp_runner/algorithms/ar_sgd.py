@@ -7,16 +7,14 @@ to all others, and adds what was lost to its next one: error feedback (Karimired
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)

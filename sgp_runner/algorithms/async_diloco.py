@@ -27,16 +27,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.diloco import check_outer
-from sgp_runner.core.optim import Horizon
+from sgp_runner.core.optim import Horizon, Optimizer
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.units import Seconds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
 
 LONG = Horizon(1e6, 1.0, 1, 1)  # a run whose end shows the last learning rate of a schedule
 

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
+from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

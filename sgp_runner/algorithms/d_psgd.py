@@ -7,14 +7,12 @@ mixing, so the exchange travels during the gradient: ``x_i <- sum_j W_ij x_j - d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip, shares
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

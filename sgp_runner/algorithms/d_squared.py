@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import smallest_eigenvalue, verify_symmetric
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.codecs.cosine import CosineTopK
+from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError, check_least
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)

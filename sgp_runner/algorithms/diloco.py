@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
 
 
 def check_outer(algo: object) -> None:

@@ -12,20 +12,19 @@ follows the global number of gradients and is not scaled by ``n``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ps_sgd import push_and_pull
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
 
 EMA = 0.999
 

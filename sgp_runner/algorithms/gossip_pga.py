@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.utils.errors import check_least
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

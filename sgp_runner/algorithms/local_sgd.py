@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,15 @@ sqrt(2 + momentum^2)``, is neither necessary nor sufficient.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.diloco import check_outer
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
 
 PHI, DELTA = 0, 1  # tags
 

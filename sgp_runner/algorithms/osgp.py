@@ -14,18 +14,16 @@ reached the step it was sent in, where the listing folds in whatever has arrived
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.osgp_released import run_released
 from sgp_runner.core.gossip import split
 from sgp_runner.core.late_messages import LateMessages
 from sgp_runner.core.push_sum import descend, to_numerator
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.utils.errors import check_least
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase, Topology
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,11 @@ decay on the network mean; the version behind the paper's tables did this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sgp_runner.core.gossip import split
 from sgp_runner.core.late_messages import LateMessages
 from sgp_runner.core.push_sum import descend, to_model, to_numerator
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 
 
 async def run_released(

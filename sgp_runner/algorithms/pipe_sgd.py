@@ -16,13 +16,12 @@ from sgp_runner.core.codecs.casts import Truncate16
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.quantised import Quantize8
 from sgp_runner.core.optim.optimizer import check_clip, clipped
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase
 from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 
 CODECS: Mapping[str, Codec] = {"truncate16": Truncate16(), "quantize8": Quantize8()}

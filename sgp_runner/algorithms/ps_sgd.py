@@ -7,12 +7,10 @@ takes the step and sends the parameters back, so its network link carries everyt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
+from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)

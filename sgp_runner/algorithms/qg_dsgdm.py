@@ -12,17 +12,15 @@ the optimizer. With ``beta = 0`` it is D-PSGD, adapt-then-combine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,13 @@ to one, so mixing keeps ``sum x`` and ``sum w = n``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import split
 from sgp_runner.core.push_sum import to_model
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Topology
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
+from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.push_sum import average
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase
 from sgp_runner.utils.errors import ConfigError, inside
-
-if TYPE_CHECKING:
-    from sgp_runner.core.optim import Optimizer
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,14 @@ number of workers that sent it (``divide_by=senders``). Without loss it is DiLoC
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import check_least
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,14 @@ from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.fragments import Fragment, fragments_of
+from sgp_runner.core.scheduler import Future
 from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Phase
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Phase
 
 
 @dataclass(frozen=True)

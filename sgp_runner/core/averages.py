@@ -7,11 +7,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.core.codecs.codec import Codec, check_finite
+from sgp_runner.core.worker import Worker
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
 
 
 class Averages:

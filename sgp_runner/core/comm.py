@@ -8,15 +8,14 @@ which they were sent.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.scheduler import Future
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
-
-    from sgp_runner.core.mailbox import Mailbox
-    from sgp_runner.core.scheduler import Future
 
 
 class Transport(ABC):

@@ -11,11 +11,11 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.flat import joined
+from sgp_runner.core.optim.optimizer import Shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim.optimizer import Shapes
 
 BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")  # in the name of a tensor of a transformer block
 

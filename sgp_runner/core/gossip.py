@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.flat import pieces
+from sgp_runner.core.optim import Updates
 from sgp_runner.core.push_sum import descending
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Exchange, Topology
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.optim import Updates
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.topology.graphs import Exchange, Topology
 
 
 def split(

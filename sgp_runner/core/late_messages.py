@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.push_sum import fold
+from sgp_runner.core.worker import Worker
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
 
 
 class LateMessages:

@@ -8,9 +8,10 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.core.flat import FlatModule
-from sgp_runner.data.dataset import read
+from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
+from sgp_runner.models.config import ModelConfig
 from sgp_runner.utils.seeding import generator, seed_of
 from sgp_runner.utils.shard import WHOLE, Shard
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from sgp_runner.data.dataset import Batch, DataConfig, Dataset
-    from sgp_runner.models.config import ModelConfig
 
 # Streams of random numbers that must not coincide.
 _INIT, _DROPOUT, _RE_ESTIMATE, _AUGMENT = 101, 102, 103, 104

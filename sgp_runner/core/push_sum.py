@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.flat import pieces
+from sgp_runner.core.optim import Updates
+from sgp_runner.core.worker import Worker
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim import Updates
-    from sgp_runner.core.worker import Worker
 
 TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 

@@ -12,18 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgp_runner.data.dataset import Split
+from sgp_runner.core.optim import Shapes
+from sgp_runner.core.problem import Problem
+from sgp_runner.data.dataset import Batch, DataConfig, Split
+from sgp_runner.models.config import ModelConfig
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.shard import Shard
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from sgp_runner.core.optim import Shapes
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.data.dataset import Batch, DataConfig
-    from sgp_runner.models.config import ModelConfig
-    from sgp_runner.utils.shard import Shard
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sgp_runner.core.names import renamed
 from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
 from sgp_runner.core.scheduler import Future, resolved
 from sgp_runner.core.state import NamedState, State, packed, unpacked
-from sgp_runner.topology.graphs import Exchange
+from sgp_runner.topology.graphs import Exchange, Topology
 from sgp_runner.utils.errors import (
     Aborted,
     CallMismatch,
@@ -31,7 +31,6 @@ from sgp_runner.utils.user_code import described
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.topology.graphs import Topology
 
 T = TypeVar("T")
 

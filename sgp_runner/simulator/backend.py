@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from math import inf, log10
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.problem import Problem
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import NULL_LISTENER
+from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker
 from sgp_runner.elastic.build import (
     build_budgets,
     build_problem,
@@ -20,31 +23,20 @@ from sgp_runner.elastic.build import (
     divide_problem,
     timing_problem,
 )
-from sgp_runner.elastic.membership import common_epoch, take_over
+from sgp_runner.elastic.membership import Membership, common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
 from sgp_runner.recording.estimate import Work
-from sgp_runner.recording.observer import position_in
+from sgp_runner.recording.observer import Observer, position_in
 from sgp_runner.recording.recorder import START, Position
-from sgp_runner.simulator.engine import NoGradients
+from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
+from sgp_runner.simulator.network import Sim
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.comm import Transport
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.worker import StepListener, Worker
-    from sgp_runner.elastic.membership import Membership
-    from sgp_runner.recording.observer import Observer
-    from sgp_runner.simulator.engine import Engine
-    from sgp_runner.simulator.network import Sim
-
 
 EXTREME = 30.0  # powers of ten of a number that may make a time infinite
 TRIED_STEPS = 3

@@ -7,7 +7,9 @@ cost model.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.scheduler import Future, VirtualClock
@@ -16,9 +18,6 @@ from sgp_runner.simulator.compute import ComputeModel
 from sgp_runner.simulator.engine import Engine, Gradient
 from sgp_runner.simulator.fabric import Fabric, Sent
 from sgp_runner.simulator.machine_model import MachineModel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SIMPLE_FIELDS = ("number", "gathers", "begin", "ready", "num_bytes", "unreduced", "end")
 

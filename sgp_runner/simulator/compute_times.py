@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from numpy.random import Generator
+
+from sgp_runner.cluster.compute_variation import ComputeTime
+from sgp_runner.simulator.machine_model import MachineModel
 from sgp_runner.utils.seeding import seed_of
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
-
-    from sgp_runner.cluster.compute_variation import ComputeTime
-    from sgp_runner.simulator.machine_model import MachineModel
 
 _COMPUTE, _NODE = 201, 202  # streams of random numbers
 BLOCK = 32  # draws at once, each of which costs a tenth of a single one

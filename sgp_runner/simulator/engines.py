@@ -8,16 +8,12 @@ vmap and whether other processes help, which does not change a bit.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from sgp_runner.core.problem import LARGE
+from sgp_runner.core.problem import LARGE, Problem
 from sgp_runner.simulator.engine import Engine, Loop, NoGradients, Vmap
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.memory import keep_freed_memory
-
-if TYPE_CHECKING:
-    from sgp_runner.core.problem import Problem
 
 # Up to this size vmap is faster on a core: 3 times for an MLP of 5,000 parameters, 1.4 for a
 # Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster, and so it is for

@@ -17,7 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.random import Generator
+from torch import Tensor
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
@@ -27,10 +30,6 @@ from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.mailbox import WrittenAfterSend
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.utils.seeding import seed_of
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
-    from torch import Tensor
 
 _MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
 

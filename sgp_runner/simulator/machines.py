@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from sgp_runner.cluster.churn import Absences
 from sgp_runner.cluster.timetable import Timetable
@@ -19,9 +21,6 @@ from sgp_runner.simulator.compute_times import GradientTimes
 from sgp_runner.simulator.engine import Engine, Gradient
 from sgp_runner.simulator.fabric import Fabric, Sent, packed_events, unpacked_events
 from sgp_runner.simulator.machine_model import GivenTimes, MachineModel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ModelledMachines:

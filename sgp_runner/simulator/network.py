@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.utils.launchers import Launched
+from sgp_runner.utils.launchers import Launched
 
 
 @dataclass(frozen=True)

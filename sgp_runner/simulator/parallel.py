@@ -18,19 +18,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from multiprocessing.util import Finalize
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from sgp_runner.core.problem import Problem
 from sgp_runner.simulator.engine import Gradient, Loop
 from sgp_runner.utils.signals import ENDING
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkProcess
-
     from torch import Tensor
 
-    from sgp_runner.core.problem import Problem
 
 WORTH_SECONDS = 1e-3  # a shorter gradient is computed sooner than it is handed over
 QUEUED = 2  # gradients of a process: while one is copied, it computes another

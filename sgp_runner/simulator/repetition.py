@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from sgp_runner.core.scheduler import Future
 from sgp_runner.core.state import futures_in
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.simulator.compute import Contribution
-    from sgp_runner.simulator.engine import Gradient
+from sgp_runner.core.worker import Worker
+from sgp_runner.simulator.compute import Contribution
+from sgp_runner.simulator.engine import Gradient
 
 # One entry of a journal: ("deliver", src, tag, message) | ("gradient", step) |
 # ("collective", number, value) | ("sleep", number).

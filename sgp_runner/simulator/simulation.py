@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler
 from sgp_runner.core.state import State
-from sgp_runner.core.worker import NULL_LISTENER, StepListener, activity_name
+from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker, activity_name
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.compute import Contribution
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
@@ -20,11 +22,6 @@ from sgp_runner.simulator.machines import ModelledMachines
 from sgp_runner.simulator.repetition import Journals, Repetition, copied
 from sgp_runner.utils.errors import Lost
 from sgp_runner.utils.memory import few_collections
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.core.worker import Worker
 
 T = TypeVar("T")
 ITS_GRADIENT = ("its gradient",)  # what a worker waits for

@@ -10,26 +10,22 @@ snapshot, so saving a run does not change it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from torch import Tensor
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.budget import OwnBudget
+from sgp_runner.core.state import State
+from sgp_runner.core.worker import Worker
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.simulator.engine import Gradient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from sgp_runner.algorithms import Algorithm
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.state import State
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.recording.observer import Observer
-    from sgp_runner.simulator.repetition import Entry, Repetition
-    from sgp_runner.simulator.simulation import Simulation
+from sgp_runner.simulator.repetition import Entry, Repetition
+from sgp_runner.simulator.simulation import Simulation
 
 STEPS_BEFORE_END = 16  # more than fast workers are ahead of slow ones
 

@@ -15,12 +15,12 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.utils.errors import NotFinite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim.optimizer import Shapes
 
 LARGEST = 1e18  # larger numbers have squares beyond float32, in which they are coded
 Shape: TypeAlias = tuple[int, ...]

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.optim.optimizer import Shapes
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.seeding import seed_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.core.optim.optimizer import Shapes
-    from sgp_runner.core.worker import Worker
 
 
 class Coder:

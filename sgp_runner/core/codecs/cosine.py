@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
 from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
 from sgp_runner.core.flat import joined
+from sgp_runner.core.optim.optimizer import Shapes
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from sgp_runner.core.optim.optimizer import Shapes
 
 
 @dataclass(frozen=True)

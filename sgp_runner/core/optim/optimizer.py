@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from sgp_runner.core.optim.schedules import Horizon, Schedule
 from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.core.optim.schedules import Horizon, Schedule
 
 #: The step to subtract from the parameters [D], in pieces: where, and what.
 Updates: TypeAlias = "Iterator[tuple[slice, Tensor]]"
