@@ -14,6 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import benchmarks
 from benchmarks.measure import Result, Skipped, Table, as_json, from_json, machine
@@ -121,11 +122,10 @@ def page() -> Iterator[str]:
             yield from lines_of(table)
 
 
-def described(facts: Mapping[str, object], goals: int, met: int) -> Iterator[str]:
+def described(facts: Mapping[str, Any], goals: int, met: int) -> Iterator[str]:
     section = importlib.import_module(f"benchmarks.{facts['section']}")
     yield from ((section.__doc__ or "").strip(), "")
     host, git, packages = facts["machine"], facts["git"] or {}, facts["packages"]
-    assert isinstance(host, dict) and isinstance(git, dict) and isinstance(packages, dict)
     changed = " with changes" if git.get("dirty") else ""
     yield (
         f"{host['processor']}, {host['cores']} cores, load {host['load_average']} at the start; "

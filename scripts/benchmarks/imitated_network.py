@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.hosts import Here
 from benchmarks.measure import Table
-from benchmarks.network import Bench, Network, columns
+from benchmarks.network import columns
+from benchmarks.network_runs import Bench, Network
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "imitated_network"
 NETWORKS = Network(4, 100e6, 8, imitated=True), Network(4, 300e6, 12, imitated=True)

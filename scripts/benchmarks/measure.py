@@ -13,8 +13,9 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -114,17 +115,10 @@ def ratio(
 
 def machine() -> dict[str, object]:
     """Return the name and number of the processors and the load of the machine."""
-    name = platform.processor()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            name = next(
-                (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-                name,
-            )
-    except OSError:
-        pass
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
-        "processor": name,
+        "processor": next(names, platform.processor()),
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
     }
@@ -135,7 +129,7 @@ def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
     return json.dumps({**facts, "tables": [asdict(table) for table in tables]}, indent=1) + "\n"
 
 
-def from_json(text: str) -> tuple[dict[str, object], list[Table]]:
+def from_json(text: str) -> tuple[dict[str, Any], list[Table]]:
     """Restore the facts and tables that `as_json` has serialised."""
     facts = json.loads(text)
     return facts, [
@@ -144,12 +138,11 @@ def from_json(text: str) -> tuple[dict[str, object], list[Table]]:
     ]
 
 
-def result(fields: Mapping[str, object]) -> Result:
-    goal, values = fields["goal"], fields["values"]
-    assert isinstance(values, list)
+def result(fields: Mapping[str, Any]) -> Result:
+    goal = fields["goal"]
     return Result(
-        str(fields["what"]),
-        str(fields["unit"]),
-        tuple(values),
-        Goal(**goal) if isinstance(goal, dict) else None,
+        fields["what"],
+        fields["unit"],
+        tuple(fields["values"]),
+        None if goal is None else Goal(**goal),
     )

@@ -22,112 +22,29 @@ on which TCP does not come near the rate of the links is left out.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks import rivals
-from benchmarks.hosts import Here, Hosts
+from benchmarks.hosts import Hosts
 from benchmarks.measure import Goal, Result, Table
-from benchmarks.processes import Ranks, rank_of_run, ranks_on_a_core
-from reproduce.archives import compressed, tar_of
-from sgp_runner.cluster.hardware import Cluster
+from benchmarks.network_runs import (
+    ALGORITHMS,
+    COMPUTE,
+    FACTOR,
+    SLOW,
+    Bench,
+    Network,
+    Timed,
+    num_bytes,
+)
 from validation.cells import Cell, mean_and_worst
 from validation.networks import right_pairs
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
-EVERY = 4  # steps between two records, and between two slow steps of SlowMo
-WARM_UP = 2 * EVERY  # steps: the first all-reduce is slow, and SlowMo's comes after four steps
-COMPUTE = "compute alone"
-ALGORITHMS = {
-    "AR-SGD": ("algo=ar_sgd",),
-    "D-PSGD": ("algo=d_psgd",),
-    "AD-PSGD": ("algo=ad_psgd",),
-    "SGP": ("algo=sgp",),
-    "OSGP": ("algo=osgp",),
-    "SlowMo": ("algo=slowmo", f"algo.tau={EVERY}"),
-    "Gap-Aware": ("algo=gap_aware",),
-    "Pipe-SGD": ("algo=pipe_sgd",),
-}
-RIVALS = {
-    "torch DDP": (rivals.ddp, "torch"),
-    "fairscale's SGP": (rivals.fairscale, "fairscale"),
-}
-MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
-SAMPLES = 1437  # size of the digits' training set
-LONGER = 8
 SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the first is the baseline
-FACTOR = 4  # of the slow-down
-SLOW = 1  # the slow rank
-KEPT = ("config.yaml", "metrics*.jsonl", "recording-*.jsonl", "summary.json")
-MESSAGES = 8  # sent to measure the rate of imitated links
 WITHIN = Goal("at most", 10)  # percent
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network and the runs on it.
-
-    bits_per_second: rate of each link. steps: the measured steps of a node, a multiple of `EVERY`.
-    repeats: number of runs. imitated: links are ``network.bandwidth``, which only our ranks obey.
-    """
-
-    nodes: int
-    bits_per_second: float
-    steps: int
-    repeats: int = 3
-    imitated: bool = False
-
-    @property
-    def tolerance(self) -> float:
-        """How far TCP's rate may be off; headers take 5 % on real links."""
-        return 0.05 if self.imitated else 0.1
-
-    @property
-    def name(self) -> str:
-        return f"n{self.nodes}_{self.bits_per_second / 1e6:.0f}mbit"
-
-    @property
-    def title(self) -> str:
-        return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
-
-    def words(self, *more: str, longer: int = 1) -> list[str]:
-        """Return settings of a real run with so many times as many steps."""
-        steps = longer * self.steps + WARM_UP
-        length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
-        quiet = (
-            "eval_every=1000000",
-            "checkpoint.every_minutes=null",
-            "logger=jsonl",
-            "network.timeout_seconds=60",
-            "network.shared_memory=false",  # virtual hosts are on one machine
-        )
-        links = [f"network.bandwidth={self.bits_per_second:.0f}"] if self.imitated else []
-        return [
-            *MODEL,
-            "network=gloo",
-            *links,
-            f"nodes={self.nodes}",
-            length,
-            f"log_every={EVERY}",
-            *quiet,
-            *more,
-        ]
-
-    @property
-    def slows(self) -> tuple[str, ...]:
-        """The kinds of slow-down to measure too, on four nodes at 300 Mbit/s."""
-        if (self.nodes, self.bits_per_second) != (4, 300e6):
-            return ()
-        return ("node",) if self.imitated else ("node", "link")
-
-
 # These take half an hour. Goals are for four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
@@ -136,27 +53,6 @@ NETWORKS = (
 
 
 CALIBRATED = NETWORKS[1:3]
-
-
-@dataclass(frozen=True)
-class Timed:
-    """One time to measure and predict.
-
-    words: settings of the algorithm. slow: ``node`` or ``link``, of rank `SLOW`.
-    """
-
-    words: tuple[str, ...]
-    slow: str | None = None
-
-    @property
-    def longer(self) -> int:
-        """How many times as long it runs: AD-PSGD until its slowest averages have come round."""
-        return LONGER if self.words == ALGORITHMS["AD-PSGD"] else 1
-
-    @property
-    def faults(self) -> list[str]:
-        """Settings that slow the simulator's node or link; a real link is slowed itself."""
-        return [f"faults.slow_{self.slow}s={{{SLOW}: {FACTOR}}}"] if self.slow else []
 
 
 def measure(
@@ -212,226 +108,44 @@ def columns(
         times = bench.times(cells | slow)
         bench.release()
         measured[network.title] = {name: median(times[name]) for name in cells | slow}
-        yield bench.table(times, predicted[network.title], achieved)
+        yield table_of(network, times, predicted[network.title], achieved)
         if slow:
             yield losses(times, network)
     if measured:
         yield accuracy(predicted, measured)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """A calibrated network: settings that choose its profile, and what TCP achieved, bit/s."""
-
-    words: tuple[str, ...]
-    cluster: Cluster
-    achieved: float
-
-
-class Bench:
-    """The runs of one network on ``hosts``.
-
-    folder: for logs and runs. out: for profiles and predictions.
-    """
-
-    def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
-        self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
-        self.kept: dict[str, dict[str, bytes]] = {}  # contents by run and repeat, and by file
-
-    def achieved(self) -> tuple[float, ...]:
-        """Slow the links and return the bits per second that hosts achieve, all sending at once."""
-        rate, nodes = self.network.bits_per_second, self.network.nodes
-        if isinstance(self.hosts, Hosts):
-            self.hosts.shape(rate)
-            return tuple(self.hosts.achieved(int(rate / 8), nodes) for _ in range(3))
-        with self.ranks(nodes) as ranks:
-            return tuple(ranks.call(send_around, rate, int(rate / 8))[0] for _ in range(3))
-
-    def ranks(self, count: int, slow: bool = False) -> Ranks:
-        """Make ``count`` processes on the hosts; the link of rank `SLOW` may be slow."""
-        if isinstance(self.hosts, Hosts):
-            self.hosts.shape(self.network.bits_per_second / (FACTOR if slow else 1), [SLOW])
-        return Ranks(count, self.hosts, pinned=True)
-
-    def calibrate(self, seconds: float) -> Profile:
-        """Measure the machine on this network, and keep the profile."""
-        from sgp_runner.cli.calibrate import conclude
-        from sgp_runner.config.command_line import search_in
-        from sgp_runner.config.overrides import experiment_of
-        from sgp_runner.session.execution import prepare
-
-        achieved, name = median(self.achieved()), self.network.name
-        settings = [*self.network.words(), f"name={name}", f"results={self.folder}/calibration"]
-        experiment = experiment_of(settings)
-        experiment.directory.mkdir(parents=True)
-        prepare(experiment)
-        with self.ranks(self.network.nodes) as ranks:
-            ranks.call(calibrate, str(experiment.directory / "config.yaml"), seconds)
-        profile = conclude(experiment, ["scripts/bench.py", "network"])
-        kept = self.out / "cluster" / profile.name
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(profile.read_text(encoding="utf-8"), encoding="utf-8")
-        words = (search_in(str(self.out)), f"cluster={name}")
-        return Profile(words, experiment_of([*MODEL, *words]).run.cluster, achieved)
-
-    def predict(
-        self, cells: Mapping[str, Timed], profiles: tuple[Profile, ...], achieved: float
-    ) -> dict[str, float]:
-        """Simulate each cell: milliseconds.
-
-        achieved: bit/s of TCP on this network
-        """
-        first, second = profiles
-        slower = 1 / achieved - 1 / first.achieved  # s/bit
-        here = [*first.words]
-        for key in ("bandwidth", "all_reduce_bandwidth"):
-            rate = 1 / (1 / getattr(first.cluster, key) + slower)
-            here.append(f"cluster.{key}={rate!r}")
-        # A time for each byte, and a share of the time that it takes on the link.
-        costs = [each.cluster.passing_seconds_per_byte for each in profiles]
-        share = (costs[0] - costs[1]) / (1 / first.achieved - 1 / second.achieved)
-        passing = max(min(costs) / 2, costs[0] + share * slower)
-        here.append(f"cluster.passing_seconds_per_byte={passing!r}")
-        return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
-
-    def simulated(self, title: str, cell: Timed, here: Sequence[str]) -> float:
-        """Milliseconds per simulated step, with the real model's messages and gradient times."""
-        from sgp_runner.config.overrides import experiment_of
-        from sgp_runner.session.execution import perform
-
-        network = self.network
-        timing = [
-            "model=timing_only",
-            f"model.sample_steps={cell.longer * network.steps + WARM_UP}",
-            "epochs=1",
-            "timed_as.model=mlp",
-        ]
-        timing += [
-            f"timed_as.num_parameters={parameters()}",
-            "timed_as.batch_size=128",
-            f"nodes={network.nodes}",
-            f"log_every={EVERY}",
-        ]
-        place = [
-            f"results={self.folder}/simulated",
-            f"name={network.name}-{slug(title)}",
-            "resume=never",
-            "logger=jsonl",
-        ]
-        words = [*timing, *cell.words, *cell.faults, *here, *place]
-        ranks = experiment_of(words).run.ranks
-        experiment = experiment_of([*words, f"cluster.ranks_per_host={ranks_on_a_core(ranks)}"])
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-            perform(experiment)
-        return 1000 * step_seconds(
-            experiment.directory, network.nodes, experiment.run.algo.asynchronous
+def table_of(
+    network: Network,
+    times: Mapping[str, tuple[float, ...]],
+    predicted: Mapping[str, float],
+    achieved: tuple[float, ...],
+) -> Table:
+    rate, aimed = (
+        median(achieved) / 1e6,
+        network.nodes == 4 and network.bits_per_second < 1e9,
+    )
+    wire = num_bytes() * 8 / median(achieved) * 1000  # ms
+    results = [Result("achieved", "Mbit/s", tuple(value / 1e6 for value in achieved))]
+    results += [Result(name, "ms", values) for name, values in times.items() if "slow" not in name]
+    bounds = {
+        "SGP": tuple(alone + wire for alone in times[COMPUTE]),
+        "OSGP": tuple(max(alone, wire) for alone in times[COMPUTE]),
+    }
+    for (name, bound), what in zip(
+        bounds.items(), ("compute + bytes / rate", "max(compute, bytes / rate)"), strict=True
+    ):
+        off = tuple(
+            100 * abs(took / should - 1) for took, should in zip(times[name], bound, strict=True)
         )
-
-    def times(self, cells: Mapping[str, Timed]) -> dict[str, tuple[float, ...]]:
-        """Milliseconds of each cell, of compute alone and of other libraries, measured in turns."""
-        turns: dict[str, Callable[[], float]] = {
-            COMPUTE: self.real(COMPUTE, Timed(("algo=local_sgd", "algo.tau=null")))
-        }
-        turns |= {name: self.real(name, cell) for name, cell in cells.items()}
-        if not self.network.imitated:
-            turns |= {
-                name: partial(self.rival, make)
-                for name, (make, package) in RIVALS.items()
-                if find_spec(package) is not None
-            }
-        found = [
-            {name: 1000 * turn() for name, turn in turns.items()}
-            for _ in range(self.network.repeats)
-        ]
-        return {name: tuple(turn[name] for turn in found) for name in turns}
-
-    def real(self, title: str, cell: Timed) -> Callable[[], float]:
-        """Return a function that makes a complete run with real ranks: seconds per step."""
-        network = self.network
-        faults = cell.faults if cell.slow == "node" else []
-        words = network.words(
-            *cell.words,
-            *faults,
-            f"name={slug(title)}",
-            f"results={self.folder}/{network.name}",
-            "resume=never",
-            "record=true",
-            longer=cell.longer,
-        )
-
-        def run() -> float:
-            from sgp_runner.config.overrides import experiment_of
-
-            experiment = experiment_of(words)
-            with self.ranks(experiment.run.ranks, slow=cell.slow == "link") as ranks:
-                ranks.call(rank_of_run, words)
-            self.keep(experiment.directory)
-            return step_seconds(
-                experiment.directory, network.nodes, experiment.run.algo.asynchronous
-            )
-
-        return run
-
-    def keep(self, run: Path) -> None:
-        """Keep what `sgp-replay` and others need of a run for the archive of recordings."""
-        repeat = 1 + sum(name.startswith(f"{run.name}-") for name in self.kept)
-        self.kept[f"{run.name}-{repeat}"] = {
-            path.name: path.read_bytes().replace(str(self.folder).encode(), b"results")
-            for pattern in KEPT
-            for path in sorted(run.glob(pattern))
-        }
-
-    def release(self) -> None:
-        """Write the archive of all recordings of this network."""
-        files = {
-            f"{run}/{name}": content
-            for run, each in self.kept.items()
-            for name, content in each.items()
-        }
-        archive = self.out / "recordings" / f"{self.network.name}.tar.xz"
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        archive.write_bytes(compressed(archive.name, tar_of(files)))
-
-    def rival(self, make: Callable[..., rivals.Step]) -> float:
-        """Train with another library: seconds per step."""
-        with self.ranks(self.network.nodes) as ranks:
-            outcomes = ranks.call(rivals.train, make, self.network.words(), self.network.steps)
-        return outcomes[0]["seconds"]
-
-    def table(
-        self,
-        times: Mapping[str, tuple[float, ...]],
-        predicted: Mapping[str, float],
-        achieved: tuple[float, ...],
-    ) -> Table:
-        rate, aimed = (
-            median(achieved) / 1e6,
-            self.network.nodes == 4 and self.network.bits_per_second < 1e9,
-        )
-        wire = num_bytes() * 8 / median(achieved) * 1000  # ms
-        results = [Result("achieved", "Mbit/s", tuple(value / 1e6 for value in achieved))]
-        results += [
-            Result(name, "ms", values) for name, values in times.items() if "slow" not in name
-        ]
-        bounds = {
-            "SGP": tuple(alone + wire for alone in times[COMPUTE]),
-            "OSGP": tuple(max(alone, wire) for alone in times[COMPUTE]),
-        }
-        for (name, bound), what in zip(
-            bounds.items(), ("compute + bytes / rate", "max(compute, bytes / rate)"), strict=True
-        ):
-            off = tuple(
-                100 * abs(took / should - 1)
-                for took, should in zip(times[name], bound, strict=True)
-            )
-            results.append(Result(f"{name}, off from {what}", "%", off, WITHIN if aimed else None))
-        results += [
-            Result(f"{name}, simulated before", "ms", (ms,))
-            for name, ms in predicted.items()
-            if "slow" not in name
-        ]
-        text = f"Each message has {num_bytes() / 1e6:.2f} MB: {wire:.1f} ms at {rate:.1f} Mbit/s."
-        return Table(self.network.title, tuple(results), text)
+        results.append(Result(f"{name}, off from {what}", "%", off, WITHIN if aimed else None))
+    results += [
+        Result(f"{name}, simulated before", "ms", (ms,))
+        for name, ms in predicted.items()
+        if "slow" not in name
+    ]
+    text = f"Each message has {num_bytes() / 1e6:.2f} MB: {wire:.1f} ms at {rate:.1f} Mbit/s."
+    return Table(network.title, tuple(results), text)
 
 
 def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
@@ -483,91 +197,3 @@ def accuracy(
         f"differ by more than 5 %, {right} of {pairs} are in the right order."
     )
     return Table("What the simulator predicted", tuple(results), text)
-
-
-def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
-    """Mean seconds per step of a node, from the second regular record to the last.
-
-    The mean is over ranks that have both. Steps of asynchronous algorithms are counted over all
-    nodes.
-    """
-    from sgp_runner.recording.recorder import read_metrics
-
-    records = [record for record in read_metrics(run_dir) if record["kind"] == "train"]
-    found = []
-    for rank in range(nodes):
-        own = [record for record in records if record["rank"] == rank]
-        regular = own[2:-1]  # after the first step and the first record; not the end
-        if len(regular) > 1:
-            first, last = (
-                (float(str(record["time_s"])), int(str(record["step"])))
-                for record in (regular[0], regular[-1])
-            )
-            found.append(
-                (last[0] - first[0]) / (last[1] - first[1]) * (nodes if asynchronous else 1)
-            )
-    return mean(found)
-
-
-def slug(title: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in title.lower())
-
-
-def parameters() -> int:
-    """Return the number of the model's parameters."""
-    return 64 * 700 + 700 + 700 * 700 + 700 + 700 * 10 + 10
-
-
-def num_bytes() -> int:
-    """Size of a message."""
-    return 4 * parameters()
-
-
-# Functions that run in processes on the hosts.
-
-
-def calibrate(config: str, seconds: float) -> None:
-    from sgp_runner.calibration.probe_process import main
-
-    if main([config], seconds=seconds):
-        raise RuntimeError("a rank of the calibration failed")
-
-
-def send_around(bits_per_second: float, num_bytes: int) -> float:
-    """Send ``num_bytes`` over imitated links to the next rank, receive as many, return the rate.
-
-    It is the mean of all ranks.
-    """
-    import torch
-
-    from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.rank import connect
-    from sgp_runner.distributed.torch_world import TorchWorld
-    from sgp_runner.distributed.traffic_shaper import TrafficShaper
-
-    world = TorchWorld(shaper=TrafficShaper(bits_per_second))
-    world.connect(world.size)
-    clock = RealClock()
-    scheduler = Scheduler(clock)
-    comm, message = (
-        connect(world, scheduler, clock),
-        torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8),
-    )
-
-    rate = torch.zeros(1)
-
-    async def exchange() -> None:
-        await comm.all_reduce(torch.zeros(1))  # all begin together
-        start = clock.now
-        for _ in range(MESSAGES):
-            comm.send((world.process_rank + 1) % world.size, message)
-        for _ in range(MESSAGES):
-            await comm.recv((world.process_rank - 1) % world.size)
-        rate.fill_(8 * MESSAGES * message.numel() / (clock.now - start))
-        world.mean(rate)
-
-    scheduler.spawn(exchange(), "exchange")
-    scheduler.run()
-    comm.close()
-    world.close()
-    return rate.item()

@@ -5,11 +5,15 @@ Model, optimizer, data and batches are those of an ``sgp-run`` command.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, patch
 
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.elastic.build import build_problem
 
 if TYPE_CHECKING:
@@ -38,8 +42,14 @@ def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
     return loop(problem, rank, problem.flat.module.to(memory_format=layout), sgd)
 
 
-def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -> Step:
-    """Return the training loop of PyTorch's tutorials."""
+def loop(
+    problem: Problem,
+    rank: int,
+    net: nn.Module,
+    sgd: Callable[..., SGD],
+    mix: Callable[[SGD], None] = lambda _: None,
+) -> Step:
+    """Return the training loop of PyTorch's tutorials, with ``mix`` after each step."""
     optimizer = sgd(net.parameters())
 
     def step(number: int) -> Tensor:
@@ -47,6 +57,7 @@ def loop(problem: Problem, rank: int, net: nn.Module, sgd: Callable[..., SGD]) -
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        mix(optimizer)
         return loss.detach()
 
     return step
@@ -74,17 +85,7 @@ def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
         slowmo_momentum=0.0,
         slowmo_memory_efficient=False,
     )
-    optimizer = sgd(net.parameters())
-
-    def step(number: int) -> Tensor:
-        loss = problem.loss(net, problem.batch(rank, number))
-        loss.backward()
-        optimizer.step()
-        net.zero_grad(set_to_none=True)
-        net.perform_slowmo(optimizer)
-        return loss.detach()
-
-    return step
+    return loop(problem, rank, net, sgd, net.perform_slowmo)
 
 
 def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
@@ -111,16 +112,11 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
     """Train as a rank of the environment's group and time ``steps`` steps after as many others."""
-    import time
-    from datetime import timedelta
-    from functools import partial
-
     import torch.distributed as dist
     from torch.distributed import PrefixStore
     from torch.distributed.rendezvous import rendezvous
     from torch.optim import SGD
 
-    from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.problem import Compute
     from sgp_runner.distributed.networks.gloo import Gloo
     from sgp_runner.distributed.networks.nccl import Nccl

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample
 from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, extra, searches, side
+from claims.trained import IMAGES, Side, all_jobs, compare, extra, sample, searches, side
 
 FEW, SOME, MANY = 4, 16, 64  # workers
 PLAN = Plan(
@@ -119,6 +119,6 @@ def gap_aware(results: Path) -> Claim:
             f"0.051). A second sample of {len(NEW_SEEDS)} other seeds, set down before it was run, "
             "decides alone; no seed was added to the first."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)), second),
+        samples=(sample(every, find), second),
         plan=PLAN,
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf, isclose, sqrt
 
+from scipy.stats import t, ttest_rel
+
 from claims.power import LEVEL, MOST, Plan, seeds_needed
 from claims.tuning import Joint, Search
 from sgp_runner.session.job_pool import RunJob
@@ -38,8 +40,6 @@ class Interval:
     @property
     def error(self) -> float:
         """The standard error of the mean; 0 for an exact value."""
-        from scipy.stats import t
-
         if self.seeds == 1:
             return 0.0
         return (self.high - self.low) / 2 / float(t.ppf(1 - LEVEL, self.seeds - 1))
@@ -51,8 +51,6 @@ class Interval:
 
     def not_above(self, bound: float) -> float:
         """Return the one-sided p-value of "the effect is at most ``bound``"."""
-        from scipy.stats import t
-
         if self.seeds == 1:
             return 0.0 if self.mean >= bound else 1.0
         return float(t.sf((self.mean - bound) / self.error, self.seeds - 1))
@@ -315,8 +313,6 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
 
     Both samples have the same seeds, at least two, in the same order.
     """
-    from scipy.stats import ttest_rel
-
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean = sum(differences) / len(differences)
     if alike(differences):  # no spread: the test divides by it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -15,14 +14,14 @@ from claims.trained import (
     GRAMMAR,
     IMAGES,
     Side,
-    all_jobs,
     compare,
     extra,
-    searches,
+    sample,
     side,
     time_ratio,
 )
 from claims.tuning import number
+from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
 
 FEW, MANY = 4, 32
@@ -96,7 +95,7 @@ def more_epochs(results: Path) -> Claim:
             "design asked for it at 16 nodes too, on text, and was contradicted there: three times "
             "the epochs took 1.08 of AR-SGD's time. The sentence is about 32."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 
@@ -156,7 +155,7 @@ def de_biasing(results: Path) -> Claim:
             "contradicted on digits and on text, with a learning rate that was not searched for "
             "each; this one is on images alone."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=BIAS,
     )
 
@@ -180,13 +179,9 @@ def consensus(results: Path) -> Claim:
         return tuple(RunJob(f"{name}-s{seed}", (*words, f"seed={seed}"), results) for seed in SEEDS)
 
     def distances(job: RunJob) -> list[float]:
-        """Return consensus distance at the end of each epoch."""
-        lines = (job.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return [
-            each["consensus_distance"]
-            for each in map(json.loads, lines)
-            if each["kind"] == "average"
-        ]
+        """Return the consensus distance at the end of each epoch."""
+        records = read_metrics(job.folder)
+        return [each["consensus_distance"] for each in records if each["kind"] == "average"]
 
     def find() -> Iterator[Finding]:
         for algo in ("d_psgd", "sgp"):
@@ -321,7 +316,7 @@ def hybrids(results: Path) -> Claim:
             f"{MARGIN:g} nats of AR-SGD, 'little time' as at most 0.6 of AR-SGD's. Two peers end "
             "after two of five epochs, the next whole one."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 
@@ -379,7 +374,7 @@ def different_data(results: Path) -> Claim:
             "sizes differ too, images of small shares count more, for AR-SGD as well. 'Little' is "
             f"taken as {MARGIN:g} nats. Learning rates are searched on each kind of data."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=Plan(
             matters=MARGIN,
             spread=0.0123,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample
+from claims.evidence import Between, Claim, Finding
 from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
+from claims.trained import IMAGES, Side, compare, one_comparison, sample, side
 
 NODES = 16
 DIFFERENT = ("data.partition=dirichlet_equal", "data.alpha=0.1")
@@ -89,7 +89,7 @@ def corrections(results: Path) -> Claim:
             "tracking and D² have no momentum, so they and D-PSGD are compared without. Learning "
             "rates are searched for each."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample, paired
 from claims.power import Plan
-from claims.trained import GRAMMAR, Side, all_jobs, ratio, searches, side
+from claims.trained import GRAMMAR, Side, all_jobs, ratio, sample, searches, side
 from claims.tuning import Joint, Search
 
 NODES = 8
@@ -138,7 +138,7 @@ def diloco(results: Path) -> Claim:
             "takes over that of Streaming DiLoCo; the outer settings are the papers'. 'Slightly' "
             "is taken as up to 5 %, 'no worse' as within 1 %."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 
@@ -205,7 +205,7 @@ def codecs(results: Path) -> Claim:
             "which SparseLoCo is compared with, is far behind data-parallel training here "
             "(claim 16), so 'no worse' says little about the papers' regime."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=PLAN,
     )
 
@@ -240,7 +240,7 @@ def longer(results: Path) -> Claim:
             f"{NODES} nodes, 4,096 steps of text that never repeats, 409 outer steps. The learning "
             "rates are those found for 1,024 steps."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=LONG_PLAN,
     )
 

@@ -17,6 +17,7 @@ from claims.trained import (
     all_jobs,
     compare,
     one_comparison,
+    sample,
     searches,
     side,
 )
@@ -197,7 +198,7 @@ def details(results: Path) -> Claim:
             "than 12, and 12 by {4:size} than 48. Over SGP, 3 and 12 hardly differ (claim "
             "28). The exact average is worth {0} nats."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)),),
+        samples=(sample(every, find),),
         plan=Plan(
             matters=MARGIN,
             spread=0.021,

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from claims.evidence import Between, Claim, Curves, Finding, Sample, exactly
+from claims.tuning import number
 from sgp_runner.session.job_pool import RunJob
 
 SIZES = (4, 8, 16, 32)
@@ -27,18 +28,13 @@ def claims(results: Path) -> Iterator[Claim]:
 
 def ms(job: RunJob) -> float:
     """Return simulated milliseconds per iteration of a finished timing study."""
-    assert job.summary is not None
-    value = job.summary["ms_per_iteration"]
-    assert isinstance(value, int | float)
-    return float(value)
+    return number(job, "ms_per_iteration")
 
 
 def compute_ms(job: RunJob) -> float:
-    """Mean compute time of one ResNet-50 gradient on the run's cluster, in milliseconds."""
-    import yaml
-
-    config = yaml.safe_load((job.folder / "config.yaml").read_text(encoding="utf-8"))
-    return 1000 * float(config["cluster"]["step_seconds"]["resnet50"])
+    """Return the mean compute time of one ResNet-50 gradient on the run's cluster, in ms."""
+    assert job.config is not None
+    return 1000 * float(job.config["cluster"]["step_seconds"]["resnet50"])
 
 
 def flat_in_n(results: Path) -> Claim:

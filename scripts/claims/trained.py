@@ -283,11 +283,13 @@ def searches(sides: Iterable[Side]) -> tuple[Search | Joint, ...]:
     return tuple(dict.fromkeys(each.search for each in sides))
 
 
+def sample(sides: Sequence[Side], find: Callable[[], Iterable[Finding]]) -> Sample:
+    """Return the runs of some sides, with their searches and findings."""
+    return Sample(lambda: all_jobs(sides), lambda: list(find()), searches(sides))
+
+
 def one_comparison(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Sample:
     """Return the runs of two sides, whose difference is the one finding."""
-    pair = (ours, theirs)
-    return Sample(
-        lambda: all_jobs(pair),
-        lambda: [compare(part, what, ours, theirs, expected, primary=True)],
-        searches(pair),
+    return sample(
+        (ours, theirs), lambda: [compare(part, what, ours, theirs, expected, primary=True)]
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from claims.evidence import Between, Claim, Finding, Sample
 from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
+from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, sample, searches, side
 
 SMALL = 32  # images of the small batch, and of every node's share of a large one
 FACTORS = (8, 16)  # how many times larger a large batch is
@@ -143,7 +143,7 @@ def warm_up(results: Path) -> Claim:
             f"of {len(NEW_SEEDS)} other seeds, set down before it was run, decides alone; no seed "
             "was added to the first."
         ),
-        samples=(Sample(lambda: all_jobs(every), lambda: list(find()), searches(every)), second),
+        samples=(sample(every, find), second),
         plan=PLAN,
     )
 

@@ -11,12 +11,9 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pages.settings import table
-
-if TYPE_CHECKING:
-    from sgp_runner.report.read.published import Published
+from sgp_runner.report.read.published import Published, published
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
@@ -73,8 +70,6 @@ def code(place: str) -> str:
 
 def published_figures(algo: str) -> str:
     """Return the published figures of the presets that run ``algo``, beside our simulated times."""
-    from sgp_runner.report.read.published import published
-
     rows = {row: figures for row, figures in published().items() if algo_of(row) == algo}
     if not rows:
         return "No preset of this algorithm has a published figure."

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from pages.settings import table
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.experiment import Experiment
 
 SMALL = ("model=mlp", "nodes=4", "epochs=0.2")
 # Column -> the settings that ask for it.

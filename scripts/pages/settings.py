@@ -6,22 +6,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.overrides import compose, configs
+
 # Choices that are not there by default, and what makes room for them.
 BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("network=sim",)}
 
 
 def of_choice(word: str) -> str:
     """Return the settings of a choice such as ``algo=sgp``: key, default and description."""
-    from sgp_runner.config.choices import group_of
-
     key, _, choice = word.partition("=")
     return table(rows_of(key, choice, group_of(key) or key))
 
 
 def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
-    from sgp_runner.config.command_line import parse
-    from sgp_runner.config.overrides import compose, configs
-
     with configs():
         node: Any = compose(parse([*BESIDE.get(group, ()), f"{key}={choice}"]))
     for part in key.split("."):
@@ -41,7 +40,6 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
     """Yield the key and the type, in words, of each setting of ``node`` and its parts."""
     from sgp_runner.config.check import annotation, words_for
-    from sgp_runner.config.choices import group_of
     from sgp_runner.config.schema import class_at, fields_of, is_node, join
 
     cls = class_at(node, key)
@@ -55,10 +53,6 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
 
 def reference(_: str) -> str:
     """Every group with its choices, and every key with its type, default and description."""
-    from sgp_runner.config.choices import PRESET, groups
-    from sgp_runner.config.command_line import parse
-    from sgp_runner.config.overrides import compose, configs
-
     with configs():
         run = compose(parse([]))
     own = [row for row in rows(run, "") if "." not in row[0]]
@@ -71,8 +65,6 @@ def reference(_: str) -> str:
 
 def choices(group: str) -> Iterator[str]:
     """Yield the section of ``group``: its choices, and the settings of each class of choices."""
-    from sgp_runner.config.choices import groups
-
     key = key_of(group)
     yield f"## `{key}=`"
     yield table([(f"`{each}`", comment(group, each)) for each in groups()[group]], ("choice", ""))
@@ -88,14 +80,10 @@ def choices(group: str) -> Iterator[str]:
 
 
 def key_of(group: str) -> str:
-    from sgp_runner.config.choices import NESTED
-
     return NESTED.get(group, group)
 
 
 def presets() -> Iterator[str]:
-    from sgp_runner.config.choices import PRESET, groups
-
     yield f"## `{PRESET}=`"
     yield "Presets set anything; `sgp-run experiment=NAME --help` shows what one sets."
     found = [(f"`{name}`", comment(PRESET, name)) for name in groups()[PRESET]]
@@ -104,8 +92,6 @@ def presets() -> Iterator[str]:
 
 def comment(group: str, choice: str) -> str:
     """Return the comment at the head of a choice's file."""
-    from sgp_runner.config.choices import CONFIGS
-
     text = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
     head = re.match(r"(?:#.*\n|\s)*", text)
     lines = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)

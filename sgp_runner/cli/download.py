@@ -32,8 +32,8 @@ def main(argv: Sequence[str]) -> int:
     """Download and unpack a data set. Raises ConfigError for one that cannot be had."""
     from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, defect, kind_of, url_of
 
-    options = dict(word.split("=", 1) for word in argv if "=" in word)
-    names = [word for word in argv if "=" not in word]
+    options = dict(argument.split("=", 1) for argument in argv if "=" in argument)
+    names = [argument for argument in argv if "=" not in argument]
     if len(names) != 1 or options.keys() - {"data.root", "url"}:
         raise ConfigError("download", USAGE)
     (name,) = names

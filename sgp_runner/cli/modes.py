@@ -113,10 +113,10 @@ def ask_hydra(option: str, value: str, overrides: list[str]) -> int:
         setattr(CompletionPlugin, "_query", lambda self, config_name, line: candidates(line))  # noqa: B010
         hydra.shell_completion("config", overrides)
         return 0
-    words = [setting.word for setting in parse(overrides)]
+    lines = [setting.line for setting in parse(overrides)]
     if option == "--info":
-        hydra.show_info(value, "config", words)
+        hydra.show_info(value, "config", lines)
     else:
         parser = get_args_parser()
-        hydra.hydra_help("config", parser, parser.parse_args(words))
+        hydra.hydra_help("config", parser, parser.parse_args(lines))
     return 0

@@ -105,7 +105,7 @@ def search(settings: Sequence[Setting]) -> int:
     composed, directory = compose_first(first_trial(settings))
     for key, value in (OmegaConf.select(composed, f"{KEY}.params") or {}).items():
         settings = [*parse([f"{key}={value}"]), *settings]
-    fixed = [setting.word for setting in settings if not setting.swept]
+    fixed = [setting.line for setting in settings if not setting.swept]
     swept = {setting.key: setting for setting in settings if setting.swept}
     if not swept:
         raise ConfigError("hydra/sweeper", f"give a setting a range to search, such as {EXAMPLE}.")
@@ -117,11 +117,11 @@ def search(settings: Sequence[Setting]) -> int:
     names = swept_names(settings)
 
     def job(values: Mapping[str, Any]) -> SweepJob:
-        words = [
+        proposed = [
             f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
             for key, value in values.items()
         ]
-        taken = narrow(parse([*fixed, *words]))[0]
+        taken = narrow(parse([*fixed, *proposed]))[0]
         experiment = make_experiment(compose(taken), group=directory.name)
         return SweepJob(describe_settings(taken, names), experiment)
 
@@ -161,7 +161,7 @@ def search(settings: Sequence[Setting]) -> int:
 
 def first_trial(settings: Sequence[Setting]) -> list[Setting]:
     """Return the settings of a trial with the first value of each setting that has several."""
-    fixed = [setting.word for setting in settings if not setting.swept]
+    fixed = [setting.line for setting in settings if not setting.swept]
     first = [f"{setting.key}={lowest(setting)}" for setting in settings if setting.swept]
     return narrow(parse([*fixed, *first]))[0]
 

@@ -227,7 +227,7 @@ def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
 def plan(settings: Sequence[Setting]) -> Plan:
     """Compose and check all jobs of a sweep."""
 
-    for_hydra = [setting.word for setting in settings if setting.for_hydra]
+    for_hydra = [setting.line for setting in settings if setting.for_hydra]
     first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
     composed, directory = compose_first(first)
     asked = {setting.name for setting in settings}
@@ -239,7 +239,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
     names = swept_names(settings)
     combined = combinations(settings)
     announce(len(combined))
-    runs = narrowed([parse([*for_hydra, *words]) for words in combined], asked)
+    runs = narrowed([parse([*for_hydra, *lines]) for lines in combined], asked)
     jobs = []
     for number, taken in enumerate(runs, start=1):
         shown = names or {setting.name for setting in taken if not setting.for_hydra}
@@ -253,7 +253,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
     numbers = ",".join(map(str, range(len(jobs))))
     return Plan(
         [
-            *(setting.word for setting in runs[0]),
+            *(setting.line for setting in runs[0]),
             f"hydra.sweep.dir={quoted(str(directory))}",
             f"+number=choice({numbers})",
         ],
@@ -296,8 +296,8 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     """
 
     check_number({setting.name: setting.number for setting in settings})
-    words = [setting.word for setting in settings if not setting.for_hydra]
-    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
+    lines = [setting.line for setting in settings if not setting.for_hydra]
+    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(lines)
     return BasicSweeper.split_arguments(overrides, None)[0]
 
 
@@ -329,7 +329,7 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
             raise unmet(setting, "no run of this sweep has it")
     runs: dict[tuple[str, ...], list[Setting]] = {}
     for taken, _ in divided:
-        runs.setdefault(tuple(setting.word for setting in taken), taken)
+        runs.setdefault(tuple(setting.line for setting in taken), taken)
     return list(runs.values())
 
 

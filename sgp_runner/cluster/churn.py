@@ -52,7 +52,9 @@ class Absences:
         if rank >= len(self.names):
             return
         absences = self.drawn_until(rank, end)
-        for i in range(bisect_right(absences, begin, key=lambda each: each.stop), len(absences)):
+        for i in range(
+            bisect_right(absences, begin, key=lambda absence: absence.stop), len(absences)
+        ):
             if absences[i].start > end:
                 return
             yield absences[i]

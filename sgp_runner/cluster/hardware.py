@@ -349,8 +349,6 @@ class Cluster:
 
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
         """Bytes that one node sends in an all-reduce (tree: the mean over nodes)."""
-        match self.collective:
-            case "recursive_doubling":
-                return ceil(log2(nodes)) * num_bytes
-            case _:
-                return 2 * (nodes - 1) / nodes * num_bytes
+        if self.collective == "recursive_doubling":
+            return ceil(log2(nodes)) * num_bytes
+        return 2 * (nodes - 1) / nodes * num_bytes

@@ -6,19 +6,9 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-
-class Interval(Protocol):
-    """An interval from ``start`` to ``stop`` (seconds)."""
-
-    @property
-    def start(self) -> float: ...
-    @property
-    def stop(self) -> float: ...
-
-
-S = TypeVar("S", bound=Interval)
+from sgp_runner.cluster.faults import Event
 
 
 class WorkSchedule(Protocol):
@@ -65,19 +55,19 @@ class RateSchedule:
 STEADY = RateSchedule()
 
 
-def piecewise(intervals: Sequence[S], factor: Callable[[Sequence[S]], float]) -> RateSchedule:
-    """Return the schedule with the ``factor`` of the intervals that overlap at each time."""
-    if not intervals:
+def piecewise(events: Sequence[Event], factor: Callable[[Sequence[Event]], float]) -> RateSchedule:
+    """Return the schedule with the ``factor`` of the events of each time."""
+    if not events:
         return STEADY
-    bounds = sorted({moment for each in intervals for moment in (each.start, each.stop)})
-    to_come = sorted(range(len(intervals)), key=lambda i: intervals[i].start, reverse=True)
+    bounds = sorted({moment for event in events for moment in (event.start, event.stop)})
+    to_come = sorted(range(len(events)), key=lambda i: events[i].start, reverse=True)
     now: list[int] = []
     pieces = []
     for start, stop in pairwise(bounds):
-        now = [i for i in now if intervals[i].stop > start]
-        while to_come and intervals[to_come[-1]].start == start:
+        now = [i for i in now if events[i].stop > start]
+        while to_come and events[to_come[-1]].start == start:
             insort(now, to_come.pop())
-        slower = factor([intervals[i] for i in now])
+        slower = factor([events[i] for i in now])
         if slower != 1:
             pieces.append((start, stop, slower))
     return RateSchedule(tuple(pieces))

@@ -81,7 +81,7 @@ def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ..
     """Return the same regions with only their nodes among ``ranks``."""
     own = region_of_each(regions, sum(region.nodes for region in regions))
     left = [own[rank] for rank in ranks if rank < len(own)]
-    return tuple(replace(each, nodes=left.count(i)) for i, each in enumerate(regions))
+    return tuple(replace(region, nodes=left.count(i)) for i, region in enumerate(regions))
 
 
 def crossings(regions: Sequence[Region]) -> list[tuple[float, float]]:

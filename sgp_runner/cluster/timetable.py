@@ -107,7 +107,9 @@ class Interrupted:
         done = end
         while done < inf:
             absent = [
-                each for rank in self.ranks for each in self.absences.during(rank, begin, done)
+                absence
+                for rank in self.ranks
+                for absence in self.absences.during(rank, begin, done)
             ]
             known = piecewise([*self.events, *absent], self.factor) if absent else self.usual
             later = known.finish(begin, end)

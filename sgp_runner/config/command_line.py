@@ -33,18 +33,18 @@ GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the roo
 class Setting:
     """A parsed override.
 
-    word: in Hydra's notation
+    line: the override in Hydra's notation
     choice: whether it chooses from a group
     """
 
-    word: str
+    line: str
     override: Override
     choice: bool
 
     @property
     def typed(self) -> str:
         """The override as a user types it."""
-        return typed(self.word)
+        return typed(self.line)
 
     @property
     def name(self) -> str:
@@ -54,12 +54,12 @@ class Setting:
     @property
     def key(self) -> str:
         """The key in Hydra's notation."""
-        return self.word.partition("=")[0]
+        return self.line.partition("=")[0]
 
     @property
     def text(self) -> str:
         """The value as it is typed."""
-        return self.word.partition("=")[2]
+        return self.line.partition("=")[2]
 
     @property
     def swept(self) -> bool:
@@ -86,9 +86,9 @@ class Setting:
         return self.choice or "/" in self.name or self.for_hydra
 
 
-def typed(word: str) -> str:
-    """Return Hydra's ``word`` as a user types it."""
-    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", word.replace(GLOBAL, PRESET))
+def typed(line: str) -> str:
+    """Return an override in Hydra's notation as a user types it."""
+    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", line.replace(GLOBAL, PRESET))
 
 
 def loader() -> ConfigLoader:
@@ -146,26 +146,26 @@ def parse(overrides: Sequence[str]) -> list[Setting]:
     return [setting_of(override, search) for override in parsed]
 
 
-def parse_with_hydra(word: str) -> Override:
+def parse_with_hydra(text: str) -> Override:
     """Parse one override. Raises ConfigError unless it is written ``key=value``."""
 
-    key = word.partition("=")[0].lstrip("+~") or word
+    key = text.partition("=")[0].lstrip("+~") or text
     if key in groups():  # a choice that is made anyway; Hydra's users write +experiment=name
-        word = word.lstrip("+")
-    if "=" not in word and not word.startswith("~"):
+        text = text.lstrip("+")
+    if "=" not in text and not text.startswith("~"):
         raise ConfigError(key, "this is not a setting; write key=value, for example nodes=4.")
     try:
-        override = OverridesParser.create(config_loader=loader()).parse_override(word)
+        override = OverridesParser.create(config_loader=loader()).parse_override(text)
     except HydraException:
         raise ConfigError(
             key,
-            f"cannot read '{word}'; write key=value, and quote special characters: \"key='a b'\".",
+            f"cannot read '{text}'; write key=value, and quote special characters: \"key='a b'\".",
         ) from None
     except ValueError:  # Python converts no text of thousands of digits
         raise too_long(key) from None
     if not override.key_or_group:
-        raise ConfigError(word, "the key is missing; write key=value, for example nodes=4.")
-    override.input_line = word
+        raise ConfigError(text, "the key is missing; write key=value, for example nodes=4.")
+    override.input_line = text
     return override
 
 
@@ -185,22 +185,22 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
 
     search: overrides that add folders of presets
     """
-    word, key = str(override.input_line), override.key_or_group
+    line, key = str(override.input_line), override.key_or_group
     group = group_of(key)
     if override.package is not None:  # in Hydra's own notation
         group, key = key, override.package
     if key.startswith("hydra.") and key.endswith(f".{TARGET}"):
         raise foreign_class(key)
     if "/" in key or key.startswith("hydra.") or override.is_delete():
-        return Setting(word, override, False)
+        return Setting(line, override, False)
     if key in NESTED and override.package is None:
         raise ConfigError(key, f"this is part of something; write {NESTED[key]}=...")
     names = None if group is None else choices_named(override)
     if group is None or (names is None and "." in key):
-        return Setting(f"++{word.lstrip('+')}", override, False)
+        return Setting(f"++{line.lstrip('+')}", override, False)
     if override.is_force_add():
-        raise ConfigError(key, f"a choice is made without ++: write {typed(word)}.")
-    names = names or [word.partition("=")[2]]
+        raise ConfigError(key, f"a choice is made without ++: write {typed(line)}.")
+    names = names or [line.partition("=")[2]]
     choices: Sequence[str] = groups().get(group, ())
     if not set(names) <= set(choices):
         choices = choices_in(group, search)
@@ -208,10 +208,10 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
         if name not in choices:
             raise no_choice(key, name, choices)
     if override.package is None and key == PRESET:
-        word = word.replace(PRESET, GLOBAL, 1)
+        line = line.replace(PRESET, GLOBAL, 1)
     elif override.package is None and "." in key:
-        word = f"{'+' if override.is_add() else ''}{group}@{word.lstrip('+')}"
-    return Setting(word, override, True)
+        line = f"{'+' if override.is_add() else ''}{group}@{line.lstrip('+')}"
+    return Setting(line, override, True)
 
 
 def foreign_class(key: str) -> ConfigError:

@@ -111,7 +111,7 @@ class Experiment:
         run = self.run
         if run.name is not None:
             return run.name
-        words = [
+        parts = [
             run.algo.title,
             run.model.name,
             run.data.name,
@@ -120,7 +120,7 @@ class Experiment:
             f"s{run.seed}",
         ]
         return (
-            "-".join(re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_") for word in words)
+            "-".join(re.sub(r"[^a-z0-9]+", "_", part.lower()).strip("_") for part in parts)
             + f"-{self.digest[:8]}"
         )
 

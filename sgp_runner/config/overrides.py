@@ -143,9 +143,9 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     """Compose the choices with Hydra, then set the values, then the missing defaults."""
 
     choices = [setting for setting in settings if setting.composed]
-    words = [setting.word for setting in choices]
+    lines = [setting.line for setting in choices]
     try:
-        composed = compose_choices("config", overrides=words, return_hydra_config=True)
+        composed = compose_choices("config", overrides=lines, return_hydra_config=True)
     except Exception as error:
         raise misplaced(choices) or unclear(error) from error
     OmegaConf.set_struct(composed, False)
@@ -221,8 +221,8 @@ def name_cluster(config: DictConfig) -> None:
     path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
     if path is None or NAME in composition.read_values(str(path), PROFILE):
         return
-    words = [f"hydra.searchpath={search}", f"{PROFILE}={choice}"]
-    if config.cluster.get(NAME) == compose_choices("config", overrides=words).cluster.get(NAME):
+    lines = [f"hydra.searchpath={search}", f"{PROFILE}={choice}"]
+    if config.cluster.get(NAME) == compose_choices("config", overrides=lines).cluster.get(NAME):
         config.cluster.name = choice
 
 
@@ -247,14 +247,14 @@ def put(config: DictConfig, key: str, value: object) -> None:
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
     """Return the error of the first choice that Hydra cannot make, outer ones first."""
 
-    words: list[str] = []
+    lines: list[str] = []
     composed = compose_choices("config")
     outer_first = sorted(choices, key=lambda choice: choice.name.count("."))
-    for choice in sorted(outer_first, key=lambda choice: "searchpath" not in choice.word):
+    for choice in sorted(outer_first, key=lambda choice: "searchpath" not in choice.line):
         key, name = choice.name, choice.text
-        words.append(choice.word)
+        lines.append(choice.line)
         try:
-            composed = compose_choices("config", overrides=words)
+            composed = compose_choices("config", overrides=lines)
         except MissingConfigException as error:
             if str(error.missing_cfg_file).endswith("submitit_slurm"):
                 return ConfigError(

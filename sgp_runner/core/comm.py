@@ -154,7 +154,7 @@ class Comm:
         return tensors
 
     def next_collective(self) -> int:
-        """Number the next collective that this worker begins."""
+        """Count the next collective that this worker begins; return its number."""
         self.collectives += 1
         return self.collectives - 1
 

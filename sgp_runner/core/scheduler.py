@@ -148,7 +148,7 @@ class RealClock:
         """Handle a gradient that is complete and took ``seconds``."""
 
     def sends(self, dst: int, tag: int, num_bytes: int) -> None:
-        """Hook: this rank sends a message."""
+        """Handle a message that this rank sends."""
 
     def delivers(self, src: int, tag: int) -> None:
         """Handle a message that reaches the mailbox."""

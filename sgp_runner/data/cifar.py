@@ -55,7 +55,7 @@ class Cifar:
 
     def __post_init__(self) -> None:
         check_shares("data", self, label_smoothing=0.1)
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Load the images as bytes, so ``dtype`` has no effect.
@@ -69,7 +69,7 @@ class Cifar:
             valid=self.split(train=False),
             input_shape=(3, 32, 32),
             num_classes=int(self.name.removeprefix("cifar")),
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
             pixels=PIXELS[self.name],
         )
 

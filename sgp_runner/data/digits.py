@@ -49,7 +49,7 @@ class Digits:
 
     def __post_init__(self) -> None:
         check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         import torch
@@ -66,7 +66,7 @@ class Digits:
             valid=TensorSplit((images[valid],), labels[valid], labels[valid]),
             input_shape=(1, 8, 8),
             num_classes=10,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
         return held_out(dataset, self.holdout)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Dataset, Split, TensorSplit
+from sgp_runner.data.dataset import Batch, Dataset, Split, TensorSplit
 from sgp_runner.data.language import Language, Mixture, Rules
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from sgp_runner.data.dataset import Batch
 
 BYTES = 256  # the vocabulary
 BEGIN = 10  # a line feed, which no text contains, comes before its first byte
@@ -65,7 +64,7 @@ class Grammar:
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         check_least(2, "data", self, "block")
         check_least(1, "data", self, "train_size", "valid_size", "dialects")
         if not 3 <= self.nouns <= 1000:
@@ -103,7 +102,7 @@ class Grammar:
             valid=TensorSplit(*tensors_of(texts), valid.labels),
             input_shape=(self.block,),
             num_classes=BYTES,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
 
 
@@ -125,8 +124,8 @@ class GrammarSplit(Split):
         seeds = seeds_of(seed, indices).tolist()
         languages = self.labels[indices].tolist()
         return [
-            self.languages[language].sample(random.Random(each).random, self.block)
-            for language, each in zip(languages, seeds, strict=True)
+            self.languages[language].sample(random.Random(text_seed).random, self.block)
+            for language, text_seed in zip(languages, seeds, strict=True)
         ]
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
@@ -201,7 +200,7 @@ def usual(rules: Rules) -> dict[str, list[float]]:
         name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
         for name, alternatives in rules.items()
     }
-    return {name: [each / sum(w) for each in w] for name, w in weights.items()}
+    return {name: [weight / sum(w) for weight in w] for name, w in weights.items()}
 
 
 def spoken(
@@ -213,7 +212,7 @@ def spoken(
     rng = numpy.random.Generator(numpy.random.PCG64(seed_of(seed, _DIALECT, number)))
     smallest = 1e-9  # every alternative stays possible
     drawn = {
-        name: smallest + rng.dirichlet([concentration * len(p) * each for each in p])
+        name: smallest + rng.dirichlet([concentration * len(p) * probability for probability in p])
         for name, p in plain.items()
     }
     return {name: list(p / p.sum()) for name, p in drawn.items()}

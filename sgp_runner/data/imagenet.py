@@ -58,7 +58,7 @@ class ImageNet:
 
     def __post_init__(self) -> None:
         check_shares("data", self, label_smoothing=0.1)
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         if self.image_size < 1:
             raise ConfigError(
                 "data.image_size", f"must be at least 1 pixel, not {self.image_size}."
@@ -81,7 +81,7 @@ class ImageNet:
             valid=ImageFiles(valid_files, valid_labels, self.image_size, False, decoders),
             input_shape=(3, self.image_size, self.image_size),
             num_classes=int(labels.max()) + 1,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
             pixels=PIXELS,
         )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from sgp_runner.data.dataset import Split
+from sgp_runner.data.dataset import Batch, Split
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.seeding import seeds_of
@@ -26,7 +26,6 @@ from sgp_runner.utils.signals import ENDING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.data.dataset import Batch
     from sgp_runner.data.shards import Extent, Shards
 
 P = ParamSpec("P")

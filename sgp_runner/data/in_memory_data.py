@@ -51,7 +51,7 @@ class InMemoryData:
     stand_in: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         dataset = DATASETS[self.sha256, self.loss]
@@ -59,7 +59,7 @@ class InMemoryData:
             dataset,
             train=in_type(dataset.train, dtype),
             valid=in_type(dataset.valid, dtype),
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
 
 
@@ -113,7 +113,9 @@ class ReadSplit(Split):
             torch.manual_seed(seed)
             *inputs, targets = default_collate([self.samples[i] for i in indices.tolist()])
         targets = targets.unsqueeze(1) if self.column else targets
-        return tuple(cast(each, self.dtype) for each in inputs), cast(whole(targets), self.dtype)
+        return tuple(cast(tensor, self.dtype) for tensor in inputs), cast(
+            whole(targets), self.dtype
+        )
 
 
 @contextmanager
@@ -139,7 +141,7 @@ def taken(given: Any, loss: Loss | None) -> tuple[InMemoryData, Dataset]:
             f"(train, valid), of which each is {FORMS}.",
         )
     train, valid = (
-        split_of(each, which) for each, which in zip(given, ("train", "valid"), strict=True)
+        split_of(data, which) for data, which in zip(given, ("train", "valid"), strict=True)
     )
     _, targets = train.batch(torch.arange(1))
     classes = targets.dim() == 1 and not targets.is_floating_point()
@@ -151,12 +153,12 @@ def taken(given: Any, loss: Loss | None) -> tuple[InMemoryData, Dataset]:
         )
     num_classes = 0
     if classes:
-        labels = [labels_of(each) for each in (train, valid)]
-        num_classes = 1 + max(int(each.max()) for each in labels)
+        labels = [labels_of(split) for split in (train, valid)]
+        num_classes = 1 + max(int(own.max()) for own in labels)
         train, valid = (
-            replace(each, labels=own) for each, own in zip((train, valid), labels, strict=True)
+            replace(split, labels=own) for split, own in zip((train, valid), labels, strict=True)
         )
-        if min(int(each.min()) for each in labels) < 0:
+        if min(int(own.min()) for own in labels) < 0:
             raise ConfigError("data", "a class is negative: number the classes from 0.")
     elif loss is None and targets.dim() == 1:
         train, valid = as_column(train), as_column(valid)
@@ -195,9 +197,9 @@ def split_of(given: Any, which: str) -> TensorSplit | ReadSplit:
     if isinstance(given, TensorDataset):
         given = given.tensors
     if isinstance(given, tuple | list) and len(given) >= 2:
-        *inputs, targets = (tensor_of(each, which) for each in given)
-        if len({len(each) for each in (*inputs, targets)}) > 1:
-            sizes = ", ".join(str(len(each)) for each in (*inputs, targets))
+        *inputs, targets = (tensor_of(part, which) for part in given)
+        if len({len(tensor) for tensor in (*inputs, targets)}) > 1:
+            sizes = ", ".join(str(len(tensor)) for tensor in (*inputs, targets))
             raise ConfigError("data", f"{which} has inputs and targets of {sizes} samples.")
         check_size(len(targets), which)
         return TensorSplit(tuple(inputs), whole(targets), None)
@@ -251,7 +253,7 @@ def in_type(split: Split, dtype: torch.dtype) -> Split:
     if isinstance(split, ReadSplit):
         return replace(split, dtype=dtype)
     assert isinstance(split, TensorSplit)
-    inputs = tuple(cast(each, dtype) for each in split.inputs)
+    inputs = tuple(cast(tensor, dtype) for tensor in split.inputs)
     return replace(split, inputs=inputs, targets=cast(split.targets, dtype))
 
 
@@ -265,6 +267,6 @@ def hashed(*splits: Split) -> str:
     for split in splits:
         for part in torch.split(torch.arange(len(split)), HASHED):
             inputs, targets = split.batch(part)
-            tensors = ((str(i), each) for i, each in enumerate((*inputs, targets)))
+            tensors = ((str(i), tensor) for i, tensor in enumerate((*inputs, targets)))
             total.update(tensor_hash(tensors).encode())
     return total.hexdigest()

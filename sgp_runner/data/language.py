@@ -52,23 +52,26 @@ class Language:
                 if isinstance(word, bytes)
             }
             for name, alternatives in self.rules.items()
-            if all(len(each) == 1 and isinstance(each[0], bytes) for each in alternatives)
+            if all(
+                len(alternative) == 1 and isinstance(alternative[0], bytes)
+                for alternative in alternatives
+            )
         }
 
     def first(self, symbol: Symbol) -> set[int]:
         """Return the bytes with which ``symbol`` may begin."""
         if isinstance(symbol, bytes):
             return {symbol[0]}
-        return {byte for each in self.rules[symbol] for byte in self.first(each[0])}
+        return {byte for alternative in self.rules[symbol] for byte in self.first(alternative[0])}
 
     @cached_property
     def decisions(self) -> dict[str, dict[int, tuple[Sequence[Symbol], float]]]:
         """Rule -> first byte -> the alternative that it begins and its probability."""
         return {
             name: {
-                byte: (each, p)
-                for each, p in zip(alternatives, self.probabilities[name], strict=True)
-                for byte in self.first(each[0])
+                byte: (alternative, p)
+                for alternative, p in zip(alternatives, self.probabilities[name], strict=True)
+                for byte in self.first(alternative[0])
             }
             for name, alternatives in self.rules.items()
             if name not in self.words
@@ -80,7 +83,7 @@ class Language:
         return {
             name: (
                 list(accumulate(self.probabilities[name]))[:-1],
-                [tuple(reversed(each)) for each in alternatives],
+                [tuple(reversed(alternative)) for alternative in alternatives],
             )
             for name, alternatives in self.rules.items()
         }
@@ -150,4 +153,4 @@ class Mixture:
         most = max(logs)
         if most == -math.inf:
             return most
-        return most + math.log(sum(math.exp(each - most) for each in logs) / len(logs))
+        return most + math.log(sum(math.exp(log - most) for log in logs) / len(logs))

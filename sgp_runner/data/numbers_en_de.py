@@ -53,7 +53,7 @@ class NumbersEnDe:
 
     def __post_init__(self) -> None:
         check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:
                 raise ConfigError(
@@ -85,7 +85,7 @@ class NumbersEnDe:
             valid=split(slice(self.valid_size)),
             input_shape=(sources.shape[1],),
             num_classes=len(pieces.VOCABULARY),
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
         return held_out(dataset, self.holdout)
 

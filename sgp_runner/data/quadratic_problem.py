@@ -56,7 +56,7 @@ class QuadraticData:
         return self.samples
 
     def __post_init__(self) -> None:
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         check_least(1, "data", self, "dimension", "samples", "groups", "condition")
         check_least(0, "data", self, "noise", "heterogeneity")
 
@@ -83,5 +83,5 @@ class QuadraticData:
             valid=TensorSplit((scale.to(dtype).expand(1, -1),), (scale * optimum).to(dtype), None),
             input_shape=(self.dimension,),
             num_classes=self.dimension,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )

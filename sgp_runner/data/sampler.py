@@ -100,29 +100,17 @@ class Dirichlet:
         return ShardSampler(shards, batch_size, seed, steps)
 
 
-class Dealt(Protocol):
-    """A data set whose user chooses the partition."""
-
-    @property
-    def partition(self) -> str:
-        """ "iid", "dirichlet" or "dirichlet_equal"."""
-
-    @property
-    def alpha(self) -> float:
-        """Concentration of the Dirichlet partition."""
-
-
-def partition_of(data: Dealt) -> Partition:
-    """Return the partition that the fields ``partition`` and ``alpha`` describe."""
-    match data.partition:
+def partition_of(name: str, alpha: float) -> Partition:
+    """Return the partition that the settings ``partition`` and ``alpha`` of a data set describe."""
+    match name:
         case "iid":
             return IID()
         case "dirichlet" | "dirichlet_equal":
-            return Dirichlet(data.alpha, equal=data.partition == "dirichlet_equal")
-        case other:
+            return Dirichlet(alpha, equal=name == "dirichlet_equal")
+        case _:
             known = ["iid", "dirichlet", "dirichlet_equal"]
-            hint = nearest(str(other), known)
-            raise ConfigError("data.partition", f"'{other}' is none of {', '.join(known)}.{hint}")
+            hint = nearest(str(name), known)
+            raise ConfigError("data.partition", f"'{name}' is none of {', '.join(known)}.{hint}")
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Shapes:
 
     def __post_init__(self) -> None:
         check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         check_least(8, "data", self, "image_size")
         check_least(1, "data", self, "train_size", "valid_size")
         check_least(0, "data", self, "noise")
@@ -97,7 +97,7 @@ class Shapes:
             valid=TensorSplit((images[valid],), labels[valid], labels[valid]),
             input_shape=(3, self.image_size, self.image_size),
             num_classes=CLASSES,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
         return held_out(dataset, self.holdout)
 

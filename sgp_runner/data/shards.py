@@ -122,7 +122,7 @@ def find(folder: Path, part: str) -> Shards:
         with ThreadPoolExecutor() as threads:  # dominated by waiting for the file system
             found = enumerate(threads.map(samples_of, paths))
             samples = numpy.concatenate(
-                [numpy.array([(shard, *sample) for sample in each]) for shard, each in found]
+                [numpy.array([(shard, *sample) for sample in rows]) for shard, rows in found]
             )
         keep(index, names, sizes, samples)
     return Shards(list(map(str, paths)), torch.from_numpy(samples))
@@ -211,7 +211,7 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
 
     try:
         with open_regular(index, MOST_INDEX) as file:
-            if sum(each.file_size for each in ZipFile(file).infolist()) > MOST_INDEX:
+            if sum(member.file_size for member in ZipFile(file).infolist()) > MOST_INDEX:
                 return None
             file.seek(0)
             with numpy.load(file) as known:

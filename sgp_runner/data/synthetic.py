@@ -50,7 +50,7 @@ class Synthetic:
         return self.size
 
     def __post_init__(self) -> None:
-        partition_of(self)
+        partition_of(self.partition, self.alpha)
         check_least(1, "data", self, "image_size", "num_classes", "size", "valid_size")
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -70,7 +70,7 @@ class Synthetic:
             valid=NoiseSplit(noise, labels[self.size :], shape, first=self.size),
             input_shape=shape,
             num_classes=self.num_classes,
-            partition=partition_of(self),
+            partition=partition_of(self.partition, self.alpha),
         )
 
 

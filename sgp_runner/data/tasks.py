@@ -6,14 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sgp_runner.data.dataset import read
+from sgp_runner.data.dataset import Batch, Split, read
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from sgp_runner.data.dataset import Batch, Split
 
 CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
 LOGITS = 2**23  #: of one forward pass of an evaluation of a language model
@@ -110,16 +108,6 @@ class Regression:
         }
 
 
-class Translator(Protocol):
-    """The methods of a sequence-to-sequence module that greedy decoding needs."""
-
-    def encode(self, source: Tensor) -> Tensor:
-        """Encode int64 [B, S] to memory [B, S, width]."""
-
-    def decode(self, source: Tensor, memory: Tensor, target_in: Tensor) -> Tensor:
-        """Return logits [B, T, vocabulary] of the token after each of ``target_in`` [B, T]."""
-
-
 @dataclass(frozen=True)
 class Translation:
     """Label-smoothed cross-entropy per target token; padding does not count.
@@ -153,7 +141,7 @@ class Translation:
         for (source, target_in), targets in chunks(module, split):
             total, count = self._loss_sum(module(source, target_in), targets)
             loss, tokens = loss + float(total), tokens + int(count)
-            ids = self.greedy(cast(Translator, module), source, targets.shape[1])
+            ids = self.greedy(module, source, targets.shape[1])
             answers += [self.text(row) for row in ids.tolist()]
             references += [self.text(row) for row in targets.tolist()]
         exact = sum(a == r for a, r in zip(answers, references, strict=True)) / len(references)
@@ -163,8 +151,12 @@ class Translation:
             "bleu": corpus_bleu(answers, [references]).score,
         }
 
-    def greedy(self, module: Translator, source: Tensor, length: int) -> Tensor:
-        """Return the most likely tokens (int64 [B, length]) up to ``eos``, then ``pad``."""
+    def greedy(self, module: Any, source: Tensor, length: int) -> Tensor:
+        """Return the most likely tokens (int64 [B, length]) up to ``eos``, then ``pad``.
+
+        ``module`` has the methods of `sgp_runner.models.encoder_decoder`: ``encode(source)`` and
+        ``decode(source, memory, target_in)``.
+        """
         import torch
 
         memory = module.encode(source)

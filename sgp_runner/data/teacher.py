@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.data.dataset import Dataset, Split, TensorSplit
+from sgp_runner.data.dataset import Batch, Dataset, Split, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.seeding import generator, seeds_of
@@ -13,8 +13,6 @@ from sgp_runner.utils.seeding import generator, seeds_of
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from sgp_runner.data.dataset import Batch
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from sgp_runner.data.dataset import Dataset, Split
+from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
 from sgp_runner.utils.errors import ConfigError, check_least
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
-
-    from sgp_runner.data.dataset import Batch
 
     Tokens: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
@@ -99,11 +97,11 @@ class Text:
         path = Path(self.path)
         if (path / "train.bin").is_file():
             train, valid = ([tokens_of(path / f"{name}.bin")] for name in ("train", "val"))
-            vocabulary = self.vocabulary or 1 + max(int(each.max()) for each in train + valid)
+            vocabulary = self.vocabulary or 1 + max(int(text.max()) for text in train + valid)
             return dataset_of(self, train, valid, vocabulary)
         if self.vocabulary not in (None, BYTES):
             raise ConfigError("data.vocabulary", "text is read as bytes: leave it out.")
-        files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
+        files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
         return bytes_of(self, files, self.valid_share)
 
 
@@ -142,7 +140,7 @@ class PythonText:
 
 def check_text(data: Text | PythonText) -> None:
     """Raise ConfigError for settings that no text can have."""
-    partition_of(data)
+    partition_of(data.partition, data.alpha)
     check_least(1, "data", data, "block")
     if not 0 < data.valid_share < 1:
         raise ConfigError("data.valid_share", f"must be between 0 and 1, not {data.valid_share}.")
@@ -193,7 +191,7 @@ def dataset_of(
         valid=splits[1],
         input_shape=(data.block,),
         num_classes=vocabulary,
-        partition=partition_of(data),
+        partition=partition_of(data.partition, data.alpha),
     )
 
 

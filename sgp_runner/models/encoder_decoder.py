@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sgp_runner.models.dropout import SeededDropout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class EncoderDecoder(nn.Module):

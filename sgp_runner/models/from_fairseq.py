@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from sgp_runner.data.with_fairseq import LONGEST, BeamTranslation, import_fairseq
 from sgp_runner.models.dropout import DrawsFromTorch
 from sgp_runner.utils.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class FromFairseq(DrawsFromTorch):
@@ -40,8 +38,8 @@ def build(
     if kind is None or not issubclass(kind, models.FairseqEncoderDecoderModel):
         names = [
             name
-            for name, each in models.ARCH_MODEL_REGISTRY.items()
-            if issubclass(each, models.FairseqEncoderDecoderModel)
+            for name, model in models.ARCH_MODEL_REGISTRY.items()
+            if issubclass(model, models.FairseqEncoderDecoderModel)
         ]
         raise ConfigError(
             "model.arch",

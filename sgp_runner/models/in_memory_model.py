@@ -137,9 +137,10 @@ def copied(module: nn.Module) -> nn.Module:
 def described(module: nn.Module, function: object = None) -> InMemoryModel:
     """Return the configuration of ``module``, which ``function`` has made."""
     plain = [
-        [name, type(each).__qualname__, *attributes(each)] for name, each in module.named_modules()
+        [name, type(layer).__qualname__, *attributes(layer)]
+        for name, layer in module.named_modules()
     ]
-    own = {type(each) for each in module.modules() if is_own(type(each).__module__)}
+    own = {type(layer) for layer in module.modules() if is_own(type(layer).__module__)}
     classes = sorted(own, key=lambda cls: cls.__qualname__)
     return InMemoryModel(
         type(module).__name__,
@@ -159,10 +160,10 @@ def attributes(module: nn.Module) -> Iterator[object]:
 def try_out(name: str, module: nn.Module, dataset: Dataset) -> None:
     """Raise ConfigError unless outputs of ``module`` fit the targets of ``dataset``."""
     inputs, targets = dataset.valid.batch(torch.arange(min(2, len(dataset.valid))))
-    for dtype in {each.dtype for each in inputs if each.is_floating_point()}:
+    for dtype in {tensor.dtype for tensor in inputs if tensor.is_floating_point()}:
         module.to(dtype)
     training = module.training
-    shapes = " and ".join(str(list(each.shape)) for each in inputs)
+    shapes = " and ".join(str(list(tensor.shape)) for tensor in inputs)
     try:
         with torch.no_grad():
             outputs = module.eval()(*inputs)

@@ -98,7 +98,7 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
         single_values = [
             [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
             if setting.swept
-            else [typed(setting.word)]
+            else [typed(setting.line)]
             for setting in settings
         ]
         return [

@@ -143,7 +143,7 @@ def at_once(parts: Sequence[Sequence[Round]]) -> list[Round]:
 
 
 def together(rounds: Iterable[Round]) -> Round:
-    return {node: edges for each in rounds for node, edges in each.items()}
+    return {node: edges for part in rounds for node, edges in part.items()}
 
 
 def hyper_hypercube(nodes: range, k: int) -> list[Round]:
@@ -167,17 +167,17 @@ def simple_base(nodes: range, k: int) -> list[Round]:
         return hyper_hypercube(nodes, k)
     sets = cut(nodes, k)  # 1
     members = [nodes_of(blocks) for blocks in sets]
-    before = [hyper_hypercube(each, k) for each in members]
+    before = [hyper_hypercube(member, k) for member in members]
     after = [
-        at_once([hyper_hypercube(block, k) for block in blocks]) or hyper_hypercube(each, k)
-        for blocks, each in zip(sets, members, strict=True)
+        at_once([hyper_hypercube(block, k) for block in blocks]) or hyper_hypercube(member, k)
+        for blocks, member in zip(sets, members, strict=True)
     ]
     served = len(before[0])
     last = len(sets) - 1
     rounds = []
     for step in range(served + 1 + len(after[0])):  # 5
         turn = step - served
-        parts = [cycled(each, step) for each in before] if turn < 0 else []  # 2
+        parts = [cycled(first, step) for first in before] if turn < 0 else []  # 2
         if 0 <= turn < last:
             parts.append(serve(sets[turn], range(members[turn].stop, nodes.stop), k + 1))  # 3
         begun = [*range(min(max(turn, 0), last)), *([last] if turn >= last else [])]

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from sgp_runner.topology.graphs import Peers, Topology, Weights, sent_weights
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.topology.graphs import Peers, Topology, Weights
 
 Need = Literal["columns", "doubly stochastic", "odd with even", "balanced"]
 KEY = "algo.topology"
@@ -43,8 +41,6 @@ def verify(
         at each node (``balanced``).
     weighted: whether ``by`` asks the graph for its weights, and does not take equal ones.
     """
-    from sgp_runner.topology.graphs import sent_weights
-
     topology.check(size)
     for epoch, period in topology.phases(size):
         graph = topology.at(epoch)
@@ -82,15 +78,13 @@ def smallest_eigenvalue(topology: Topology, size: int) -> float:
     from scipy.sparse import coo_array, diags_array
     from scipy.sparse.linalg import eigsh
 
-    from sgp_runner.topology.graphs import sent_weights
-
     peers = [topology.out_peers(rank, size, 0) for rank in range(size)]
     weights = [sent_weights(topology, rank, size, 0) for rank in range(size)]
-    rows = np.repeat(np.arange(size), [len(each) for each in peers])
-    columns = np.array([peer for each in peers for peer in each], dtype=int)
-    shares = np.array([share for each in weights for share in each])
+    rows = np.repeat(np.arange(size), [len(row) for row in peers])
+    columns = np.array([peer for row in peers for peer in row], dtype=int)
+    shares = np.array([share for row in weights for share in row])
     mixing = coo_array((shares, (rows, columns)), (size, size))
-    mixing = mixing + diags_array([1.0 - sum(each) for each in weights])
+    mixing = mixing + diags_array([1.0 - sum(row) for row in weights])
     if size < 64:
         return float(np.linalg.eigvalsh(mixing.toarray())[0])
     return float(eigsh(mixing, 1, which="SA", return_eigenvectors=False)[0])
@@ -98,8 +92,6 @@ def smallest_eigenvalue(topology: Topology, size: int) -> float:
 
 def topologies(part: object) -> Iterator[Topology]:
     """Yield the topologies of an algorithm and its parts."""
-    from sgp_runner.topology.graphs import Topology
-
     if isinstance(part, Topology):
         yield part
     elif dataclasses.is_dataclass(part):

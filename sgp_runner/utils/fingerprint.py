@@ -32,14 +32,14 @@ LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def code_hash(*objects: object) -> str:
-    """The SHA-256 of the code of functions and classes, and of other values as far as plain."""
+    """Return the SHA-256 of the code of functions and classes, and of other plain values."""
     seen: set[int] = set()
     text = json.dumps([described(each, seen) for each in objects])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def tensor_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """The SHA-256 of names, types, shapes and values of tensors."""
+    """Return the SHA-256 of names, types, shapes and values of tensors."""
     total = hashlib.sha256()
     for name, tensor in tensors:
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
@@ -108,7 +108,7 @@ def instructions(code: CodeType, seen: set[int]) -> list[object]:
 
 
 def globals_of(code: CodeType) -> set[str]:
-    """The global names that ``code`` reads, also in functions inside it."""
+    """Return the global names that ``code`` reads, also in functions inside it."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname in LOADS}
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return names.union(*map(globals_of, inner))

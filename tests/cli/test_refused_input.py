@@ -194,17 +194,26 @@ def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -
     assert "finished already" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algo=ad_psgd", "algo.topology=ring", "nodes=5"],
+        ["optim.schedule.name=sgp_runner.config.run.Run"],
+        ["name=../../up"],
+        ["model=mlp", "nodes=5000"],
+    ],
+    ids=" ".join,
+)
+def test_refused_before_anything_is_written(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert re.fullmatch(r"sgp-run: [\w.]+: .+\n", refused(["logger=jsonl", *words], capfd))
+
+
 # The same, as commands of their own.
 COMMANDS = [
-    ["nodes=0"],
-    ["optim.lr=nan"],
-    ["algo=ad_psgd", "algo.topology=ring", "nodes=5"],
     ["algo._target_=os.system"],
-    ["optim.schedule.name=sgp_runner.config.run.Run"],
-    ["name=../../up"],
-    ["algo.topology=edges", "algo.topology.path=nowhere"],
     ["results=/dev/null"],
-    ["model=mlp", "nodes=5000"],
     ["network=gloo", "model=mlp", "nodes=2", "batch_size=5000"],
 ]
 

@@ -268,7 +268,7 @@ def test_mappings_are_set_by_name_or_as_a_whole() -> None:
     ],
 )
 def test_what_is_typed_is_translated(typed: str, word: str) -> None:
-    assert parse([typed])[0].word == word
+    assert parse([typed])[0].line == word
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ def ranks_of(folder: Path) -> list[int]:
             continue
         text = b" ".join(words).decode(errors="replace")
         rank = forked or any(
-            mark in text
-            for mark in ("sgp_runner.session.rank_process", "real_rank.py", "network=mpi")
+            mark in text for mark in ("session.rank_process", "real_rank.py", "network=mpi")
         )
         if rank and (str(folder) in text or there) and b"python" in words[0]:
             found.append(int(process.name))

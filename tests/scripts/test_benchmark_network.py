@@ -34,7 +34,7 @@ def write_records(path: Path, rank: int, times: dict[int, float]) -> None:
 
 
 def test_the_time_of_a_step_leaves_out_the_first_ones_and_the_end(tmp_path: Path) -> None:
-    from benchmarks.network import step_seconds
+    from benchmarks.network_runs import step_seconds
 
     write_records(
         tmp_path / "metrics.jsonl", 0, {0: 8.0, 1: 9.0, 3: 10.0, 7: 12.0, 11: 14.0, 99: 99.0}
@@ -109,6 +109,7 @@ def test_a_small_network_is_measured_and_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks import network
+    from benchmarks.network_runs import slug
     from reproduce.archives import members
     from sgp_runner.cli.replay import main as replay
 
@@ -133,7 +134,7 @@ def test_a_small_network_is_measured_and_predicted(
     assert (tmp_path / "cluster/n2_200mbit.yaml").exists()
     files = members(tmp_path / "recordings/n2_200mbit.tar.xz")
     assert {name.partition("-1/")[0] for name in files} == {
-        network.slug(name) for name in (network.COMPUTE, *network.ALGORITHMS)
+        slug(name) for name in (network.COMPUTE, *network.ALGORITHMS)
     }
     (tmp_path / "runs/sgp").mkdir(parents=True)
     for name, content in files.items():
@@ -153,6 +154,7 @@ def test_a_small_imitated_network_needs_no_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks import imitated_network, network
+    from benchmarks.network_runs import RIVALS
 
     monkeypatch.setattr(imitated_network, "OUT", tmp_path)
     monkeypatch.setattr(
@@ -168,7 +170,7 @@ def test_a_small_imitated_network_needs_no_root(
         "SGP, simulated before",
         "achieved",
     }
-    assert not set(values) & set(network.RIVALS)
+    assert not set(values) & set(RIVALS)
     wire = network.num_bytes() * 8 / 50e6 * 1000  # ms
     assert all(
         value >= wire for name in ("AR-SGD", "D-PSGD", "SGP", "SlowMo") for value in values[name]

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from reproduce import tables
-from reproduce.tables import jobs, rehearsal, rehearsal_section, rows_of, stated_section
+from reproduce import runs
+from reproduce.rehearsals import rehearsal_section, stated_section
+from reproduce.runs import jobs, rehearsal, rows_of
 
 CIFAR = "slowmo_cifar10"
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    monkeypatch.setattr(tables, "OUT", tmp_path / "results" / "reproduced")
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "OUT", tmp_path / "results" / "reproduced")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

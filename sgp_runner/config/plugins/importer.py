@@ -77,8 +77,8 @@ def code_of_package(name: str, folder: Path) -> Code:
     """Return all modules of the package in ``folder``."""
     modules = {}
     for path in sorted(folder.rglob("*.py")):
-        words = [name, *path.relative_to(folder).with_suffix("").parts]
-        modules[".".join(words[:-1] if words[-1] == "__init__" else words)] = path
+        names = [name, *path.relative_to(folder).with_suffix("").parts]
+        modules[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
     return Code(folder, modules, sorted(folder.rglob("*.so")))
 
 
@@ -88,22 +88,22 @@ def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom):
-            words = package.split(".") if package and node.level else []
-            words = words[: len(words) - node.level + 1]
-            base = ".".join([*words, *([node.module] if node.module else [])])
+            names = package.split(".") if package and node.level else []
+            names = names[: len(names) - node.level + 1]
+            base = ".".join([*names, *([node.module] if node.module else [])])
             yield from (f"{base}.{each.name}" if base else each.name for each in node.names)
 
 
 def found_in(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
     """Yield the module ``name`` and its packages, as far as they are files in ``folder``."""
-    words = name.split(".")
-    if words[0] in sys.stdlib_module_names:
+    names = name.split(".")
+    if names[0] in sys.stdlib_module_names:
         return
-    for count in range(1, len(words) + 1):
-        place = folder.joinpath(*words[:count])
-        for path in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+    for count in range(1, len(names) + 1):
+        package = folder.joinpath(*names[:count])
+        for path in (package / "__init__.py", package.with_name(f"{package.name}.py")):
             if path.is_file():
-                yield ".".join(words[:count]), path
+                yield ".".join(names[:count]), path
                 break
 
 
@@ -129,7 +129,7 @@ class Finder(MetaPathFinder):
     def add(self, plugin: str, code: Code) -> None:
         """Make the modules of ``code`` importable.
 
-        Raises ImportError if a module of this name comes from another place.
+        Raises ImportError if a module of this name comes from another file.
         """
         for name in sorted({name.partition(".")[0] for name in code.modules}):
             taken, own = file_of(name), code.modules.get(name)

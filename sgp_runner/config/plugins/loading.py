@@ -31,7 +31,7 @@ GONE = (
     "which a Python program had in its memory, and nothing of it is stored: "
     "call sgp_runner.run with it again."
 )
-NO_NAMES = ("null", "true", "false", "nan", "inf")  # words that Hydra reads as values
+NO_NAMES = ("null", "true", "false", "nan", "inf")  # read as values by Hydra
 VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
 
 
@@ -40,15 +40,13 @@ class Plugin:
     """A plug-in, whose code is read and imported when it is first used.
 
     source: what names it on a command line, from any folder
-    module_name: imported for ``find``, which returns the class of each group and choice, or
-        ``module:Class``
+    find: returns the class of each group and choice, or ``module:Class``, of the imported module
     configs: folder of its YAML files, by group
     """
 
     name: str
     source: str
     read: Callable[[], Code]
-    module_name: str
     find: Callable[[ModuleType], Mapping[tuple[str, str], type[Any] | str]]
     configs: Path | None = None
 
@@ -71,7 +69,7 @@ class Plugin:
     def module(self) -> ModuleType:
         with explained(self.source):
             FINDER.add(self.name, self.code)
-            module = importlib.import_module(self.module_name)
+            module = importlib.import_module(self.name)
         contract = getattr(module, "CONTRACT", CONTRACT)
         if contract != CONTRACT:
             raise ConfigError(
@@ -145,30 +143,31 @@ def explained(source: str) -> Iterator[None]:
         raise ConfigError(OPTION, f"{nearby(source)} cannot be imported: {reason}.") from error
 
 
-def named(words: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
-    """Return ``words`` with choices by name, after loading ``sources`` and their files.
+def named(overrides: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
+    """Return ``overrides`` with choices by name, after loading ``sources`` and their files.
 
-    Only for words of a command line: whatever they name is imported. Raises ConfigError for a
+    Only for overrides of a command line: whatever they name is imported. Raises ConfigError for a
     plug-in that does not work.
     """
     discover()
     for source in sources:
         load(source)
-    return [named_in(word) for word in words]
+    return [named_in(override) for override in overrides]
 
 
-def without_options(words: Sequence[str]) -> list[str]:
-    """Return ``words`` without options ``--plugin=...``, after loading the plug-ins."""
-    named([], [word.partition("=")[2] for word in words if word.startswith(f"{OPTION}=")])
-    return [word for word in words if not word.startswith(f"{OPTION}=")]
+def without_options(argv: Sequence[str]) -> list[str]:
+    """Return ``argv`` without options ``--plugin=...``, after loading the plug-ins."""
+    options = [argument for argument in argv if argument.startswith(f"{OPTION}=")]
+    named([], [option.partition("=")[2] for option in options])
+    return [argument for argument in argv if argument not in options]
 
 
-def named_in(word: str) -> str:
+def named_in(override: str) -> str:
     """Return an override with the files that it chooses, ``algo=sgp,./mine.py``, by name."""
-    key, equals, value = word.partition("=")
+    key, equals, value = override.partition("=")
     group = choices.group_of(re.sub(r"^[+~]*(\w+@)?", "", key))
     if group is None:
-        return word
+        return override
     of_file = re.compile(r"[^,()\[\]'\"]*\.(?:py|ya?ml)(?=$|[,)\]'\"])")
     return f"{key}{equals}{of_file.sub(lambda match: choice_in(match[0], group, key), value)}"
 
@@ -268,7 +267,7 @@ def check_file(source: str, key: str) -> None:
 def file_plugin(source: str) -> Plugin:
     check_file(source, OPTION)
     path = Path(os.path.abspath(source))
-    return Plugin(path.stem, str(path), lambda: code_of_file(path), path.stem, classes_in)
+    return Plugin(path.stem, str(path), lambda: code_of_file(path), classes_in)
 
 
 def package_plugin(source: str) -> Plugin:
@@ -287,7 +286,6 @@ def package_plugin(source: str) -> Plugin:
         name,
         source,
         lambda: code_of_package(name, folder),
-        name,
         choices_of_package,
         folder / "configs",
     )
