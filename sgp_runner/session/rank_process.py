@@ -33,6 +33,7 @@ def main(
     adapt: returns the experiment to run, given the one in the file
     """
     import time
+    from contextlib import ExitStack
     from dataclasses import replace
     from pathlib import Path
 
@@ -62,7 +63,10 @@ def main(
         adapt(experiment), started=float(os.environ.get(STARTED, time.monotonic()))
     )
     try:
-        summary = execute(experiment)
+        with ExitStack() as ending:
+            summary = execute(experiment, ending)
+            if summary is not None:
+                write_summary(experiment.directory, summary)
     except RankFailed as error:
         print_traceback_if_wanted(error)
         return 1
@@ -70,8 +74,6 @@ def main(
         return 1
     except Stopped:
         return SAVED
-    if summary is not None:
-        write_summary(experiment.directory, summary)
     return 0
 
 
