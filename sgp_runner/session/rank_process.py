@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.utils.messages import logger, show_messages
 from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
