@@ -101,8 +101,8 @@ class Backend(Protocol):
 class Session:
     """A run on one backend, and the listener of all worker steps in this process.
 
-    ending: closed once the summary is on the disk. Until then a signal after training waits, as a
-        training costs more than the last evaluation.
+    ending: closed once the summary is on the disk. Until then a signal that comes after training
+        waits, because training costs more than the last evaluation.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, ending: ExitStack) -> None:
