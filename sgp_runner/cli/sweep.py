@@ -36,6 +36,7 @@ from sgp_runner.config.command_line import (
 )
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, compose_all, narrow, tree_of
+from sgp_runner.config.run import Run
 from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
@@ -45,7 +46,6 @@ from sgp_runner.utils.signals import interruptible, signal_state
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
     from sgp_runner.report.read.runs import Runs
 
 PARAMS = "hydra.sweeper.params"

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.utils.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from sgp_runner.cluster.hardware import Cluster
 
 
 @dataclass(frozen=True)

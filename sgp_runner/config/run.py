@@ -18,17 +18,17 @@ from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
 from sgp_runner.core.codecs.casts import codes
 from sgp_runner.core.optim import Optimizer, Shapes, Steps
+from sgp_runner.core.problem import Problem
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
 from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.launchers import Launched
 
 if TYPE_CHECKING:
     import torch
 
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.utils.launchers import Launched
 
 IMAGES = "digits"  # the default data of the default model
 MOST_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits

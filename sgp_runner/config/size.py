@@ -11,14 +11,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.run import Run
+from sgp_runner.data.dataset import DataConfig
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.shapes import CLASSES, Shapes
 from sgp_runner.data.synthetic import Synthetic
 from sgp_runner.data.teacher import TeacherData
+from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.fairseq_transformer import FairseqTransformer
 from sgp_runner.models.gpt import GPT
 from sgp_runner.models.mlp import MLP
@@ -28,11 +30,6 @@ from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.models.transformer import Transformer
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import num_bytes
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.data.dataset import DataConfig
-    from sgp_runner.models.config import ModelConfig
 
 ITEM = {"float32": 4, "float64": 8}  # bytes of a number
 # Parameters without the last layer, rounded down.

@@ -15,18 +15,17 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
 
 from sgp_runner.data.dataset import Batch, Split
+from sgp_runner.data.shards import Extent, Shards
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.seeding import seeds_of
 from sgp_runner.utils.signals import ENDING
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.data.shards import Extent, Shards
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,8 +135,6 @@ class ImageFiles(Split):
             ]
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        import torch
-
         from sgp_runner.data.decoding import decode
 
         if not self.decoders.count:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.seeding import seed_of
+from sgp_runner.utils.shard import Shard
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.utils.shard import Shard
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
 _EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3

@@ -18,17 +18,17 @@ from io import BytesIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 from zipfile import BadZipFile, ZipFile
+
+import torch
+from numpy import ndarray
+from torch import Tensor
 
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import MIB, open_regular
-
-if TYPE_CHECKING:
-    from numpy import ndarray
-    from torch import Tensor
 
 # webdataset's rule: a key, the first dot of the file's name, an extension.
 MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
@@ -104,7 +104,6 @@ def find(folder: Path, part: str) -> Shards:
     sizes.
     """
     import numpy
-    import torch
 
     paths = sorted(folder.glob(f"{part}-*.tar"))
     if not paths:

@@ -9,16 +9,16 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
 
 from sgp_runner.data.dataset import Batch, Split
 from sgp_runner.data.sampler import Labelled, TokenSampler
 from sgp_runner.data.tasks import on_device
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 LONGEST = 1024  # tokens of a sentence; fairseq's default. Longer ones are left out of training.
 _BATCHES = 301  # stream of random numbers
@@ -104,8 +104,6 @@ class SentencePairs(Split):
         No side of a batch has more than ``max_tokens`` tokens, padding included; its sentences are
         a multiple of ``multiple``, or fewer. ``seed`` orders sentences of equal length.
         """
-        import torch
-
         utils = import_fairseq("fairseq.data.data_utils")
         with utils.numpy_seed(seed % 2**32):
             order = self.pairs.ordered_indices()
@@ -129,8 +127,6 @@ class TokenBatches:
     multiple: int
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> TokenSampler:
-        import torch
-
         assert isinstance(split, SentencePairs)
         batches = split.batches(self.max_tokens, batch_size, self.multiple, seed_of(seed, _BATCHES))
         if len(batches) < workers:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from sgp_runner.data.dataset import Dataset
+
 if TYPE_CHECKING:
     from torch import nn
-
-    from sgp_runner.data.dataset import Dataset
 
 
 class ModelConfig(Protocol):

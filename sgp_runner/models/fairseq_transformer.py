@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.data.dataset import Dataset
+
 if TYPE_CHECKING:
     from torch import nn
-
-    from sgp_runner.data.dataset import Dataset
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import check_shares
+from sgp_runner.data.dataset import Dataset, check_shares
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from sgp_runner.data.dataset import Dataset
 
 
 @dataclass(frozen=True)

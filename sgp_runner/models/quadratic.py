@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from sgp_runner.data.dataset import Dataset
+
 if TYPE_CHECKING:
     from torch import nn
-
-    from sgp_runner.data.dataset import Dataset
 
 
 @dataclass(frozen=True)

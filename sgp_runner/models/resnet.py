@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from sgp_runner.data.dataset import Dataset
+
 if TYPE_CHECKING:
     from torch import nn
 
-    from sgp_runner.data.dataset import Dataset
 
 BLOCKS = {"resnet8": 1, "resnet20": 3}  # blocks per stage of the small networks
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sgp_runner.data.dataset import check_shares
+from sgp_runner.data.dataset import Dataset, check_shares
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from sgp_runner.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
