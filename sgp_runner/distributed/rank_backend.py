@@ -16,7 +16,7 @@ from sgp_runner.core.worker import StepListener
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
-from sgp_runner.distributed.saving import RankSaver, check_fits, passed_on
+from sgp_runner.distributed.saving import RankSaver, check_fits, serve
 from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
@@ -34,7 +34,6 @@ from sgp_runner.elastic.membership import (
 from sgp_runner.recording.checkpoint import (
     Candidates,
     Found,
-    Trigger,
     UnusableCheckpoint,
     read,
     using,
@@ -387,19 +386,3 @@ class RankBackend:
             average = observer.average
         costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
-
-
-def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog, ending: ExitStack) -> None:
-    """Serve the first device of this node until its algorithm has ended.
-
-    A signal waits until ``ending`` is closed, as in `Session`.
-    """
-    trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
-
-    def pass_signal_on() -> None:
-        if trigger.signal is not None:
-            world.alarm.set(passed_on(world.layout), str(trigger.signal))
-
-    watch.follow(None, pass_signal_on)
-    ending.enter_context(trigger.listening())
-    gradients.serve()

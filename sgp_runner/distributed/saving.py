@@ -19,6 +19,7 @@ run ends.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
 from threading import Lock
@@ -28,8 +29,10 @@ from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
 from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.watchdog import Watchdog
 from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
@@ -237,3 +240,19 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
         raise TypeError("its counts are no numbers")
     if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
         raise KeyError(*missing)
+
+
+def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog, ending: ExitStack) -> None:
+    """Serve the first device of this node until its algorithm has ended.
+
+    A signal waits until ``ending`` is closed, as in `Session`.
+    """
+    trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
+
+    def pass_signal_on() -> None:
+        if trigger.signal is not None:
+            world.alarm.set(passed_on(world.layout), str(trigger.signal))
+
+    watch.follow(None, pass_signal_on)
+    ending.enter_context(trigger.listening())
+    gradients.serve()
