@@ -144,7 +144,7 @@ class Hosts:
             )
 
     def achieved(self, num_bytes: int, count: int | None = None) -> float:
-        """Mean bits per second of TCP when ``count`` hosts send ``num_bytes`` to the next at once.
+        """Return the mean TCP bits/s when ``count`` hosts send ``num_bytes`` to the next at once.
 
         count: by default all
         """

@@ -76,7 +76,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Table:
-    """Results shown together, with a text that explains them or why there are none."""
+    """Results shown together, with a text that explains them or their absence."""
 
     title: str
     results: tuple[Result, ...] = ()

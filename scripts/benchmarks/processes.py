@@ -1,4 +1,4 @@
-"""Processes of benchmarks: ranks as torchrun starts them, and single ones on some cores."""
+"""Processes for benchmarks: ranks started as by torchrun, and single processes on some cores."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TIMEOUT_SECONDS = 600.0
 
 
 class Ranks:
-    """A context manager of ``size`` processes on ``hosts`` as torchrun starts them.
+    """A context manager that starts ``size`` processes on ``hosts``, as torchrun does.
 
-    pinned: each stays on one core; otherwise three of four ranks may meet on one of two cores
+    pinned: each stays on one core; otherwise three of four ranks may run on one of two cores
 
     Each has one thread. Functions passed to `call` may make a process group if they destroy it.
     """

@@ -164,7 +164,7 @@ def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], 
 
 
 def engines(repeats: int, nodes: int) -> Table:
-    """Compare runs without evaluation that differ in the engine alone."""
+    """Compare runs that differ only in the engine and do not evaluate."""
     results = []
     for name, words in ENGINES.items():
         run, problem = make_run(

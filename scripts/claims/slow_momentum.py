@@ -1,4 +1,4 @@
-"""Claims about SlowMo; expectations precede all runs."""
+"""Claims about SlowMo; the expected effects were written before any run."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ GRAMMAR = Task(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: runs with every seed, known once the search has finished.
+    """One side of a comparison: a run for each seed, defined once the search has finished.
 
     name: the names of the runs without their seed.
     """

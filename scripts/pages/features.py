@@ -1,4 +1,4 @@
-"""Table of what works with each algorithm, as the checks before a run answer it."""
+"""Table of what works with each algorithm, generated from the checks before a run."""
 
 from __future__ import annotations
 

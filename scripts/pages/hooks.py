@@ -44,7 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill the markers of a page, and rewrite its links; what is unknown ends the build."""
+    """Fill the markers of a page and rewrite its links; an unknown one ends the build."""
     markdown = links.on_site(markdown, page.file.src_uri)
     return MARKER.sub(lambda found: PARTS[found[1]](found[2]), markdown)
 

@@ -36,11 +36,11 @@ extrapolated, and the run prints one line about it (`cluster.validated`).
 {domain}
 
 Nothing was compared at higher rates than these, with more than 32 nodes, with messages of more than
-840 MB, on InfiniBand, or on links between regions. Nothing was compared on the profiles
-`ethernet_10g`, `infiniband_100g`, `laptop`, `wan_1g` and `pipesgd_titanxp` either. Their times are
-calculated from stated assumptions. Runs on these profiles print no such line, because there is no
-validated range to leave. A profile from `sgp-run calibrate` is valid where it was measured.
-[Our own slow networks](#our-own-slow-networks) shows how accurate such a profile was."""
+840 MB, on InfiniBand, or on links between regions. The profiles `ethernet_10g`,
+`infiniband_100g`, `laptop`, `wan_1g` and `pipesgd_titanxp` were not compared either. Their times
+are calculated from stated assumptions. Runs on these profiles print no line about extrapolation,
+because they have no validated range. A profile from `sgp-run calibrate` is valid where it was
+measured. [Our own slow networks](#our-own-slow-networks) shows how accurate such a profile was."""
 
 DILOCO = """\
 ## DiLoCo on four machines, measured by others
@@ -51,8 +51,8 @@ limited with tc. Adnan082 published the [measurements](../results/validation/REA
 and `_50m` come only from the runs with H = 1: the time of a step, the time of a synchronisation at
 each rate, and the extra time of a process's *first* synchronisation, {connect:.2f} s. During the
 first synchronisation, NCCL connects the nodes, which have not waited for each other before. With
-H = 1 and 8 it happens in the warm-up. With H = 32 it is one of the measured steps, and for this
-reason a synchronisation seemed to take longer there. The table shows the seconds of all measured
+H = 1 and 8 it happens in the warm-up. With H = 32 it is one of the measured steps, so the
+average synchronisation seemed to take longer there. The table shows the seconds of all measured
 steps, averaged over the repeats:
 
 {cells}
@@ -65,7 +65,7 @@ Without the time to connect: {without}
 
     sgp-run experiment=diloco_measured cluster=diloco_l40s_200m algo.period=32
 
-### By one law of TCP
+### Predicted from one law of TCP
 
 These predictions use no measurement of the links of those machines. [Our
 own](#our-own-slow-networks) networks of 100 and 300 Mbit/s carry {share:.2f} % of the rate that tc
@@ -85,7 +85,7 @@ SGP = """\
 ## The SGP paper
 
 `sgp_ethernet` models 32 nodes of 8 GPUs, ResNet-50 and 10 Gbit/s with three constants. The
-published times are derived from hours. Milliseconds per iteration:
+published times per iteration are derived from hours. Milliseconds per iteration:
 
 {cells}
 
@@ -101,12 +101,12 @@ SLOWMO = """\
 WMT'16 on 8 such nodes. The models are ResNet-50 and a Transformer of 210 M parameters, at 10
 Gbit/s. Four constants describe twelve rows: the gradient time of each model, the rate of a message
 between two nodes, and the time that loading images takes before parameters are needed. The column
-*left out* shows the error if no constant is fitted to the row. The constant is then fitted to the
-same algorithm with SlowMo. Milliseconds per iteration:
+*left out* shows the error if no constant is fitted to the row; the row of the same algorithm with
+SlowMo then determines the constant. Milliseconds per iteration:
 
 {cells}
 
-{predicted} Each left out: {left_out}
+{predicted} {left_out}
 
 The form of the profile was chosen with all rows known. A message of SGP takes {exchange:.0f} ms for
 840 MB, at 8.2 Gbit/s, whereas a ring achieves 10 Gbit/s. On ImageNet a message takes {images:.0f}
@@ -114,9 +114,9 @@ ms, and loading images hides {hidden:.0f} ms of it. Text needs no loading. It is
 loading is the cause.
 
 The rows come in pairs, with and without SlowMo, so leaving out one row says little about the
-constant that both need. Without both rows of SGP on WMT'16, or on ImageNet, no row is left to fit
-their constant to. Without both rows of local Adam, the gradient time comes from AR-Adam, and the
-predicted times of local Adam are {pair:.0f} % too long.
+constant that both need. If both rows of SGP on WMT'16, or on ImageNet, are left out, no
+row determines their constant. If both rows of local Adam are left out, the gradient time comes
+from AR-Adam, and the predicted times of local Adam are {pair:.0f} % too long.
 
 An earlier profile had three constants, sent messages at 10 Gbit/s, and also assumed loading
 time for text. It was fitted before we knew the times of SGP, SGP with SlowMo and AR-Adam on
@@ -141,8 +141,8 @@ We see three likely reasons:
 
 - In D-PSGD, two neighbours send to a node at once, and TCP does not share the link as evenly as the
   simulator does. Its repeats also differ most.
-- The messages of AD-PSGD arrive one at a time while gradients are computed. This costs a core more
-  than the stream of messages that was calibrated.
+- The messages of AD-PSGD arrive one at a time while gradients are computed. This takes more
+  processor time than the continuous stream of messages that was calibrated.
 - At 1000 Mbit/s, and with eight nodes, the cores are the limit rather than the links.
 {left_out}
 ### Imitated links
@@ -230,7 +230,7 @@ def diloco_section(cells: Sequence[Cell]) -> str:
         connect=diloco.connect_seconds(),
         cells=times(("inner steps", "rate"), cells, in_seconds),
         predicted=summary(cells),
-        without=summary(diloco.cells(without_connecting=True)).replace("Of", "of"),
+        without=summary(diloco.cells(without_connecting=True)).replace("Errors", "errors"),
         share=100 * share(),
         law=times(("inner steps", "rate"), law, in_seconds),
         by_law=summary(law),
@@ -251,12 +251,15 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
     return SLOWMO.format(
         cells=times(("row",), cells, in_ms),
         predicted=summary(cells),
-        left_out=f"**mean {mean:.1f} %, worst {worst:.1f} %** of {len(cells)}.",
+        left_out=f"Errors of {len(cells)} rows, each left out of the fit: "
+        f"**mean {mean:.1f} %, worst {worst:.1f} %**.",
         exchange=message_ms(slowmo.run_of("slowmo_wmt16_sgp")),
         images=message_ms(images),
         hidden=1000 * images.cluster.input_seconds,
         pair=slowmo.without_local_adam().error,
-        earlier=", ".join(f"{abs(cell.error):.0f} %" for cell in slowmo.earlier_cells()),
+        earlier=" and ".join(
+            ", ".join(f"{abs(cell.error):.0f} %" for cell in slowmo.earlier_cells()).rsplit(", ", 1)
+        ),
     )
 
 
@@ -331,4 +334,4 @@ def summary(cells: Sequence[Cell]) -> str:
     """Mean and worst error of the predicted cells, as a sentence."""
     found = errors(cells)
     mean, worst = mean_and_worst(found)
-    return f"Of {len(found)} predicted times, **mean {mean:.1f} %, worst {worst:.1f} %**."
+    return f"Errors of {len(found)} predicted times: **mean {mean:.1f} %, worst {worst:.1f} %**."

@@ -36,9 +36,9 @@ class GapAware(Algorithm):
     penalty: what a gradient is divided by: gap (GA), staleness (SA: the number of steps missed, at
         least 1) or none (ASGD)
     gap: measured per parameter, per layer (norms of one parameter tensor) or global
-    momentum: one buffer at the server, one per_worker, or dana: one per worker, and workers get the
-        look-ahead x - gamma m sum_j v_j, against which the gap is measured as well. per_worker with
-        Nesterov momentum sends the same point (DANA-Slim), so dana takes plain momentum
+    momentum: one buffer at the server, one per_worker, or dana: one per worker, where workers get
+        the look-ahead x - gamma m sum_j v_j and the gap is measured from it. per_worker with
+        Nesterov momentum sends the same point (DANA-Slim), so dana needs plain momentum
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"

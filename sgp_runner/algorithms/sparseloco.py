@@ -7,7 +7,8 @@ Every ``period`` inner steps, with error feedback ``e`` on each worker:
 
 ``Q`` keeps the largest numbers of every chunk, with two bits each. The papers divide the sum by the
 number of workers; the released code, from which their numbers come, divides each coordinate by the
-number of workers that sent it (``divide_by=senders``). Without loss it is DiLoCo without momentum.
+number of workers that sent it (``divide_by=senders``). With a lossless ``Q`` it is DiLoCo without
+momentum.
 """
 
 from __future__ import annotations

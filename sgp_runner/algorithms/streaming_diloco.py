@@ -8,12 +8,12 @@ outer step lands ``delay`` inner steps later:
     outer step on theta_p, as in DiLoCo
     x_i,p <- alpha x_i,p + (1 - alpha) theta_p
 
-With a codec every worker codes its own difference before any sum, and the receivers add up the
-decoded ones: an all-gather, and counted as one, not as a coded all-reduce. The
-listing refers to the fragment H steps ago, which differs between workers before a first exchange;
-``theta`` is used here, as torchft and MaxText do, which send first within the first H steps. One
-fragment without delay, codec and ``alpha`` is DiLoCo. The model that is evaluated is ``theta``,
-each fragment of its own age.
+With a codec, every worker codes its own difference, and the receivers add up the decoded ones. This
+is an all-gather and is counted as one, not as a coded all-reduce. The paper's listing uses the
+fragment of H steps ago, which differs between workers before the first exchange. This code uses
+``theta``, as torchft and MaxText do; both send first within the first H steps. With one fragment
+and no delay, codec or ``alpha``, this is DiLoCo. The model that is evaluated is ``theta``, whose
+fragments were last updated at different steps.
 """
 
 from __future__ import annotations

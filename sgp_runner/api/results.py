@@ -84,8 +84,8 @@ class Results:
     def table(self) -> pd.DataFrame:
         """One line per setting, ranked as in a report, with means over its seeds.
 
-        ``rank`` and ``speed_up`` are by the time to the ``target`` of a task, ``time_to_target``,
-        or by the time per iteration of timing studies; all in seconds of the run's clock.
+        ``rank`` and ``speed_up`` are based on ``time_to_target``, the time to the ``target`` of a
+        task, or in timing studies on the time per iteration. Times are in the run's seconds.
         """
         import pandas as pd
 

@@ -57,7 +57,8 @@ def fit_line(measured: Repeats, through: int | None = None) -> Line:
 def spread(repeats: Sequence[float]) -> float:
     """Return the uncertainty of the median of ``repeats`` in seconds.
 
-    It is half the interquartile range over the root of their number, or `TRUST` if that is more.
+    It is half the interquartile range divided by the square root of their number, but at least
+    `TRUST` times the median.
     """
     low, _, high = (
         quantiles(repeats, n=4, method="inclusive") if len(repeats) > 1 else [repeats[0]] * 3

@@ -273,7 +273,7 @@ def swept_names(settings: Sequence[Setting]) -> set[str]:
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
     """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
 
-    Hydra would call it, whatever it is, and only after the folder of the sweep is there.
+    Hydra would call any class, and only after it has made the folder of the sweep.
     """
 
     known: dict[str, Sequence[type]] = {

@@ -221,7 +221,7 @@ class Cluster:
             )
 
     def check(self, nodes: int, servers: int) -> None:
-        """Raise ConfigError for ranks that the run does not have, or regions of other nodes.
+        """Raise ConfigError for ranks that the run does not have, or regions that do not fit it.
 
         A parameter server has a link but computes no gradients.
         """

@@ -87,7 +87,7 @@ class Timetable:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The schedule ``usual``, which results from ``events``, with the absences of ``ranks``.
+    """The schedule ``usual`` of ``events``, interrupted while any of ``ranks`` is absent.
 
     factor: time that a second of work takes under some events
     """

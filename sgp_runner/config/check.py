@@ -1,4 +1,4 @@
-"""Checks of a configuration: every value as its dataclass declares it, and the objects of all."""
+"""Checks of a configuration: each value against its dataclass, then the objects built from all."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from sgp_runner.utils.units import Minutes
 class Checkpoints:
     """When a run saves its state.
 
-    every_steps: steps of a node; null: not by steps
-    every_minutes: wall-clock minutes; null: not by time
+    every_steps: save after this many steps of a node; null: never by steps
+    every_minutes: save after this many wall-clock minutes; null: never by time
     keep: checkpoints kept on disk; a finished run deletes them all
     keep_last: true: a finished simulation keeps its state from shortly before the end, from which
         the same command with a larger epochs= continues

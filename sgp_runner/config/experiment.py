@@ -192,7 +192,7 @@ def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | I
 
 
 def refuse_in_memory(run: Run, found: Sequence[tuple[str, Plugin | InMemory]]) -> None:
-    """Raise ConfigError if processes of a real run would need what a Python program brings."""
+    """Raise ConfigError if a real run would need objects in the memory of a Python program."""
     for key, extension in found:
         if isinstance(extension, InMemory) and run.network.clock == "wall":
             raise ConfigError(

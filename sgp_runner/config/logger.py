@@ -30,7 +30,7 @@ class Logger(Protocol):
     ) -> Listener:
         """Start following the run called ``name``; ``group`` is its sweep, if any.
 
-        Never raises: a mirror that cannot start says so in one line on stderr.
+        Never raises: if a mirror cannot start, it prints one line on stderr.
         """
 
 
@@ -64,4 +64,4 @@ class Copying(Listener, Protocol):
     @property
     def failed(self) -> bool: ...
     def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
-        """Finish as a listener, giving the last records ``seconds``."""
+        """Finish as a listener does, with ``seconds`` left to copy the last records."""

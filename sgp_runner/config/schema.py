@@ -61,7 +61,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
 
 
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:
-    """Return the part ``optim`` of a run, if it is SGD, with its algorithm's defaults for it."""
+    """Return the part ``optim`` with the algorithm's defaults if it is SGD, else nothing."""
     algo, optim = tree.get("algo"), tree.get("optim")
     if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
         return {}

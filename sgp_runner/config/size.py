@@ -196,7 +196,7 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
 
 
 def widths(data: DataConfig) -> tuple[int, int, dict[str, int]]:
-    """Return the least numbers of inputs and outputs of a model, and the settings behind them."""
+    """Return the least input and output widths of a model, and the settings that fix them."""
     match data:
         case QuadraticData(dimension=dimension):
             return dimension, dimension, {"data.dimension": dimension}

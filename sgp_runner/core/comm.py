@@ -28,7 +28,7 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        """Give ``message`` away; return at once, with the bytes that it counts for."""
+        """Start sending ``message``, which the caller gives up; return the bytes it counts for."""
 
     @abstractmethod
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:

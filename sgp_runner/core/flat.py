@@ -25,7 +25,7 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def pieces(vector: Tensor) -> list[slice]:
-    """Return where the slices of ``vector`` [D] that `in_pieces` makes begin and end."""
+    """Return the slices into which `in_pieces` cuts ``vector`` [D]."""
     total = vector.numel()
     size = total if vector.is_cuda else PIECE
     return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]

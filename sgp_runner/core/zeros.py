@@ -352,7 +352,7 @@ def like(vector: Zeros) -> Tensor | None:
 
 
 def joined(parts: Sequence[Any]) -> Tensor | None:
-    """Concatenate vectors of which only the last has a number; return None for others."""
+    """Concatenate `Zeros` if none but the last ends in a nonzero number; else return None."""
     *before, last = parts
     if any(type(x) is not Zeros or not x.ndim or x.memory.tensor is not None for x in parts):
         return None

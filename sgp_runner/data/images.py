@@ -124,7 +124,7 @@ class ImageFiles(Split):
         return len(self.files)
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Start decoding a batch on all processes, so that the next batch is always ready first."""
+        """Start decoding a batch on all decoders, so that batches finish in the order of calls."""
         from sgp_runner.data.decoding import decode
 
         key = (seed, indices.numpy().tobytes())

@@ -238,10 +238,10 @@ def deal(
 def deal_equally(labels: Tensor, workers: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
     """Deal disjoint shards (int64) of equal size; samples that do not divide equally are left out.
 
-    Each worker draws the proportions of its labels from Dirichlet(alpha p), where p are those of
-    the whole set times their number, and then its samples one by one, by proportions and without
-    replacement. Where a label is used up, the proportions of the others decide. The workers take
-    turns, a sample each, so that no worker finds its labels used up by the others.
+    Each worker draws the proportions of its labels from Dirichlet(alpha p), where p is the number
+    of labels times their proportions in the whole set. It then draws samples by these proportions,
+    without replacement. When a label is used up, the other proportions decide. The workers
+    take turns, one sample each, so that no worker finds its labels used up.
     """
     import numpy
     import torch

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class RankLayout:
     """One process of a real run.
 
-    ``nodes * devices`` processes compute gradients, consecutive ones on a node. Each server is one
+    ``nodes * devices`` processes compute gradients; a node has consecutive ones. Each server is one
     more process.
     """
 

@@ -93,7 +93,7 @@ class TraceRecorder:
         self.clock = RecordingClock(self.writer.add)
 
     def step(self, number: int | None) -> None:
-        """Note the step that a budget shared with other ranks gives to this one."""
+        """Record the step that this rank gets from the budget of all ranks."""
         self.writer.add(["step", number])
 
     @contextmanager

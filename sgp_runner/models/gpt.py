@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GPT:
-    """Layer norm before each sub-layer, rotary positions, the embedding scores the output.
+    """GPT with layer norm before each sub-layer, rotary positions and tied embeddings.
 
     layers: blocks of attention and feed-forward
     width: of embeddings and of every block's output; the feed-forward is four times as wide

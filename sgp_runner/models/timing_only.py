@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class TimingOnly:
     """Zeros in place of the model of ``timed_as``, which take neither memory nor time.
 
-    They become tensors once an algorithm needs values. Where messages depend on the shapes of
-    tensors, as with a codec or fragments, tensors with the shapes of that model, but without
-    values, take its place. There is no forward pass and no gradient, and no data is read. The
+    They become tensors once an algorithm needs values. If messages depend on the shapes of
+    tensors, as with a codec or fragments, tensors without values but with the shapes of that model
+    are used instead. There is no forward pass and no gradient, and no data is read. The
     default data set is ``synthetic``, for the length of an ImageNet epoch.
 
     grain: elements of the vector of zeros

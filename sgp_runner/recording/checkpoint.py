@@ -115,7 +115,7 @@ class Found:
 
 
 class UnusableCheckpoint(ConfigError):
-    """A checkpoint that its manifest vouches for, but that does not fit the run.
+    """A checkpoint that matches its manifest but does not fit the run.
 
     reason: a sentence
     """
@@ -174,7 +174,7 @@ class Candidates:
 
 
 def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
-    """Return the original ranks in a saved ``state``, among all ranks of the run."""
+    """Return the original ranks in a saved ``state`` of a run that began with ``ranks`` ranks."""
     names = list(state["observer"]["names"])
     if not names or not set(names) <= set(range(ranks)) or names != sorted(set(names)):
         raise ValueError("its ranks are not those of the run")

@@ -28,8 +28,8 @@ def open_recorder(
 ) -> Iterator[Recorder]:
     """Open the recorder of one process rank, which continues its file at ``start``.
 
-    On process rank 0 the console, which shows how much ``work`` is done, and the logger listen to
-    training.
+    On process rank 0, the logger and the console listen to training; the console shows how much
+    ``work`` is done.
     """
     from sgp_runner.recording.estimate import estimate
     from sgp_runner.recording.progress import ConsoleListener

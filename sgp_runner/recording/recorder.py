@@ -364,7 +364,7 @@ def replace_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def synced(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write, whose bytes are on the disk at the end of the block."""
+    """Open a file for writing and flush it to the disk at the end of the block."""
     with path.open("wb") as file:
         yield file
         file.flush()

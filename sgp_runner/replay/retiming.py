@@ -202,7 +202,7 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
 
 def check_decisions(run: Run, folder: Path) -> None:
-    """Raise ConfigError if workers share a budget; `replay` does if they poll for messages."""
+    """Raise ConfigError for asynchronous algorithms; `replay` raises it for those that poll."""
     if run.algo.asynchronous:
         refuse(
             folder,

@@ -73,7 +73,7 @@ class Retimed:
 def retime(directory: Path, argv: Sequence[str] = ()) -> Retimed:
     """Time the run in ``directory`` under the settings ``argv``, for example ``algo=sgp``.
 
-    Raises ConfigError if the recording has no answer.
+    Raises ConfigError if the recording does not determine the time.
     """
     experiment = load_experiment(directory / "config.yaml", None)
     recordings = read_recordings(directory, experiment)

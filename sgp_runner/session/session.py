@@ -95,7 +95,7 @@ class Backend(Protocol):
 
     @property
     def concluded(self) -> bool:
-        """Return whether the run has its results, so that no loss matters any more."""
+        """Return whether the run has its results, so that losing a rank no longer matters."""
 
 
 class Session:

@@ -22,7 +22,7 @@ def execute(
 ) -> dict[str, object] | None:
     """Train, record and return the summary; None on ranks of a real run without one.
 
-    ending: to be closed once the summary is on the disk; None: nobody writes it
+    ending: to be closed once the summary is on the disk; None where no summary is written
     fork: ranks that are started here, from this process
     """
     if ending is None:

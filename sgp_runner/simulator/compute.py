@@ -101,7 +101,7 @@ class OwnProcessors:
 class SharedProcessors:
     """The ranks of one host compute, send and receive on the same cores.
 
-    hosts: whose processors ranks share
+    hosts: the hosts whose processors the ranks share
     unprocessed: messages that each rank still has to process; it works on the first one
     """
 

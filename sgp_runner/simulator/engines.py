@@ -33,7 +33,7 @@ def prepare_process(problem: Problem) -> None:
 
 
 def reads_ahead(problem: Problem) -> bool:
-    """Whether processes read the data, which no second one can ask."""
+    """Return whether decoder processes read the data; only one process can use them."""
     return problem.dataset.train.ahead > 0
 
 

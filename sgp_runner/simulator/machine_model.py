@@ -21,7 +21,7 @@ class MachineModel:
     size: gradient workers. servers: further ranks, which take no part in collectives.
     run_seed: of the run; the speeds of nodes follow from it.
     step_seconds: mean time of a gradient. wire: sizes of messages.
-    exchange_overlap: that of the cluster for the algorithm's exchanges.
+    exchange_overlap: the cluster's overlap for the algorithm's exchanges.
     names: original ranks of the present ranks, where some have been lost.
     """
 

@@ -19,7 +19,7 @@ from sgp_runner.simulator.fabric import packed_events, unpacked_events
 
 
 class Host:
-    """The processors of host number ``number``, with so many ``cores``."""
+    """The processors of host ``number``, which has ``cores`` cores."""
 
     def __init__(self, number: int, cores: float, clock: VirtualClock) -> None:
         self.number, self.cores, self.clock = number, cores, clock
@@ -30,7 +30,7 @@ class Host:
         self.tasks: list[tuple[float, int, str, tuple[Any, ...]]] = []
 
     def begin(self, seconds: float, event: str, *arguments: Any, after: float = 0.0) -> float:
-        """Begin a task of so many ``seconds`` of one core; ``event`` happens when it ends.
+        """Begin a task that takes ``seconds`` of one core; ``event`` happens when it ends.
 
         Returns the level at which it ends, which is not below ``after``.
         """

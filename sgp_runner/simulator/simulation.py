@@ -30,8 +30,8 @@ ITS_GRADIENT = ("its gradient",)  # what a worker waits for
 class Simulation:
     """The workers' side of a simulated run: their runtime, mailboxes and scheduler.
 
-    survives: whether the others continue after permanent crashes; then `run` raises Lost, and every
-        worker keeps a snapshot of its present step.
+    survives: whether the other workers continue after a permanent crash; `run` then raises Lost,
+        and every worker keeps a snapshot of its present step.
     wrap: wraps the transport of each worker.
     listener: notified of the start and end of each step.
     """
@@ -139,7 +139,7 @@ class Simulation:
         return gradient
 
     def pop_gradient_of(self, future: Future[Any]) -> Gradient:
-        """Take over the gradient of which a worker awaits the mean."""
+        """Take over the gradient whose mean a worker awaits."""
         key = next(key for key, each in self.gradients.items() if each[2] is future)
         return self.pop_gradient(*key)
 

@@ -3,7 +3,7 @@
 Takezawa et al. 2023: the k-peer hyper-hypercube (Alg. 1), for numbers of nodes whose prime factors
 are at most ``k + 1``; the Simple Base-(k+1) graph (Alg. 2) and the Base-(k+1) graph (Alg. 3), for
 any number, with at most ``2 log_(k+1)(n) + 2`` rounds. In a round a node exchanges with at most
-``k`` others. Where a set of nodes serves fewer others than it has, the rest of it averages in
+``k`` others. If a set has more nodes than it serves, its idle nodes average in
 cliques, as in the authors' implementation; the product of all rounds is the same without that.
 """
 

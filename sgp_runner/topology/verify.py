@@ -6,8 +6,8 @@ For each step of the period, in each phase of a schedule by epoch:
   before it receives any, and sends never block, so a receive of step ``k`` waits only for
   earlier steps of other nodes: there is no cycle of waits;
 * no node sends to itself, to a node that does not exist, or twice to the same node;
-* columns of the mixing matrix sum to one, since a node keeps what it does not send; where an
-  algorithm needs it, rows do as well, or a node and its peers have equal weights.
+* columns of the mixing matrix sum to one, since a node keeps what it does not send; if an
+  algorithm needs it, rows also sum to one, or a node and its peers have equal weights.
 
 Over the period every node reaches every other. The cost is proportional to the edges of one period.
 

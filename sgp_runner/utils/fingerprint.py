@@ -115,7 +115,7 @@ def globals_of(code: CodeType) -> set[str]:
 
 
 def is_own(module: str) -> bool:
-    """Whether a module is the user's, rather than of Python, an installed package or this one."""
+    """Return whether a module is the user's own, not from Python, sgp_runner or another package."""
     if module == "__main__":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)

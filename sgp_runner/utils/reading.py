@@ -190,7 +190,7 @@ def settings_loader() -> Any:
 
 
 def check_numbers(value: object) -> None:
-    """Raise ValueError for integers whose very text would be too long."""
+    """Raise ValueError for integers with more than `MAX_DIGITS` digits."""
     for level in levels(value):
         if any(map(is_too_long, level)):
             raise ValueError(f"a number has more than {MAX_DIGITS} digits")

@@ -67,8 +67,8 @@ exiting = Lock()
 def install(command: str, deferred: bool = False) -> None:
     """Handle signals until the process ends. Call this before importing anything slow.
 
-    deferred: store them until `defer` or `enable` is called: a rank that exits before it has met
-        the others could not tell them
+    deferred: store them until `defer` or `enable` is called: a rank that exits before it is
+        connected could not notify the others
 
     An ignored signal, such as SIGINT of a command in the background, stays ignored. A process
     forked from a command with handlers may call this again, with its signals blocked.
@@ -124,7 +124,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def signal_thread(received: int) -> None:
-    """Handle signals that the main thread does not, and end the process if it does not end."""
+    """Handle the signals that the main thread cannot; end the process if it does not exit."""
     interrupts = 0
     while True:
         number = os.read(received, 1)[0]

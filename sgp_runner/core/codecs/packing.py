@@ -44,7 +44,7 @@ def as_bytes(x: Tensor) -> Tensor:
 
 
 def from_bytes(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return ``count`` float32 at the beginning of a message, and the rest of it."""
+    """Return the first ``count`` float32 numbers of a message, and the remaining bytes."""
     import torch
 
     return message[: 4 * count].clone().view(torch.float32), message[4 * count :]

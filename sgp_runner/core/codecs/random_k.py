@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class RandomK(Codec):
     """A random share of the numbers, scaled up by its inverse; unbiased.
 
-    Not scaled where an algorithm sends later what is lost. Receivers know the seed of the places,
-    so these are not sent.
+    Not scaled if the algorithm later sends what was left out. Receivers draw the same places from
+    the seed, so places are not sent.
 
-    share: of the numbers that are sent
+    share: share of the numbers that is sent
     """
 
     share: float = 0.01

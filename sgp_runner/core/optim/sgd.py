@@ -58,9 +58,9 @@ class SGD:
 
 
 def multiply_and_add(v: Tensor, factor: float, d: Tensor) -> None:
-    """``v <- factor v + d``, in place; rounded twice, as two operations would.
+    """Compute ``v <- factor v + d`` in place, rounded twice as by two separate operations.
 
-    On a CPU it is one: multiplied by one, a rounded product stays as it is, fused or not.
+    On a CPU one call does this: multiplying the rounded product by one is exact, fused or not.
     """
     import torch
 

@@ -196,7 +196,7 @@ def choices(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_installed(name: str, *modules: str) -> None:
-    """Raise ConfigError, with the command, if a package of the logger ``name`` is missing."""
+    """Raise ConfigError, with the pip command, if a package of the logger ``name`` is missing."""
     if not all(importlib.util.find_spec(module) for module in modules):
         raise ConfigError(
             "logger", f"{name} is not installed: pip install 'sgp-runner[{name}]', or logger=csv."

@@ -99,9 +99,9 @@ def ticks_between(low: float, high: float) -> list[float]:
 
 
 def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> list[Item]:
-    """Return at most `MAX_LINES` items that show the most, in their order, which is the best first.
+    """Return the `MAX_LINES` most informative of ``items``, in their order, best first.
 
-    That is the first of each algorithm, the baseline before all others, then the next best.
+    Prefers the baseline, then the best item of each other algorithm, then the next best items.
     """
     firsts: dict[str, int] = {}
     for number, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""The settings of a report: the main ones as text, those that differ, and those that all share."""
+"""The settings of a report: the main ones as text, the differing ones, and the shared ones."""
 
 from __future__ import annotations
 

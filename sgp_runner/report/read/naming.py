@@ -27,7 +27,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, 
 
 
 def lines_over_nodes(settings: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
-    """Return label and settings, ordered by their nodes, of each method on each network."""
+    """Return a label for each method on each network, and its settings ordered by nodes."""
     lines = group_by(settings, lambda setting: (setting.method, setting.network))
     networks = {setting.network for setting in settings}
     return [
