@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
@@ -50,8 +50,10 @@ GLOO = "third_party/gloo"
 
 
 @contextmanager
-def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
+def rank_backend(experiment: Experiment, world: World, ending: ExitStack) -> Iterator[RankBackend]:
     """Connect this process's rank and yield its backend; disconnect after the run.
+
+    ending: to be closed once the summary is on the disk
 
     An error in between stops every other rank.
     """
@@ -68,7 +70,7 @@ def rank_backend(experiment: Experiment, world: World) -> Iterator[RankBackend]:
         try:
             with explaining_losses(experiment, vote):
                 world.connect(run.nodes)
-                yield RankBackend(experiment, watch)
+                yield RankBackend(experiment, watch, ending)
                 if (number := signal_for_all(world)) is not None:
                     end_all(world, number, experiment)
                 close(watch.world, run)

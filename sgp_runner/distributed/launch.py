@@ -30,6 +30,7 @@ from sgp_runner.utils.signals import (
     SAVED,
     exit_code,
     interruptible,
+    signal_state,
     stop_signals,
 )
 from sgp_runner.utils.units import counted
@@ -123,6 +124,7 @@ def launch_with(
     summary = read_summary(experiment.directory)
     if summary is None:
         raise RankFailed("rank 0 ended without writing its summary")
+    signal_state.asked = next(iter(received), None)  # too late to save the run
     return summary
 
 

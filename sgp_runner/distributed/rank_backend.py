@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,13 @@ MAX_IDLE_VOTES = 3
 
 
 class RankBackend:
-    """One process rank of ``watch.world``."""
+    """One process rank of ``watch.world``.
 
-    def __init__(self, experiment: Experiment, watch: Watchdog) -> None:
-        self.experiment, self.watch = experiment, watch
+    ending: closed once the summary is on the disk
+    """
+
+    def __init__(self, experiment: Experiment, watch: Watchdog, ending: ExitStack) -> None:
+        self.experiment, self.watch, self.ending = experiment, watch, ending
         # State of the worker at the start of its last step without a loss.
         self.snapshot: State | None = None
         self.steps_at_vote = -1  # steps of the worker at the latest vote
@@ -123,7 +126,7 @@ class RankBackend:
             if self.saved is not None:
                 gradients.load_state_dict(self.saved["devices"])
             with closing(self.problem):
-                serve(self.experiment, gradients, self.watch)
+                serve(self.experiment, gradients, self.watch, self.ending)
             world.gather(None)
             return None
         if run.record:
@@ -386,8 +389,11 @@ class RankBackend:
         return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
 
 
-def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None:
-    """Serve the first device of this node until its algorithm has ended."""
+def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog, ending: ExitStack) -> None:
+    """Serve the first device of this node until its algorithm has ended.
+
+    A signal waits until ``ending`` is closed, as in `Session`.
+    """
     trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
 
     def pass_signal_on() -> None:
@@ -395,5 +401,5 @@ def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog) -> None
             world.alarm.set(passed_on(world.layout), str(trigger.signal))
 
     watch.follow(None, pass_signal_on)
-    with trigger.listening():
-        gradients.serve()
+    ending.enter_context(trigger.listening())
+    gradients.serve()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.problem import Compute
+from sgp_runner.core.scheduler import RealClock, Scheduler
+from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.utils.errors import RankFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
-    from sgp_runner.core.comm import Transport
-    from sgp_runner.core.mailbox import Mailbox
-    from sgp_runner.core.problem import Compute
-    from sgp_runner.core.scheduler import RealClock, Scheduler
-    from sgp_runner.distributed.rank_layout import RankLayout
     from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
 

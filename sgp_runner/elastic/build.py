@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
+from sgp_runner.config.run import Run
 from sgp_runner.core import timing_study
 from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.comm import Comm
 from sgp_runner.core.optim import Horizon
 from sgp_runner.core.problem import ON_CPU, Compute, Problem, make_problem
 from sgp_runner.core.worker import Runtime, Worker
+from sgp_runner.models.config import ModelConfig
 from sgp_runner.utils.memory import flush_denormals
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.comm import Comm
-    from sgp_runner.models.config import ModelConfig
 
 
 def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
@@ -74,8 +71,6 @@ def build_worker(
     model_buffers: list[Tensor] | None = None,
 ) -> Worker:
     """Build worker ``rank`` with its own parameters, and its own model buffers unless given."""
-    import torch
-
     start = problem.start()
     per_epoch = problem.sampler.steps_per_epoch
     worker = Worker(

@@ -22,23 +22,20 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from torch import Tensor
+
+from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import activity_name
+from sgp_runner.core.worker import Worker, activity_name
 from sgp_runner.elastic.build import build_budgets, build_worker, timing_problem
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.utils.errors import CallMismatch, ConfigError, RankFailed
 from sgp_runner.utils.memory import few_collections
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.worker import Worker
 
 T = TypeVar("T")
 

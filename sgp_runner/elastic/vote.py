@@ -14,15 +14,12 @@ from __future__ import annotations
 import json
 import time
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from torch.distributed.distributed_c10d import Store
+
+from sgp_runner.elastic.membership import LossDetection
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import Aborted, MembershipChanged
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
-
-    from sgp_runner.elastic.membership import LossDetection
 
 LOST = "lost"  # set in the store by a rank whose failure is the loss of another one
 DEAD = "dead"  # ranks whose processes have ended, written to the store by a launching process

@@ -17,21 +17,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
+from sgp_runner.config.checkpoints import Checkpoints
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import replace_file, sync, synced
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from sgp_runner.config.checkpoints import Checkpoints
-    from sgp_runner.config.experiment import Experiment
 
 VERSION = 7
 MANIFEST = "manifest.json"

@@ -11,16 +11,13 @@ from __future__ import annotations
 import json
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.worker import Worker
 from sgp_runner.recording.checkpoint import valid
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import Diverged, DivergedBefore
 from sgp_runner.utils.reading import read_json
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.core.worker import Worker
 
 EXPLODED = 1e4
 FILE = "diverged.json"

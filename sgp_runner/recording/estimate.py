@@ -6,15 +6,13 @@ import resource
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from sgp_runner.config.run import Run
 from sgp_runner.config.size import ITEM, kept_by_optimizer
+from sgp_runner.core.problem import Problem
 from sgp_runner.utils.launchers import local_ranks
 from sgp_runner.utils.units import duration, num_bytes
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.problem import Problem
 
 RECORD_BYTES = 300  # of one record of a worker
 LONG_SECONDS = 300.0  # from which on a quicker way to an answer is named

@@ -14,17 +14,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from sgp_runner.elastic.membership import full_membership, membership_of
+from sgp_runner.config.run import Run
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.worker import Worker
+from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import Position, Recorder
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.worker import Worker
-    from sgp_runner.elastic.membership import Membership
 
 
 @dataclass

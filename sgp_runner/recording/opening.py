@@ -6,20 +6,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
+from sgp_runner.core.problem import Problem
+from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted, number
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.recording.estimate import Work
 
 
 @contextmanager

@@ -34,16 +34,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.logger import Listener
 from sgp_runner.utils.errors import CannotWrite, ConfigError, RecordsLost
 from sgp_runner.utils.reading import MIB, check_regular, open_regular, parse_json, read_json
 from sgp_runner.utils.reading import read_lines as lines_of
 from sgp_runner.utils.units import number
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
 
 OPENING = os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block
 ONE_LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)

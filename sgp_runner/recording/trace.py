@@ -26,6 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import LineFile
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 from sgp_runner.utils.reading import parse_json, read_lines
@@ -33,7 +34,6 @@ from sgp_runner.utils.reading import parse_json, read_lines
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.config.experiment import Experiment
 
 T = TypeVar("T")
 FORMAT = 3

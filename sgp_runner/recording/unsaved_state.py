@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from types import CellType
-from typing import TYPE_CHECKING, Any
+from types import CellType, CodeType, FrameType
+from typing import Any
 from weakref import ref
 
 import torch
@@ -27,9 +27,6 @@ from torch import Tensor
 from sgp_runner.core.scheduler import Future, Scheduler
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.messages import logger
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
 
 DEPTH = 4  # of containers and objects in each other, as in an optimizer of PyTorch
 ALIKE = ("shape", "dtype", "device", "layout")  # of tensors that can be compared

@@ -22,18 +22,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.config.experiment import load_experiment
+from sgp_runner.config.run import Run
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
-from sgp_runner.core.problem import ON_CPU
+from sgp_runner.core.problem import ON_CPU, Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.core.worker import StepHooks
+from sgp_runner.core.worker import StepHooks, Worker
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
 from sgp_runner.distributed.rank_layout import RankLayout
@@ -50,13 +52,6 @@ from sgp_runner.replay.turns import Turns
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.memory import use_huge_pages
 from sgp_runner.utils.provenance import code_version
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.worker import Worker
 
 T = TypeVar("T")
 

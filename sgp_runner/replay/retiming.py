@@ -19,10 +19,17 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
+
+from torch import Tensor, nn
 
 from sgp_runner.config.corrections import refuse_outdated
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Transport
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.scheduler import Future
+from sgp_runner.data.dataset import Split
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import (
@@ -37,15 +44,6 @@ from sgp_runner.recording.recorder import (
 from sgp_runner.replay.what_if import with_settings_of
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.reading import read_text
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from sgp_runner.config.experiment import Experiment
-    from sgp_runner.config.run import Run
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.scheduler import Future
-    from sgp_runner.data.dataset import Split
 
 KEY = "--retime"
 CLUSTER = "cluster"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
@@ -25,6 +25,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.experiment import load_experiment, make_experiment
 from sgp_runner.config.plugins.loading import KEY
+from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
@@ -33,9 +34,6 @@ from sgp_runner.simulator.backend import simulate_times
 from sgp_runner.simulator.machine_model import GivenTimes
 from sgp_runner.simulator.network import Sim
 from sgp_runner.utils.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgp_runner.config.run import Run
 
 MAY_CHANGE = (
     "algo",

@@ -8,7 +8,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from sgp_runner.config.corrections import KEY, since
@@ -88,27 +88,28 @@ def verify_memory(run: Run) -> None:
 def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, object] | None:
     """Execute the run in its folder, on which this process holds the lock."""
     made = prepare(experiment) if rank in (None, 0) else []
+    signal_state.asked = None
     try:
-        summary = start.execute(experiment, fork)
+        with ExitStack() as ending:
+            summary = start.execute(experiment, ending, fork)
+            if summary is not None:
+                conclude(experiment, summary)
     except ConfigError:
         remove(made)
         raise
     except Diverged as error:
         raise record_divergence(experiment, error) from error
-    if summary is not None:
-        conclude(experiment, summary)
-        keeps = experiment.run.checkpoint.keep_last
-        kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
-        keep_only(kept, experiment.checkpoints)
-    late, signal_state.late = signal_state.late, None
-    if late is not None:
+    if (number := signal_state.asked) is not None:
         where = f"the run has ended; its results are in {experiment.directory}"
-        raise Stopped(f"{cause(late)}, but {where}", late)
+        raise Stopped(f"{cause(number)}, but {where}", number)
     return summary
 
 
 def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
-    """Write the summary. Raises RecordsLost if the configuration that it belongs to is gone."""
+    """Write the summary, and remove the checkpoints that it makes needless.
+
+    Raises RecordsLost if the configuration that it belongs to is gone.
+    """
     path = experiment.directory / "config.yaml"
     try:
         what = None if read_yaml(path) == stored(experiment) else "was changed"
@@ -120,6 +121,9 @@ def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
         (experiment.directory / "summary.json").unlink(missing_ok=True)  # by a real rank 0
         raise RecordsLost(path, what)
     write_summary(experiment.directory, summary)
+    keeps = experiment.run.checkpoint.keep_last
+    kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
+    keep_only(kept, experiment.checkpoints)
 
 
 def prepare(experiment: Experiment) -> list[Path]:

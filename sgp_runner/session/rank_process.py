@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.utils.messages import logger, show_messages
 from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
-
-if TYPE_CHECKING:
-    from sgp_runner.config.experiment import Experiment
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
@@ -33,6 +31,7 @@ def main(
     adapt: returns the experiment to run, given the one in the file
     """
     import time
+    from contextlib import ExitStack
     from dataclasses import replace
     from pathlib import Path
 
@@ -62,7 +61,10 @@ def main(
         adapt(experiment), started=float(os.environ.get(STARTED, time.monotonic()))
     )
     try:
-        summary = execute(experiment)
+        with ExitStack() as ending:
+            summary = execute(experiment, ending)
+            if summary is not None:
+                write_summary(experiment.directory, summary)
     except RankFailed as error:
         print_traceback_if_wanted(error)
         return 1
@@ -70,8 +72,6 @@ def main(
         return 1
     except Stopped:
         return SAVED
-    if summary is not None:
-        write_summary(experiment.directory, summary)
     return 0
 
 

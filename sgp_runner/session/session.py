@@ -6,7 +6,7 @@ algorithm to its end, with a smaller membership after each loss of ranks, and co
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from types import FrameType
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from sgp_runner.recording.opening import open_recorder
 from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
-from sgp_runner.utils.signals import finishing, stop_signals
+from sgp_runner.utils.signals import signal_state, stop_signals
 
 LOSSES = (Lost, LostConnection, MembershipChanged)
 
@@ -99,10 +99,14 @@ class Backend(Protocol):
 
 
 class Session:
-    """A run on one backend, and the listener of all worker steps in this process."""
+    """A run on one backend, and the listener of all worker steps in this process.
 
-    def __init__(self, experiment: Experiment, backend: Backend) -> None:
-        self.experiment, self.backend = experiment, backend
+    ending: closed once the summary is on the disk. Until then a signal after training waits, as a
+        training costs more than the last evaluation.
+    """
+
+    def __init__(self, experiment: Experiment, backend: Backend, ending: ExitStack) -> None:
+        self.experiment, self.backend, self.ending = experiment, backend, ending
         self.observer: Observer | None = None
         self.saver: CheckpointSaver | None = None
         self.signal: int | None = None  # which asked the run to save and stop
@@ -127,10 +131,7 @@ class Session:
                 if backend.original_rank == 0:
                     logger.info(resume_message(found, membership.lost(run)))
                 backend.restore(self.observer)
-            # A signal after training waits for the last evaluation, as a training costs more. The
-            # ranks of a real run end together.
-            with finishing() if run.network.clock == "simulated" else nullcontext():
-                summary = self.train()
+            summary = self.train()
             if recorder is not None:
                 recorder.finish(summary)
         return summary
@@ -158,21 +159,22 @@ class Session:
 
     def train(self) -> dict[str, object] | None:
         """Run the algorithm to its end despite lost ranks, and return the summary."""
-        loss: Exception | None = None
+        run, loss = self.experiment.run, None
+        if not (run.record or run.algo.is_probe):  # these cannot be saved
+            self.ending.enter_context(stop_signals(self.ask))
         while True:
             try:
-                with self.listening():
-                    if loss is not None:
-                        self.shrink(loss)
-                        loss = None  # whose traceback keeps old connections open
-                    self.saver = self.backend.make_saver(self.observer)
-                    if self.saver is not None:
-                        self.saver.trigger.signal = self.signal
-                    self.backend.run()
+                if loss is not None:
+                    self.shrink(loss)
+                    loss = None  # whose traceback keeps old connections open
+                self.saver = self.backend.make_saver(self.observer)
+                if self.saver is not None:
+                    self.saver.trigger.signal = self.signal
+                self.backend.run()
                 results = self.backend.conclude(self.observer)
                 break
             except LOSSES as error:
-                if self.experiment.run.on_failure == "stop":
+                if run.on_failure == "stop":
                     raise
                 if self.backend.concluded:
                     return None
@@ -181,14 +183,9 @@ class Session:
             return None
         return {**self.experiment.facts, **results, **self.observer.lost}
 
-    def listening(self) -> AbstractContextManager[None]:
-        """Let signals stop the run once it is saved, if it can be saved."""
-        run = self.experiment.run
-        return nullcontext() if run.record or run.algo.is_probe else stop_signals(self.ask)
-
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """Save the run at its next step, and stop it."""
-        self.signal = number
+        """Save the run at its next step, and stop it; after the last step, complete it."""
+        signal_state.asked = self.signal = number
         if self.saver is not None:
             self.saver.trigger.signal = number
 

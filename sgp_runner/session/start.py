@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import RealNetwork
@@ -15,37 +17,45 @@ from sgp_runner.utils.signals import interruptible
 from sgp_runner.utils.units import counted
 
 
-def execute(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
+def execute(
+    experiment: Experiment, ending: ExitStack | None = None, fork: bool = False
+) -> dict[str, object] | None:
     """Train, record and return the summary; None on ranks of a real run without one.
 
+    ending: to be closed once the summary is on the disk; None: nobody writes it
     fork: ranks that are started here, from this process
     """
+    if ending is None:
+        with ExitStack() as ending:
+            return execute(experiment, ending, fork)
     use_huge_pages()
     network, process = experiment.run.network, launched()
     network.check_start(experiment.run, process)
     if isinstance(network, Sim):
         from sgp_runner.simulator.backend import SimulatedBackend
 
-        with interruptible():
-            return Session(experiment, SimulatedBackend(experiment, network)).run()
+        ending.enter_context(interruptible())
+        return Session(experiment, SimulatedBackend(experiment, network), ending).run()
     assert isinstance(network, RealNetwork)
     if process is None:
         from sgp_runner.distributed.launch import launch
 
         return launch(experiment, fork=fork)
     check_number(experiment.run, process.size)
-    return run_rank(experiment, network.world(experiment.run, process))
+    return run_rank(experiment, network.world(experiment.run, process), ending)
 
 
-def run_rank(experiment: Experiment, world: World) -> dict[str, object] | None:
+def run_rank(experiment: Experiment, world: World, ending: ExitStack) -> dict[str, object] | None:
     """Run this process's rank; return the summary on process rank 0, None on the others.
+
+    ending: to be closed once the summary is on the disk
 
     An error here stops every other rank.
     """
     from sgp_runner.distributed.failures import rank_backend
 
-    with rank_backend(experiment, world) as backend:
-        return Session(experiment, backend).run()
+    with rank_backend(experiment, world, ending) as backend:
+        return Session(experiment, backend, ending).run()
 
 
 def check_number(run: Run, started: int) -> None:

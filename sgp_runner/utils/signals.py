@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from types import FrameType
@@ -47,7 +47,7 @@ class SignalState:
     handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
-    late: a signal that came during the last evaluation, which was finished first
+    asked: the signal that asked the present run to stop, which may have come too late to save it
     """
 
     command: str = ""
@@ -57,7 +57,7 @@ class SignalState:
     handled: set[int] = field(default_factory=set)
     interrupted: bool = False
     code: int | None = None
-    late: int | None = None
+    asked: int | None = None
 
 
 signal_state = SignalState()
@@ -189,15 +189,6 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
-
-
-def finishing() -> AbstractContextManager[None]:
-    """Delay a signal until the rest of a run is done; a second Ctrl-C ends it at once."""
-
-    def delay(number: int, frame: FrameType | None) -> None:
-        signal_state.late = signal_state.late or number
-
-    return stop_signals(delay)
 
 
 def exit_now(number: int) -> NoReturn:

@@ -18,6 +18,7 @@ SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 GLOO = (*SIM, "network=gloo")
 CODES = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGUSR2": 75}
 STEP = "sgp_runner.recording.observer:Observer.end_of_step"
+CONCLUDE = "sgp_runner.distributed.rank_backend:RankBackend.conclude"
 TWICE = [
     shot(STEP, "SIGINT", count=9),
     shot("sgp_runner.recording.checkpoint:Draft.add", "SIGINT"),
@@ -101,14 +102,31 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     assert (code, error) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_path: Path) -> None:
-    last = shot("sgp_runner.recording.observer:Observer.conclude", name)
-    code, error = run(tmp_path, *SIM, shots=[last])
-    what = "interrupted" if name == "SIGINT" else "stopped by SIGTERM"
+@pytest.mark.parametrize(
+    ("words", "where", "name", "rank", "to"),
+    [
+        (SIM, "sgp_runner.recording.observer:Observer.conclude", "SIGINT", "", "self"),
+        (SIM, "sgp_runner.recording.recorder:Recorder.finish", "SIGTERM", "", "self"),
+        (SIM, "sgp_runner.recording.recorder:write_summary", "SIGINT", "", "self"),
+        (GLOO, CONCLUDE, "SIGINT", "1", "launcher"),
+        (GLOO, "sgp_runner.recording.recorder:Recorder.finish", "SIGTERM", "0", "launcher"),
+        (GLOO, "sgp_runner.recording.recorder:write_summary", "SIGUSR1", "0", "launcher"),
+    ],
+)
+def test_a_signal_after_training_waits_for_the_summary(
+    words: tuple[str, ...], where: str, name: str, rank: str, to: str, tmp_path: Path
+) -> None:
+    code, error = run(tmp_path, *words, shots=[shot(where, name, rank, to)])
+    what = "interrupted" if name == "SIGINT" else f"stopped by {name}"
     promise = f"\n{STOPPING}\n" if name == "SIGINT" else ""
     ended = "but the run has ended; its results are in results/runs/run"
     assert (code, error) == (CODES[name], f"{promise}sgp-run: {what}, {ended}\n")
+    assert (tmp_path / "results/runs/run/summary.json").exists()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_signal_to_a_rank_after_training_does_not_end_the_run(rank: str, tmp_path: Path) -> None:
+    assert run(tmp_path, *GLOO, shots=[shot(CONCLUDE, "SIGTERM", rank)]) == (0, "")
     assert (tmp_path / "results/runs/run/summary.json").exists()
 
 
@@ -120,7 +138,6 @@ def test_a_signal_after_training_waits_for_the_last_evaluation(name: str, tmp_pa
         ("sgp_runner.utils.signals:install_in_rank", "1", "self", "SIGUSR2"),
         ("sgp_runner.distributed.torch_world:TorchWorld.connect", "1", "launcher", "SIGUSR2"),
         ("sgp_runner.distributed.torch_world:TorchWorld.make_groups", "1", "self", "SIGINT"),
-        ("sgp_runner.distributed.rank_backend:RankBackend.conclude", "1", "self", "SIGUSR2"),
     ],
 )
 def test_all_ranks_end_where_they_do_not_train(

@@ -8,19 +8,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.cluster.checks import check_positive
 from sgp_runner.config.run import Run
+from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS, LossDetection
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.units import BitsPerSecond, Seconds
-
-if TYPE_CHECKING:
-    from sgp_runner.core.problem import Compute
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of tests/, for helpers
@@ -20,7 +21,9 @@ from sgp_runner.utils.messages import show_messages
 show_messages()
 for config_file in sys.argv[1:]:
     experiment = instrumented(load_experiment(Path(config_file), None))
-    summary = run_rank(experiment, TorchWorld(experiment.run.gpus_per_node, paired=True))
-    if summary is not None:
-        write_summary(experiment.directory, summary)
+    world = TorchWorld(experiment.run.gpus_per_node, paired=True)
+    with ExitStack() as ending:
+        summary = run_rank(experiment, world, ending)
+        if summary is not None:
+            write_summary(experiment.directory, summary)
 os._exit(0)
