@@ -8,11 +8,9 @@ results do not depend on the number of decoding processes.
 from __future__ import annotations
 
 import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from typing import ParamSpec, TypeVar
@@ -25,7 +23,7 @@ from sgp_runner.data.shards import Extent, Shards
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.seeding import seeds_of
-from sgp_runner.utils.signals import ENDING
+from sgp_runner.utils.signals import blocked
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,24 +79,11 @@ def start_processes(count: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([start_process.__module__])
     # One by one, since the first unblocks SIGTERM.
-    with unheard():
+    with blocked():  # launchers send signals to all processes
         resource_tracker.ensure_running()
-    with unheard():
+    with blocked():
         forkserver.ensure_running()
     return ProcessPoolExecutor(count, context, start_process)
-
-
-@contextmanager
-def unheard() -> Iterator[None]:
-    """Block the signals that stop a run, which launchers send to all processes.
-
-    Processes started here inherit the blocked signals.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from signal import SIG_BLOCK, SIG_SETMASK, pthread_sigmask
+from signal import SIG_SETMASK, pthread_sigmask
 
 import torch
 
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.lock import held
-from sgp_runner.utils.signals import ENDING, end_at_once, install_in_rank
+from sgp_runner.utils.signals import blocked, end_at_once, install_in_rank
 from sgp_runner.utils.user_code import FILES
 
 MAX_NUMPY_THREADS = 64  # threads that the OpenBLAS of its wheels starts when it is imported
@@ -89,10 +89,7 @@ def start(
 
     sys.stdout.flush()
     sys.stderr.flush()
-    before = pthread_sigmask(SIG_BLOCK, ENDING)
-    try:
+    with blocked() as before:
         process = get_context("fork").Process(target=rank)
         process.start()
-    finally:
-        pthread_sigmask(SIG_SETMASK, before)
     return Fork(process)

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import logger, show_messages
-from sgp_runner.utils.signals import ENDING, SAVED, SIGNALS, end_at_once, install
+from sgp_runner.utils.signals import SAVED, SIGNALS, blocked, end_at_once, install
 
 # Imported once by the server, without starting a thread.
 IMPORTED = (
@@ -84,11 +84,8 @@ class Pool:
 
     def __enter__(self) -> Pool:
         """Start the server, which must not receive Ctrl-C or another signal to the group."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        try:
+        with blocked():
             ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
 
     def __exit__(self, *error: object) -> None:

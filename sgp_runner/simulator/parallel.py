@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.core.problem import Problem
 from sgp_runner.simulator.engine import Gradient, Loop
-from sgp_runner.utils.signals import ENDING
+from sgp_runner.utils.signals import ENDING, blocked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,12 +135,9 @@ class Assistant:
                 each.close()
             serve(problem, self.slots, theirs)
 
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        try:
+        with blocked():
             self.process = context.Process(target=work, daemon=True)
             self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         # Also called when nothing refers to this object any more, and before Python ends.
         self.close = Finalize(self, end, (self.connection, self.process), exitpriority=0)

@@ -64,6 +64,19 @@ signal_state = SignalState()
 exiting = Lock()
 
 
+@contextmanager
+def blocked() -> Iterator[set[int]]:
+    """Block the signals that end a command; yield the mask before.
+
+    Processes that are started in the block inherit the blocked signals.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def install(command: str, deferred: bool = False) -> None:
     """Handle signals until the process ends. Call this before importing anything slow.
 
