@@ -9,13 +9,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sgp_runner.config import schema
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.models.mlp import MLP
 from sgp_runner.session.start import execute
 from sgp_runner.utils import provenance as environment
 from sgp_runner.utils.errors import Aborted, RankFailed
 
-experiment = schema.load_experiment(Path(sys.argv[2]), None)
+experiment = load_experiment(Path(sys.argv[2]), None)
 if os.environ["RANK"] == "1":
     match sys.argv[1]:
         case "configuration":
