@@ -21,7 +21,7 @@ picture: .venv/.installed  ## draw the picture of the README from the runs of ma
 	.venv/bin/python scripts/compare_picture.py
 
 test: .venv/.fairseq  ## run the fast tests
-	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist loadfile -m "not slow and not slurm and not gpu"
+	OMP_NUM_THREADS=1 .venv/bin/pytest -n 2 --dist worksteal -m "not slow and not slurm and not gpu"
 
 test-slow: .venv/.fairseq  ## run the slow tests; those that need Slurm are skipped without it
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
