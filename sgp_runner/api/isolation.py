@@ -28,7 +28,7 @@ def alone(verbose: bool) -> Iterator[None]:
 
     verbose: whether to show information, or only warnings
 
-    Python processes started inside do not import from the current folder.
+    Python processes started in this context do not import from the current folder.
     """
     if launched() is not None:
         raise ConfigError(

@@ -58,7 +58,7 @@ def run(
     verbose: bool = True,
     **settings: object,
 ) -> Result:
-    """Run one experiment, or report it if it has finished before.
+    """Run one experiment, or return its result if it has finished before.
 
     overrides: settings as on the command line, ``"algo=osgp nodes=8"``
     algo: name, file, class or instance
@@ -69,8 +69,7 @@ def run(
     loss: for such a pair, ``loss(outputs, targets)`` returns the mean loss of a batch; default:
         cross-entropy if a target is one whole number, else half the squared distance
     verbose: whether to show information and progress; warnings are always shown
-    settings: any other key, with a Python value; a dictionary sets several keys: ``optim={"lr":
-        0.1}``
+    settings: any other key, with a Python value; a dictionary sets several: ``optim={"lr": 0.1}``
 
     Raises ConfigError for settings that cannot work, before anything is written; Diverged; Stopped
     or KeyboardInterrupt once the run is saved; and any other error of the run. The same call
@@ -136,8 +135,7 @@ def given(algo: object, model: object, data: object, rest: Mapping[str, object])
 
 @contextmanager
 def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
-    """Yield a function that converts a keyword to a `Value`; it holds objects in memory until
-    exit."""
+    """Yield a function that converts keywords to `Value` and holds objects in memory until exit."""
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:

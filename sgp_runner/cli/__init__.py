@@ -2,4 +2,4 @@
 
 import time
 
-STARTED = time.monotonic()  # start of this process, after the interpreter has started
+STARTED = time.monotonic()  # start of this process, without the interpreter's startup

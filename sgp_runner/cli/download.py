@@ -1,6 +1,6 @@
 """``sgp-run download cifar10``: download, check and unpack data that needs no account.
 
-An interrupted download continues where it stopped. No more bytes are read than the published
+An interrupted download continues where it stopped. It never reads more bytes than the published
 archive has. The folder appears only once it is complete.
 """
 

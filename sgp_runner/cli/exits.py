@@ -93,7 +93,7 @@ def print_error(command: str, sentence: str) -> None:
 
 
 def reported_by_rank0(error: BaseException) -> bool:
-    """Return whether rank 0 reports the error; it does not for this rank's launch environment."""
+    """Return whether rank 0 reports the same error; a LaunchError concerns this rank alone."""
     try:
         return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
     except LaunchError:

@@ -89,7 +89,9 @@ def side_by_side(
     """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
 
     logs: folder for the output of each job
-    imports: modules that the jobs import Raises Stopped after a signal, once all jobs have saved.
+    imports: modules that the jobs import
+
+    Raises Stopped after a signal, once all jobs have saved.
     """
     signals: list[int] = []
     with Pool(most, machine.cores, machine.memory, imports) as pool:

@@ -37,7 +37,7 @@ class Cifar:
     root: folder of cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same, all shards of one size
+        class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """

@@ -30,7 +30,7 @@ class Digits:
     """1,437 training and 360 validation images [1, 8, 8], normalised by the training set.
 
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        digit; dirichlet_equal = the same, all shards of one size
+        digit; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: share of the target's probability that is spread over all classes
     holdout: share of the training set to validate on instead of the validation set, for choosing

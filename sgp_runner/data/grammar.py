@@ -43,7 +43,7 @@ class Grammar:
     concentration: concentration of the Dirichlet distribution of a dialect's probabilities; smaller
         = dialects differ more
     partition: iid = every node reads all dialects; dirichlet = unequal shares of the dialects;
-        dirichlet_equal = the same, all shares of one size
+        dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
     language_seed: seed of words and dialects, independent of the run's seed
     """

@@ -38,7 +38,7 @@ class ImageNet:
     workers: decoding processes for each process of the run; 0 = the process decodes images itself;
         results do not depend on the number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same, all shards of one size
+        class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """

@@ -36,7 +36,7 @@ class InMemoryData:
     sha256: SHA-256 of all samples
     loss: SHA-256 of the code of a user-defined loss; null = the default loss of the task
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label; dirichlet_equal = the same, all shards of one size
+        label; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 

@@ -34,7 +34,7 @@ class NumbersEnDe:
     valid_size: held-out sentences
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        kind of sentence; dirichlet_equal = the same, all shards of one size
+        kind of sentence; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
     holdout: share of the training set to validate on instead of the validation set, for choosing
         settings

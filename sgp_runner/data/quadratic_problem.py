@@ -34,7 +34,7 @@ class QuadraticData:
     condition: ratio of the largest curvature, which is 1, to the smallest
     problem_seed: seed of the problem, independent of the run's seed
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        group; dirichlet_equal = the same, all shards of one size
+        group; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer groups per node
     """
 

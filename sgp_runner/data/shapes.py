@@ -50,7 +50,7 @@ class Shapes:
     noise: standard deviation of a pixel's noise, for brightness between 0 and 1; 0.4 at 32 pixels
         is as hard as 0.15 at 16 pixels
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        shape; dirichlet_equal = the same, all shards of one size
+        shape; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: share of the target's probability that is spread over all classes
     holdout: share of the training set to validate on instead of the validation set, for choosing

@@ -30,7 +30,7 @@ class Synthetic:
     size: training images; the default is the size of ImageNet
     valid_size: validation images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label; dirichlet_equal = the same, all shards of one size
+        label; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 

@@ -64,7 +64,7 @@ class Text:
         unknown
     valid_share: share of each text file used for validation; no effect on train.bin
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same, all shares of one size
+        files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
@@ -116,7 +116,7 @@ class PythonText:
     block: bytes of a sample
     valid_share: share at the end of each file used for validation
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same, all shares of one size
+        files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 

@@ -28,8 +28,8 @@ from sgp_runner.utils.variables import SAFE_PATH, setting
 class RunJob:
     """One run.
 
-    name: its folder in ``results``/runs
-    words: its settings, as typed
+    name: name of the folder in ``results``/runs
+    words: settings, as typed
     """
 
     name: str
@@ -87,7 +87,7 @@ class RunJob:
 
 
 def outdated(jobs: Iterable[RunJob]) -> str:
-    """Describe how many jobs have results from before which corrections; empty if none has."""
+    """Describe how many jobs have results that predate each correction; empty if none has."""
     since = [job.since for job in jobs if job.finished]
     counts = Counter(correction.what for corrections in since for correction in corrections)
     if not counts:
