@@ -193,7 +193,7 @@ def title_of(key: str, value: Any) -> str:
 
 
 def values_in(key: str, value: Any) -> Sequence[Any]:
-    """Return the values of a keyword of a sweep. A tuple of data is one pair."""
+    """Return the values of a keyword of a sweep. A tuple for ``data`` is a single value."""
     several = list if key == "data" else list | tuple | range
     if not isinstance(value, several):
         return [value]

@@ -62,7 +62,7 @@ def composed(overrides: Sequence[str]) -> Mapping[str, object]:
 
 
 def keys(tree: Mapping[str, object]) -> Iterator[str]:
-    """Yield every key that can be set, as it is typed."""
+    """Yield every key that can be set, as typed on the command line."""
     yield from (f"{group}=" for group in groups() if group not in NESTED)
     yield from (f"{key}." if key in OWN_PARTS else f"{key}=" for key in keys_of(tree, ""))
 

@@ -199,7 +199,7 @@ def explained(
 
 
 def words_in(text: str) -> Iterator[str]:
-    """Yield the settings of a YAML file, as they would be typed."""
+    """Yield the settings of a YAML file, as typed on the command line."""
     tree = parse_settings(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():

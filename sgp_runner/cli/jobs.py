@@ -79,7 +79,7 @@ def unpickled(
 
 
 def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:
-    """Return the settings called ``names``, as typed."""
+    """Return the settings with names in ``names``, as typed."""
     return " ".join(setting.typed for setting in settings if setting.name in names)
 
 

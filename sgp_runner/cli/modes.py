@@ -102,7 +102,7 @@ def described(config: DictConfig, package: str, resolve: bool) -> str:
 
 
 def ask_hydra(option: str, value: str, overrides: list[str]) -> int:
-    """Let Hydra answer ``option``, one of `FOR_HYDRA`. Nothing is run."""
+    """Let Hydra handle ``option``, one of `FOR_HYDRA`, without starting a run."""
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
     if option == "--shell-completion":

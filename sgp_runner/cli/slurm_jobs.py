@@ -41,7 +41,7 @@ def outcome(job: SlurmJob[Any]) -> dict[str, object]:
 
 
 def requeue() -> None:
-    """Requeue this Slurm job of a sweep, whose run has saved a checkpoint; return only on error."""
+    """Requeue this Slurm job of a sweep after its run has saved; return only on error."""
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
         return
     ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]

@@ -197,7 +197,7 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
 
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
-    """Return whether the settings choose a preset of a sweep."""
+    """Return whether the settings choose a preset that is a sweep."""
 
     if all(setting.name != PRESET for setting in settings):
         return False
@@ -364,7 +364,7 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
 
 def report(runs: Runs | None, directory: Path) -> None:
-    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
+    """Write the report on the runs; an error is printed and does not fail the sweep."""
     from sgp_runner.report.render.write import report_on
 
     if runs is None:

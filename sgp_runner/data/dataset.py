@@ -35,7 +35,7 @@ class Split(Protocol):
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Start preparing an upcoming call of ``batch``."""
+        """Start preparing the batch of an upcoming call of ``batch``."""
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
@@ -89,10 +89,10 @@ class LearningTask(Protocol):
     metric: ClassVar[str]  #: the headline number of ``evaluate``
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Scalar mean loss of a batch. Runs under ``torch.func.vmap`` and ``grad``."""
+        """Return the scalar mean loss of a batch; runs under ``torch.func.vmap`` and ``grad``."""
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Metrics over the whole split.
+        """Return metrics over the whole split.
 
         The caller has put ``module`` in eval mode and turned gradients off. "loss" is always
         present; "accuracy" is in 0..1; translation adds "bleu" in 0..100.
@@ -124,7 +124,7 @@ class Dataset:
 
 
 class DataConfig(Protocol):
-    """A frozen dataclass that names a data set and loads it."""
+    """A frozen dataclass with the settings of a data set, which loads the data."""
 
     @property
     def name(self) -> str: ...

@@ -133,7 +133,7 @@ class GrammarSplit(Split):
 
 
 def tensors_of(texts: Sequence[bytes]) -> Batch:
-    """Return inputs and targets, int64 [N, T]: a target is the byte after its input."""
+    """Return inputs and targets, int64 [N, T]; a target is the byte after its input."""
     import torch
 
     rows = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Decoders:
     """A pool of ``count`` processes, started on first use.
 
-    With 0 the caller decodes in its own process.
+    With a count of 0 the caller decodes in its own process.
     """
 
     def __init__(self, count: int) -> None:

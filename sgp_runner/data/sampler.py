@@ -53,7 +53,7 @@ class Partition(Protocol):
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         """Return the sampler of ``split``.
 
-        Raises ConfigError when the split cannot give every worker one batch.
+        Raises ConfigError if the split has less than one batch per worker.
         """
 
 
@@ -101,7 +101,7 @@ class Dirichlet:
 
 
 def partition_of(name: str, alpha: float) -> Partition:
-    """Return the partition that the settings ``partition`` and ``alpha`` of a data set describe."""
+    """Return the partition for the settings ``partition`` and ``alpha`` of a data set."""
     match name:
         case "iid":
             return IID()

@@ -105,7 +105,7 @@ class Shapes:
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
         """Render ``labels`` (int64 [N]) to images [N, 3, size, size] of brightness about 0 to 1.
 
-        Lengths are in halves of an image.
+        The unit of length is half the width of an image.
         """
         import torch
 

@@ -41,7 +41,7 @@ AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py"
 
 
 class Extent(NamedTuple):
-    """The position of an image."""
+    """The position of an image in a shard."""
 
     shard: str
     start: int  # bytes

@@ -32,7 +32,7 @@ def on_device(module: nn.Module, split: Split, parts: Iterable[Tensor]) -> Itera
 
 
 class Summed(ABC):
-    """A task whose metrics follow from sums over samples, so that processes can share the work."""
+    """A task with metrics computed from sums over samples, so processes can share the work."""
 
     @property
     def chunk(self) -> int:
@@ -181,7 +181,7 @@ class Translation:
         return "".join(self.vocabulary[i] for i in ids).replace("▁", " ").strip()
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed loss and number of tokens, without branches on the data (for vmap)."""
+        """Return summed loss and number of tokens, without data-dependent branches (for vmap)."""
         log_p = outputs.log_softmax(-1)
         right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)

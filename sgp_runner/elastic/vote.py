@@ -141,7 +141,7 @@ class Vote:
         return gone, why
 
     def conclude(self) -> None:
-        """Record that rank 0 has the results, so that later losses do not matter."""
+        """Record that rank 0 has the results, so later loss of ranks does not matter."""
         self.store.set(CONCLUDED, "")
 
     @property

@@ -80,7 +80,7 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
 
 
 def verify_memory(run: Run) -> None:
-    """Raise ConfigError if the ranks that are started here need more memory than there is."""
+    """Raise ConfigError if the ranks started here need more memory than is available."""
     here = 1 if run.network.name == "sim" or launched() is not None else run.ranks
     check_memory(run, here, most_bytes())
 

@@ -1,6 +1,6 @@
-"""Pool of jobs: many runs, several at a time, skipping finished ones.
+"""Pool of jobs: many runs, several at a time, without runs that have finished.
 
-For tables and claims that rest on hundreds of small runs.
+It serves tables and claims that are based on hundreds of small runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RunJob:
 
     @property
     def finished(self) -> bool:
-        """Return whether the run has results, of this or an earlier version."""
+        """Return whether the run has results, of this version or an earlier one."""
         return self.summary is not None or self.diverged
 
     @property
@@ -130,7 +130,7 @@ def run_and_say(jobs: Iterable[RunJob]) -> int:
 
 
 def run(job: RunJob) -> str:
-    """Run the job in this process; return the sentence of its error, or an empty one."""
+    """Run the job in this process; return the sentence of its error, or an empty string."""
     import sys
 
     from sgp_runner.config.overrides import experiment_of

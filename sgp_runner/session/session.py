@@ -49,7 +49,7 @@ class Backend(Protocol):
     def original_rank(self) -> int | None: ...
 
     def open(self) -> Found | None:
-        """Return the newest checkpoint that was not refused, the same on all processes."""
+        """Return the newest checkpoint that was not refused; it is the same on all processes."""
 
     def refuse(self, error: UnusableCheckpoint) -> None:
         """Report that a checkpoint is not used; `open` then returns an earlier checkpoint."""
@@ -88,7 +88,7 @@ class Backend(Protocol):
         """Wait until devices have finished training computations, before something is recorded."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
-        """Evaluate the final models; return the results on the process that summarizes the run.
+        """Evaluate the final models; return the results on the process that writes the summary.
 
         Raises one of `LOSSES` if ranks are lost.
         """
