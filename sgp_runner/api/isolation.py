@@ -1,7 +1,7 @@
-"""The process of a Python program as a run finds it, and as it leaves it.
+"""Isolation of a run from the Python program that calls it.
 
-A run from Python gives the same bytes as a command: PyTorch has its usual defaults meanwhile. Its
-random numbers, types and threads are afterwards as they were before.
+PyTorch has its usual defaults during a run, so the run writes the same bytes as the command.
+Afterwards the program's random state, default types and threads are restored.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sgp_runner.utils.launchers import launched
 from sgp_runner.utils.messages import showing_messages
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
-ONE_AT_A_TIME = threading.RLock()  # Hydra, plug-ins and PyTorch's defaults belong to the process
+ONE_AT_A_TIME = threading.RLock()  # Hydra, plug-ins and PyTorch's defaults are global
 
 
 @contextmanager
 def alone(verbose: bool) -> Iterator[None]:
-    """Let one thread at a time run something, with no plug-ins but those that it names.
+    """Admit one thread at a time, and forget plug-ins of earlier runs.
 
-    verbose: whether it shows information, or warnings alone
+    verbose: whether to show information, or only warnings
 
-    No Python that it starts imports from the present folder.
+    Python processes started in this context do not import from the current folder.
     """
     if launched() is not None:
         raise ConfigError(
@@ -46,7 +46,7 @@ def alone(verbose: bool) -> Iterator[None]:
 
 @contextmanager
 def torch_as_usual() -> Iterator[None]:
-    """Give PyTorch the defaults of a new process, and restore those of the program."""
+    """Give PyTorch the defaults of a new process, and restore the program's defaults afterwards."""
     import torch
 
     dtype, threads, device = (
@@ -72,9 +72,9 @@ def torch_as_usual() -> Iterator[None]:
 
 @contextmanager
 def saving_on_interrupt() -> Iterator[None]:
-    """Let Ctrl-C, or the interrupt of a notebook's kernel, save a run that trains.
+    """Save a training run on Ctrl-C or an interrupt of a notebook's kernel.
 
-    It ends in KeyboardInterrupt; the second one ends the run at once.
+    Raises KeyboardInterrupt once the run is saved. A second interrupt ends the run at once.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -85,7 +85,7 @@ def saving_on_interrupt() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        stop = signal.getsignal(signal.SIGTERM)  # of the run, once it trains
+        stop = signal.getsignal(signal.SIGTERM)  # handler of the run, once it trains
         if asked or stop is before or not callable(stop):
             raise KeyboardInterrupt
         asked = True

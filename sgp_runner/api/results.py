@@ -26,10 +26,10 @@ Against = Literal["time", "epochs", "bytes", "nodes"]
 
 
 class Results:
-    """Runs on disk. Data frames are read when they are first asked for.
+    """Runs on disk. Data frames are read on first use.
 
-    folders: of the runs
-    failed: the error of each run of a sweep that has failed, by its settings
+    folders: folders of the runs
+    failed: error of each failed run of a sweep, by the settings of the run
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Results:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """One line per run: settings and results, the columns of `sgp_runner.report.read.runs`."""
+        """One line per run: settings and results, as in `sgp_runner.report.read.runs`."""
         return self._read.table
 
     @property
@@ -56,7 +56,7 @@ class Results:
         """One line per run and evaluated epoch.
 
         Columns: ``folder epoch time_s bytes quality low high averaged``. Times are in seconds of
-        the run's clock, ``quality`` is the mean over the workers.
+            the run's clock; ``quality`` is the mean over the workers.
         """
         return self._read.curves
 
@@ -84,8 +84,9 @@ class Results:
     def table(self) -> pd.DataFrame:
         """One line per setting, ranked as in a report, with means over its seeds.
 
-        ``rank`` and ``speed_up`` are based on ``time_to_target``, the time to the ``target`` of a
-        task, or in timing studies on the time per iteration. Times are in the run's seconds.
+        ``rank`` and ``speed_up`` compare ``time_to_target``, the time to reach the ``target`` of
+        the task. In timing studies they compare the time per iteration. Times are in seconds of the
+        run's clock.
         """
         import pandas as pd
 
@@ -103,7 +104,7 @@ class Results:
     def plot(self, against: Against = "time") -> Figure:
         """Draw the quality against time, epochs or bytes, or the time per iteration against nodes.
 
-        Raises ConfigError for runs that do not belong in one plot, such as those of two models.
+        Raises ConfigError for runs that do not belong in one plot, such as runs of two models.
         """
         from sgp_runner.report.plots import quality, scaling
         from sgp_runner.report.rank.ranking import rankings
@@ -150,7 +151,7 @@ class Results:
 class Result(Results):
     """A run, with its summary.
 
-    folder: where its files are
+    folder: folder of the run
     summary: contents of ``summary.json``; times in seconds, accuracies in 0..1
     """
 
@@ -176,7 +177,7 @@ class Result(Results):
 
 
 def load(*places: str | Path) -> Results:
-    """Read the runs in or below folders, which may be patterns, ``results/runs/*osgp*``.
+    """Read the runs in or below folders or patterns such as ``results/runs/*osgp*``.
 
     Damaged runs are left out, with a sentence in `Results.skipped`. Raises ConfigError if there is
     no run.
@@ -197,7 +198,7 @@ def load(*places: str | Path) -> Results:
 
 
 def line_of(row: Row, ranking: Ranking) -> dict[str, object]:
-    """Return the line of a setting in a table."""
+    """Return the table line of a setting."""
     setting = row.setting
     columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
     return {

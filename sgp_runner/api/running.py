@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-#: The name of a choice, a file (``./mine.py``), a class of the contract of plug-ins, or an instance
-#: of one.
+#: The name of a choice, a file (``./mine.py``), or a class that follows the plug-in contract, or an
+#: instance of such a class.
 Choice: TypeAlias = "str | type[Any] | object"
-#: A choice, a module, or a function without arguments that makes one.
+#: A choice, a module, or a function without arguments that returns a module.
 Model: TypeAlias = "Choice | nn.Module | Callable[[], nn.Module]"
 #: A choice, or a training and a validation set.
 Data: TypeAlias = "Choice | tuple[Any, Any]"
@@ -58,22 +58,22 @@ def run(
     verbose: bool = True,
     **settings: object,
 ) -> Result:
-    """Run one experiment, or report it if it has finished before.
+    """Run one experiment, or return its result if it has finished before.
 
     overrides: settings as on the command line, ``"algo=osgp nodes=8"``
     algo: name, file, class or instance
-    model: likewise, or a `torch.nn.Module`, whose parameters are the start of every node, or a
-        function without arguments that makes one, with the parameters of the run's seed
-    data: name, file, class or instance, or a pair (train, valid), of which each is a torch data set
-        or a pair of tensors or arrays (inputs, targets)
-    loss: of such a pair, ``loss(outputs, targets)``, the mean of a batch; by default cross-entropy
-        for targets that are one whole number each, else half the squared distance
+    model: the same, or a `torch.nn.Module`, whose parameters initialise every node, or a function
+        without arguments that returns a module initialised from the run's seed
+    data: name, file, class or instance, or a pair (train, valid), each a torch data set or a pair
+        of tensors or arrays (inputs, targets)
+    loss: for such a pair, ``loss(outputs, targets)`` returns the mean loss of a batch; default:
+        cross-entropy if a target is one whole number, else half the squared distance
     verbose: whether to show information and progress; warnings are always shown
     settings: any other key, with a Python value; a dictionary sets several: ``optim={"lr": 0.1}``
 
-    Raises ConfigError for settings that cannot work, with nothing written; Diverged; Stopped, or
-    KeyboardInterrupt, once the run is saved; and any other error of the run. The same call resumes
-    an interrupted run.
+    Raises ConfigError for settings that cannot work, before anything is written; Diverged; Stopped
+    or KeyboardInterrupt once the run is saved; and any other error of the run. The same call
+    resumes an interrupted run.
     """
     started = time.monotonic()
     if loss is not None and data is None:
@@ -94,14 +94,14 @@ def sweep(
     verbose: bool = True,
     **settings: object,
 ) -> Results:
-    """Run each combination of several values, one after the other, and compare them.
+    """Run each combination of several values, one after another, and return their results.
 
-    Arguments are those of `run`. A list, a tuple or a range has the values of a key, and overrides
-    may be a sweep, ``"algo=sgp,osgp"``. A key that takes a list, such as ``model.hidden``, takes a
-    list of lists. Several data sets are a list of pairs.
+    The arguments are the same as for `run`. Pass several values of a key as a list, tuple or range,
+    or in an override such as ``"algo=sgp,osgp"``. For a key whose value is a list, such as
+    ``model.hidden``, pass a list of lists. Pass several data sets as a list of pairs.
 
-    A run that fails does not stop the others: `Results.failed` has its error. Raises ConfigError,
-    with nothing run, if one of the combinations cannot work.
+    A failed run does not stop the sweep; its error is in `Results.failed`. Raises ConfigError
+    before the first run if a combination cannot work.
     """
     if loss is not None and data is None:
         raise needless_loss()
@@ -128,14 +128,14 @@ def sweep(
 
 
 def given(algo: object, model: object, data: object, rest: Mapping[str, object]) -> dict[str, Any]:
-    """Return the keywords that were given."""
+    """Return ``rest`` and the choices that are not None."""
     choices = {"algo": algo, "model": model, "data": data}
     return {key: value for key, value in choices.items() if value is not None} | dict(rest)
 
 
 @contextmanager
 def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
-    """Yield a function that makes a `Value` of a keyword and keeps objects in memory until then."""
+    """Yield a function that converts keywords to `Value` and holds objects in memory until exit."""
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:
@@ -175,7 +175,7 @@ def needless_loss() -> ConfigError:
 
 
 def is_choice(value: object) -> bool:
-    """Return whether ``value`` names or is a choice, rather than being what is trained or read."""
+    """Return whether ``value`` is a choice or its name, rather than a model or data in memory."""
     if isinstance(value, str | PurePath | Mapping) or value is None:
         return True
     cls = value if isinstance(value, type) else type(value)
@@ -183,7 +183,7 @@ def is_choice(value: object) -> bool:
 
 
 def title_of(key: str, value: Any) -> str:
-    """Return a value as a sweep shows it, ``algo=sgp``."""
+    """Return the title of a value in a sweep, such as ``algo=sgp``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return f"{key}={value}"
     try:
@@ -193,7 +193,7 @@ def title_of(key: str, value: Any) -> str:
 
 
 def values_in(key: str, value: Any) -> Sequence[Any]:
-    """Return the values of a keyword of a sweep. A tuple of data is one pair."""
+    """Return the values of a keyword of a sweep. A tuple for ``data`` is a single value."""
     several = list if key == "data" else list | tuple | range
     if not isinstance(value, several):
         return [value]
@@ -203,7 +203,7 @@ def values_in(key: str, value: Any) -> Sequence[Any]:
 
 
 def experiment_of(overrides: Sequence[str]) -> Experiment:
-    """Return the experiment of these overrides. Raises ConfigError for those of a sweep."""
+    """Return the experiment of these overrides. Raises ConfigError if they make a sweep."""
     with configs():
         settings = parse(overrides)
         for setting in settings:
@@ -242,7 +242,7 @@ def plan(
 
 
 def called(function: str, settings: Sequence[Setting]) -> Experiment:
-    """Return the experiment of ``settings``, whose record has the call of ``function``."""
+    """Return the experiment of ``settings``, with the call of ``function`` as its command."""
     command = [f"sgp_runner.{function}", *(setting.typed for setting in settings)]
     return dataclasses.replace(make_experiment(compose(settings)), command=command)
 

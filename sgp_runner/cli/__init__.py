@@ -2,4 +2,4 @@
 
 import time
 
-STARTED = time.monotonic()  # this process, but for the interpreter's own start
+STARTED = time.monotonic()  # start of this process, without the interpreter's startup

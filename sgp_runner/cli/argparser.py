@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def put(text: str) -> None:
-    """Print ``text`` on stdout, to a reader that may have enough before its end, such as head."""
+    """Print ``text`` on stdout, even if a reader such as head closes the pipe early."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -30,7 +30,7 @@ def put(text: str) -> None:
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the plug-ins of stored runs, which import nothing themselves."""
+    """Add the option --plugin; stored runs do not import their plug-ins by themselves."""
     parser.add_argument(
         "--plugin",
         action="append",

@@ -1,7 +1,7 @@
 """``sgp-run calibrate [SETTINGS]``: measure the machines of a run and write a cluster profile.
 
-It measures with the ranks, messages and gradients of a run of these settings (``network=gloo`` by
-default), started like any run, also by a launcher.
+The measurement uses the ranks, messages and gradients of a run with these settings (default:
+``network=gloo``). It is started like any run, optionally by a launcher.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def prepared(argv: Sequence[str]) -> Experiment:
-    """Make the experiment whose machines are measured, in a folder of calibrations, not of runs."""
+    """Make the experiment to measure, with its files below the folder ``calibration``."""
     overrides = load(argv).overrides
     with configs():
         settings = parse(overrides)

@@ -1,7 +1,7 @@
 """The console scripts.
 
-Each hears signals before it imports anything else. No Python that it starts imports from the
-present folder.
+Each script installs signal handlers before it imports anything else. Python processes that it
+starts do not import from the current folder.
 """
 
 import importlib

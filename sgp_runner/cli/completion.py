@@ -21,7 +21,7 @@ OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
 
 
 def candidates(line: str) -> list[str]:
-    """Return the completions of the last word of ``line``, which lacks the command's name."""
+    """Return the completions of the last word of ``line``, which excludes the command's name."""
     argv = line.split()
     word = argv.pop() if argv and not line[-1].isspace() else ""
     if argv[:1] == ["calibrate"]:
@@ -54,7 +54,7 @@ def starting(word: str, texts: Iterable[str]) -> list[str]:
 
 
 def composed(overrides: Sequence[str]) -> Mapping[str, object]:
-    """Return the run of these overrides, or of the first ones, as far as they are understood."""
+    """Return the configuration of as many of the first overrides as can be composed."""
     try:
         return tree_of(compose_all(parse(overrides)))
     except ConfigError:
@@ -62,7 +62,7 @@ def composed(overrides: Sequence[str]) -> Mapping[str, object]:
 
 
 def keys(tree: Mapping[str, object]) -> Iterator[str]:
-    """Yield every key that can be set, as it is typed."""
+    """Yield every key that can be set, as typed on the command line."""
     yield from (f"{group}=" for group in groups() if group not in NESTED)
     yield from (f"{key}." if key in OWN_PARTS else f"{key}=" for key in keys_of(tree, ""))
 
@@ -75,7 +75,7 @@ def next_parts(word: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Iterator[str]:
-    """Yield the words that ``key`` may be set to, or else its present value."""
+    """Yield the words that ``key`` may be set to, or its current value if there are none."""
     if (group := group_of(key)) is not None:
         yield from choices_in(group, search)
         return
@@ -91,7 +91,7 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
 
 
 def words_of(hint: Any) -> Iterator[str]:
-    """Yield the values of a type that are words."""
+    """Yield the values of a type that can be listed as words."""
     kind, arms = kind_of(hint)
     if kind is Union:
         for arm in arms:

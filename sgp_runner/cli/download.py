@@ -1,7 +1,7 @@
-"""``sgp-run download cifar10``: data that can be had without an account, checked and unpacked.
+"""``sgp-run download cifar10``: download, check and unpack data that needs no account.
 
-An interrupted download continues where it stopped, and none is longer than the published archive.
-The folder appears only when it is complete.
+An interrupted download continues where it stopped. It never reads more bytes than the published
+archive has. The folder appears only once it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PIECE = 2**20  # bytes
 
 
 def main(argv: Sequence[str]) -> int:
-    """Download and unpack a data set. Raises ConfigError for one that cannot be had."""
+    """Download and unpack a data set. Raises ConfigError if that fails."""
     from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, defect, kind_of, url_of
 
     options = dict(argument.split("=", 1) for argument in argv if "=" in argument)
@@ -62,9 +62,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def fetch(url: str, path: Path, md5: str, size: int) -> None:
-    """Download ``size`` bytes of ``url`` to ``path``, after those of an earlier attempt.
+    """Download ``size`` bytes of ``url`` to ``path``, continuing an earlier attempt.
 
-    Raises ConfigError if the server cannot be reached, or sends something else.
+    Raises ConfigError if the server cannot be reached, or sends another file.
     """
     from torchvision.datasets.utils import check_integrity
 
@@ -105,7 +105,7 @@ def fetch(url: str, path: Path, md5: str, size: int) -> None:
 
 
 def save(answer: HTTPResponse, path: Path, received: int, size: int) -> None:
-    """Write the rest of a file of ``size`` bytes, from ``received`` on, with a bar on a terminal.
+    """Append bytes ``received`` to ``size`` of a file, with a progress bar on a terminal.
 
     Bytes beyond ``size`` are not read.
     """
@@ -130,7 +130,7 @@ def unreachable(url: str, error: Exception) -> ConfigError:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack the archive of ``folder``, which appears with all of its files."""
+    """Unpack the archive; ``folder`` appears only once all its files are complete."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     with tarfile.open(archive) as file:

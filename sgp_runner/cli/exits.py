@@ -20,13 +20,13 @@ from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import INTERRUPTED, end_at_once, exit_code, signal_state
 from sgp_runner.utils.user_code import user_code_line
 
-# Time for the rank that reports: it closes its files and, if it hosts the store, waits until the
-# others have read why.
+# Time for the reporting rank to close its files and, if it hosts the store, to wait until the other
+# ranks have read the reason.
 SECONDS_TO_REPORT = 5.0
 
 
 def run_command(command: str, work: Callable[[], int]) -> int:
-    """Run ``work`` and return its exit code, or that of its error after printing a sentence.
+    """Run ``work`` and return its exit code; on an error, print a sentence and return its code.
 
     0: success
     1: an error
@@ -46,7 +46,7 @@ def run_command(command: str, work: Callable[[], int]) -> int:
             raise
         code = report_error(command, error)
         if isinstance(error, Stopped):
-            end_at_once(code)  # a stopped rank does not take its connections down in order
+            end_at_once(code)  # a stopped rank does not close its connections in order
     waits = sys.modules.get("sgp_runner.utils.waits")
     if waits is not None and waits.left_behind:
         end_at_once(code)
@@ -71,12 +71,12 @@ def report_error(command: str, error: BaseException) -> int:
 
 
 def describe_error(error: BaseException) -> tuple[str, int]:
-    """Return the sentence and the exit code of a command that ``error`` ends."""
+    """Return the sentence and the exit code of a command that ends with ``error``."""
     from sgp_runner.session.execution import sentence_of
 
     if isinstance(error, KeyboardInterrupt):
         return " ".join(["interrupted", *error.args]), INTERRUPTED
-    if signal_state.interrupted:  # a library has made another error of it
+    if signal_state.interrupted:  # a library has replaced KeyboardInterrupt
         return "interrupted", INTERRUPTED
     match error:
         case ConfigError():
@@ -93,7 +93,7 @@ def print_error(command: str, sentence: str) -> None:
 
 
 def reported_by_rank0(error: BaseException) -> bool:
-    """Return whether rank 0 reports the same error, unlike one of this rank's own environment."""
+    """Return whether rank 0 reports the same error; a LaunchError concerns this rank alone."""
     try:
         return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
     except LaunchError:

@@ -81,7 +81,7 @@ examples
 
 
 def usage(folder: str | None = None) -> str:
-    """Return the text of ``--help``, with the choices in a ``folder`` of the user's own."""
+    """Return the text of ``--help``, including the choices in the user's ``folder``."""
     text = (CONFIGS / "config.yaml").read_text(encoding="utf-8")
     defaults = dict(re.findall(r"^  - (\w+): (\w+)", text, re.MULTILINE))
     others = (name for name in groups() if name not in defaults and name not in NESTED)
@@ -91,7 +91,7 @@ def usage(folder: str | None = None) -> str:
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
     model = (CONFIGS / "model" / f"{defaults['model']}.yaml").read_text(encoding="utf-8")
-    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # defaults of its own
+    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # the model's defaults
     keys = {
         f"{key}={own.get(key, typed(value))}": said
         for key, value, said in settings_of(completed({}), "")
@@ -144,7 +144,7 @@ def flow(value: object) -> str:
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
 
-    The value of a part with choices is its choice. A setting without a default has an ellipsis.
+    The value of a group is its choice. The value of a setting without a default is an ellipsis.
     """
     cls = class_at(node, key)
     if cls is None:
@@ -166,7 +166,7 @@ def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, obj
 
 
 def typed(value: object) -> str:
-    """Return ``value`` as it is typed."""
+    """Return ``value`` as typed on the command line."""
     if isinstance(value, str):
         return value
     return "..." if value is ... else json.dumps(value)
@@ -175,7 +175,7 @@ def typed(value: object) -> str:
 def explained(
     config: Mapping[str, object], key: str, choice: str, folders: Sequence[Path]
 ) -> Iterator[str]:
-    """Yield the lines about ``choice`` in the run ``config``; ``folders``: of YAML files."""
+    """Yield help lines on ``choice`` in the run ``config``; ``folders`` hold the YAML files."""
     group = group_of(key) or key
     paths = [folder / group / f"{choice}.yaml" for folder in folders]
     text = next((read_text(path) for path in paths if path.is_file()), "")
@@ -199,7 +199,7 @@ def explained(
 
 
 def words_in(text: str) -> Iterator[str]:
-    """Yield the settings of a YAML file, as they would be typed."""
+    """Yield the settings of a YAML file, as typed on the command line."""
     tree = parse_settings(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
@@ -218,7 +218,7 @@ def row(
 ) -> list[str]:
     """Return ``left`` and ``right`` in two columns; ``right`` starts below a long ``left``.
 
-    mark: prefix of each line of the column.
+    mark: prefix of each line of the right column.
     """
     folded = [mark + line for line in textwrap.wrap(right, width - indent - len(mark))]
     if len(left) < indent and folded:

@@ -1,4 +1,4 @@
-"""The runs of a command: one alone, or the jobs of a sweep with their rows of the comparison."""
+"""Runs of a command: a single run, or the jobs of a sweep with their comparison rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, object]
 
 
 def run_alone(settings: Sequence[Setting]) -> int:
-    """Run one experiment to its table and return the exit code."""
+    """Run one experiment, print its summary table and return the exit code."""
     experiment = replace(make_experiment(compose(settings)), started=STARTED)
     try:
         summary = perform(experiment, fork=bool(signal_state.command))
@@ -52,18 +52,18 @@ class SweepJob:
         return unpickled, (self.title, dict(experiment.config), experiment.group, sources)
 
     def row(self, results: Mapping[str, object]) -> Row:
-        """Return its row of the comparison, with the settings that often distinguish runs."""
+        """Return the job's comparison row, including settings that often differ between runs."""
         run = self.experiment.run
         cluster = run.cluster.name if run.network.clock == "simulated" else ""
         shown = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
         return {**results, **shown, "job": self.title}
 
     def failed_row(self, sentence: str) -> Row:
-        """Return the row of a job that has no results, because of ``sentence``."""
+        """Return the row of a job without results; ``sentence`` is the reason."""
         return {**self.row(self.experiment.facts), "failed": sentence}
 
     def row_if_done(self) -> Row | None:
-        """Return the row of a job that has finished before or in another process."""
+        """Return the row if the job has finished, earlier or in another process; else None."""
         from sgp_runner.recording.recorder import finished
 
         summary = finished(self.experiment)
@@ -79,7 +79,7 @@ def unpickled(
 
 
 def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:
-    """Return the settings called ``names``, as typed."""
+    """Return the settings with names in ``names``, as typed."""
     return " ".join(setting.typed for setting in settings if setting.name in names)
 
 
@@ -91,7 +91,7 @@ def run_job(job: SweepJob, number: str) -> Row:
     except Stopped:
         raise
     except Exception as error:
-        if signal_state.interrupted:  # a library has made another error of Ctrl-C
+        if signal_state.interrupted:  # a library has replaced KeyboardInterrupt
             raise
         print_traceback_if_wanted(error)
         sentence = sentence_of(error)

@@ -1,7 +1,7 @@
-"""The runs of a sweep on this machine, several at a time, with a line for each that ends.
+"""Runs of a sweep on this machine, several at a time, with a line for each finished run.
 
-Simulations of small models run at the same time, one on each core, with the same bytes as alone on
-all cores. Large models and real runs, which use all cores, run one after the other.
+Simulations of small models run at the same time, one on each core, and write the same bytes as on
+all cores. Large models and real runs use all cores and run one after another.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from sgp_runner.utils.units import duration
 
 @dataclass(frozen=True)
 class Machine:
-    """The means of a sweep on this machine.
+    """The resources of a sweep on this machine.
 
-    asked: runs at the same time, if the user has said
-    cores: of this process
+    asked: number of runs at the same time, if set by the user
+    cores: cores available to this process
     memory: free bytes
     """
 
@@ -51,14 +51,14 @@ class Machine:
     def cores_for(self, run: Run) -> int:
         """Return the cores that a run keeps busy.
 
-        A real run keeps all of them busy, unless several runs at a time were asked for.
+        A real run keeps all cores busy, unless the user set the number of runs at a time.
         """
         if run.network.clock == "wall":
             return self.cores if self.asked is None else 1
         return asked_cores() or cores_for(parameters(run.model, run.data)[0])
 
     def at_once(self, runs: Sequence[Run]) -> int:
-        """Return how many of the runs may be able to run at the same time."""
+        """Return the largest number of runs that may fit on the machine at the same time."""
         cores = min(self.cores_for(run) for run in runs)
         memory = min(estimated_bytes(run) for run in runs)
         most = min(len(runs), self.asked or self.cores)
@@ -72,7 +72,7 @@ def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]
 
 
 def run_on_cores(count: int, job: SweepJob, number: str) -> Row:
-    """Run a job in a process of its own, with ``count`` cores; real ranks share all cores."""
+    """Run a job in its own process with ``count`` cores; ranks of a real run share all cores."""
     if job.experiment.run.network.clock == "simulated":
         os.environ[KEY] = str(count)
     return run_job(job, number)
@@ -90,7 +90,8 @@ def side_by_side(
 
     logs: folder for the output of each job
     imports: modules that the jobs import
-    Raises Stopped after a signal, once all have saved.
+
+    Raises Stopped after a signal, once all jobs have saved.
     """
     signals: list[int] = []
     with Pool(most, machine.cores, machine.memory, imports) as pool:
@@ -147,9 +148,9 @@ def row_of(ended: Ended, job: SweepJob) -> Row:
 
 
 class ProgressLines:
-    """A line for each job that ends, and on a terminal one about those that run.
+    """A line for each finished job, and on a terminal a status line for running jobs.
 
-    jobs: those that have begun, by number
+    jobs: jobs that have begun, by number
     """
 
     def __init__(self, total: int, pool: Pool) -> None:
@@ -189,7 +190,7 @@ class ProgressLines:
         return Text("  ".join(filter(None, parts)), no_wrap=True, overflow="ellipsis")
 
     def time_left(self) -> str:
-        """Return the time that the other jobs take at the pace so far; empty if unknown."""
+        """Return the remaining time at the pace so far; empty if unknown."""
         left = self.total - self.ended
         if not self.seconds or not left:
             return ""

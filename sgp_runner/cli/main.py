@@ -1,8 +1,8 @@
 """The command ``sgp-run``.
 
-Its arguments (``argv``) are options and overrides, ``key=value``. `parse` makes each override a
-`Setting`, once, and `compose` makes the settings the configuration of a run. Settings that cannot
-work are refused in one sentence on stderr, with exit code 2, before anything is written.
+Its arguments (``argv``) are options and overrides, ``key=value``. `parse` converts each override to
+a `Setting`, and `compose` combines the settings to the configuration of a run. Settings that cannot
+work are refused before anything is written, with one sentence on stderr and exit code 2.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SUBCOMMANDS = ("calibrate", "download", "new")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code, one of those of `run_command`."""
+    """Run the command and return its exit code (see `run_command`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return run_command("sgp-run", lambda: dispatch(arguments))
 
 
 def defer_signals_among_ranks() -> None:
-    """Let the watchdog of a rank that a launcher started answer signals, outside training."""
-    with suppress(LaunchError):  # a run reports it
+    """On ranks started by a launcher, let the watchdog answer signals outside training."""
+    with suppress(LaunchError):  # the run reports the error
         process = launched()
         if process is not None and process.size > 1:
             defer(reports=process.rank == 0)
@@ -42,7 +42,7 @@ def defer_signals_among_ranks() -> None:
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Do what the arguments ask for and return the exit code."""
+    """Run the command that the arguments select and return the exit code."""
     defer_signals_among_ranks()
     for argument in argv:
         refuse_secrets(argument.partition("="), argument.partition("=")[0])

@@ -30,7 +30,7 @@ FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
 
 
 def perform(command: Command) -> int:
-    """Do what the options ask for with the settings and return the exit code."""
+    """Run the mode that the options select and return the exit code."""
     options = command.options
     with configs():
         overrides = [*command.overrides, *command.folder]
@@ -53,7 +53,7 @@ def perform(command: Command) -> int:
 
 
 def explain(settings: Sequence[Setting], folder: str | None) -> int:
-    """Print the choices among ``settings`` and their settings; without choices, all there is."""
+    """Explain the choices among ``settings``; without choices, print the general help."""
     choices = [setting for setting in settings if setting.choice]
     for choice in choices:
         if choice.swept:
@@ -71,7 +71,7 @@ def explain(settings: Sequence[Setting], folder: str | None) -> int:
 
 
 def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> int:
-    """Print the settings of a run, of Hydra or of both, as ``--cfg`` asks for."""
+    """Print the settings of a run, of Hydra or of both, as selected by ``--cfg``."""
     what = options["--cfg"]
     if what not in ("job", "hydra", "all"):
         raise ConfigError("--cfg", f"'{what}' is none of job, hydra, all.")
@@ -102,14 +102,14 @@ def described(config: DictConfig, package: str, resolve: bool) -> str:
 
 
 def ask_hydra(option: str, value: str, overrides: list[str]) -> int:
-    """Let Hydra answer ``option``, one of `FOR_HYDRA`. Nothing is run."""
+    """Let Hydra handle ``option``, one of `FOR_HYDRA`, without starting a run."""
     hydra = GlobalHydra.instance().hydra
     assert hydra is not None
     if option == "--shell-completion":
         allowed = "(install|uninstall|query)=(bash|zsh|fish)"
         if len(overrides) != 1 or not re.fullmatch(allowed, overrides[0]):
             raise ConfigError(option, "write -sc install=bash, zsh or fish.")
-        # Hydra's plug-ins know the shells, but not which keys are settings.
+        # Hydra's plug-ins support the shells, but not our keys and values.
         setattr(CompletionPlugin, "_query", lambda self, config_name, line: candidates(line))  # noqa: B010
         hydra.shell_completion("config", overrides)
         return 0

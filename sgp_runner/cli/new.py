@@ -1,7 +1,7 @@
-"""``sgp-run new``: a small folder with an algorithm, a model or a data set that works, and a test.
+"""``sgp-run new``: a small folder with a working algorithm, model or data set, and a test.
 
-The test tries it without gradients, compares the simulator with real processes, and checks that the
-same seed gives the same bytes, also in a run that was resumed.
+The test makes a dry run, compares the simulator with real processes, and checks that the same seed
+gives the same bytes, also after a run is resumed.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ Modules that NAME.py imports from this folder belong to it: they are hashed into
 its runs.
 """
 
-LONGEST = 100  # letters of a name; those of files and folders are limited, too
-# kind -> group, code, settings of the test's runs, and what makes its dry runs short
+LONGEST = 100  # letters of a name, because names of files and folders are limited
+# kind -> group, code, settings of the test's runs, and the setting that shortens its dry runs
 KINDS = {
     "algorithm": ("algo", ALGORITHM, '"model=mlp"', '"model=timing_only"'),
     "model": ("model", MODEL, '"algo=sgp"', '"epochs=0.1"'),
@@ -224,7 +224,7 @@ KINDS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the folder. Raises ConfigError for a kind that there is not or a name that is taken."""
+    """Write the folder. Raises ConfigError if the kind is unknown or the name is taken."""
     usage = f"write sgp-run new {'|'.join(KINDS)} NAME, for example: sgp-run new algorithm mine."
     if len(argv) != 2:
         raise ConfigError("new", usage)
@@ -260,7 +260,7 @@ def class_name(name: str) -> str:
 
 
 def check_name(name: str, group: str) -> None:
-    """Return a key of a mapping as ``hint`` declares it."""
+    """Raise ConfigError unless ``name`` can name a new choice of ``group``."""
     from sgp_runner.config.choices import groups
     from sgp_runner.config.plugins.loading import check_name as check_value
 

@@ -76,10 +76,10 @@ def read(argv: Sequence[str]) -> Command:
 
 
 def load(argv: Sequence[str]) -> Command:
-    """Read the command line and load its plug-ins, whose files it then names as choices.
+    """Read the command line, load its plug-ins and replace their files by names of choices.
 
-    The plug-ins of a line to complete are loaded too, and removed from the line for Hydra. A
-    plug-in that fails completes nothing.
+    For shell completion, the plug-ins of the line to complete are also loaded, and removed from the
+    line for Hydra. A plug-in that fails to load adds no completions.
     """
     command = read(argv)
     if "--shell-completion" in command.options:

@@ -1,4 +1,4 @@
-"""The command ``sgp-replay``; an impossible request is one sentence on stderr and exit code 2."""
+"""The command ``sgp-replay``; an invalid request gives one sentence on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code, 1 also for a replay that departs from its run."""
+    """Run the command and return its exit code; it is also 1 if a replay departs from its run."""
     asked = parser().parse_args(argv)
     warnings.showwarning = lambda message, *rest: print_error("sgp-replay", f"warning: {message}")
     return run_command("sgp-replay", lambda: perform(asked))
 
 
 def perform(asked: argparse.Namespace) -> int:
-    """Replay the run, or time others on its recorded times."""
+    """Replay the run, or simulate other settings with its recorded times."""
     overrides = named(asked.overrides or (), asked.plugin)
     return repeat(asked.run) if asked.overrides is None else time_again(asked.run, overrides)
 

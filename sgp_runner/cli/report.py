@@ -1,4 +1,4 @@
-"""The command ``sgp-report``; an impossible request is one sentence on stderr and exit code 2."""
+"""The command ``sgp-report``; an invalid request gives one sentence on stderr and exit code 2."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def parser() -> Parser:
 
 
 def target(word: str) -> float:
-    """Return the quality that ``word`` names, a number or a percentage."""
+    """Return the quality in ``word``, a number or a percentage."""
     try:
         value = float(f"{word[:-1]}e-2" if word.endswith("%") else word)
     except ValueError:

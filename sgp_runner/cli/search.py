@@ -50,7 +50,7 @@ EXAMPLE = "'optim.lr=tag(log,interval(0.01,1))'"
 
 @dataclass(frozen=True)
 class Search:
-    """The settings below ``hydra.sweeper``, as ``configs/hydra/sweeper/optuna.yaml`` has them."""
+    """The settings below ``hydra.sweeper`` (see ``configs/hydra/sweeper/optuna.yaml``)."""
 
     trials: int
     objective: Literal["loss", "accuracy", "time"]
@@ -98,7 +98,7 @@ def searches(settings: Sequence[Setting]) -> bool:
 def search(settings: Sequence[Setting]) -> int:
     """Run the trials, print the best and return the exit code.
 
-    Raises ConfigError, with nothing written, if the first trial cannot work.
+    Raises ConfigError, before anything is written, if the first trial cannot work.
     """
 
     asked, settings = jobs_at_once(settings)
@@ -160,14 +160,14 @@ def search(settings: Sequence[Setting]) -> int:
 
 
 def first_trial(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings of a trial with the first value of each setting that has several."""
+    """Return the settings of a trial with the first value of each swept setting."""
     fixed = [setting.line for setting in settings if not setting.swept]
     first = [f"{setting.key}={lowest(setting)}" for setting in settings if setting.swept]
     return narrow(parse([*fixed, *first]))[0]
 
 
 def lowest(setting: Setting) -> object:
-    """Return the first value of a setting with several."""
+    """Return the first value of a swept setting."""
 
     value = setting.override.value()
     if isinstance(value, IntervalSweep):
@@ -176,7 +176,7 @@ def lowest(setting: Setting) -> object:
 
 
 def distribution(setting: Setting) -> BaseDistribution:
-    """Return the values of a setting as a distribution of Optuna."""
+    """Return the values of a swept setting as an Optuna distribution."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = setting.override.value()
@@ -193,9 +193,9 @@ def distribution(setting: Setting) -> BaseDistribution:
 
 
 def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistribution]) -> Study:
-    """Create the study in ``directory``, or continue the one there.
+    """Create the study in ``directory``, or continue an existing study.
 
-    Raises ConfigError if that is another search, or the folder is not writable.
+    Raises ConfigError if the existing study is another search, or the folder is not writable.
     """
     try:
         import optuna
@@ -222,7 +222,7 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
     for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # interrupted
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
-    seed = plan.seed + len(study.trials)  # or the same ones would be proposed again
+    seed = plan.seed + len(study.trials)  # otherwise the same trials would be proposed again
     study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     return study
 
@@ -232,7 +232,7 @@ def finished(study: Study) -> list[FrozenTrial]:
 
 
 def tell(study: Study, trial: Trial | None, value: float | None) -> None:
-    """Tell the study the objective of a trial, unless it has it; None: the trial has failed."""
+    """Report the value of a new trial to the study; a value of None means that it failed."""
     from optuna.trial import TrialState
 
     if trial is not None:

@@ -1,4 +1,4 @@
-"""Jobs of a sweep with ``hydra/launcher=slurm``, found by submitit's files in its folder."""
+"""Jobs of a sweep with ``hydra/launcher=slurm``, found by the files of submitit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
 
 
 def outcome(job: SlurmJob[Any]) -> dict[str, object]:
-    """Return the result of the job's task once it has ended; ``failed`` if it was lost."""
+    """Wait for the job and return the result of its task, or ``failed`` if it has none."""
     try:
         row: dict[str, object] = job.results()[0].return_value
         return row
@@ -41,7 +41,7 @@ def outcome(job: SlurmJob[Any]) -> dict[str, object]:
 
 
 def requeue() -> None:
-    """Requeue this Slurm job of a sweep, whose run has saved a checkpoint; return only on error."""
+    """Requeue this Slurm job of a sweep after its run has saved; return only on error."""
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
         return
     ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]
@@ -53,6 +53,6 @@ def requeue() -> None:
 
 
 def cancel(paths: set[Path]) -> None:
-    """Cancel the jobs; those that have ended stay as they are."""
+    """Cancel the jobs that have not ended."""
     if arrays := {path.name.partition("_")[0] for path in paths}:
         subprocess.run(["scancel", "--quiet", *sorted(arrays)], check=False)

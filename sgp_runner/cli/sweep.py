@@ -52,17 +52,17 @@ PARAMS = "hydra.sweeper.params"
 SEARCH = "sgp_runner.cli.search.Search"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
-MOST_RUNS = 10_000  # of a sweep
-MANY_RUNS = 100  # take long to check
+MOST_RUNS = 10_000  # limit of a sweep
+MANY_RUNS = 100  # from here on, the check of the settings is announced
 
 
 @dataclass(frozen=True)
 class Plan:
     """A sweep whose settings have been checked.
 
-    for_hydra: the overrides with which Hydra's launchers start it, one job for each number
-    directory: its folder
-    jobs: its runs, in order
+    for_hydra: overrides for Hydra's launchers, which start one job for each number
+    directory: folder of the sweep
+    jobs: runs of the sweep, in order
     launcher: class of the launcher
     variables: environment variables of the jobs
     """
@@ -77,7 +77,7 @@ class Plan:
 def sweep(settings: Sequence[Setting]) -> int:
     """Run every combination and return the exit code.
 
-    Raises ConfigError, with nothing written, if one of them cannot work.
+    Raises ConfigError, before anything is written, if a combination cannot work.
     """
     if launched_rank() is not None:
         raise ConfigError(
@@ -127,7 +127,7 @@ def compose_first(settings: Sequence[Setting]) -> tuple[DictConfig, Path]:
 
 
 def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]]:
-    """Take ``jobs=`` out of the settings: how many runs at a time, if it is said."""
+    """Return the number of runs at a time (``jobs=``), if set, and the other settings."""
     asked: int | None = None
     for setting in settings:
         if setting.name == "jobs":
@@ -145,7 +145,7 @@ def run_here(
 ) -> Generator[tuple[int, Row]]:
     """Run the jobs on this machine and yield the number and the row of each as it ends.
 
-    runs: as many as there are jobs, with their needs
+    runs: run of each job, to estimate cores and memory
     """
     from sgp_runner.cli.local_jobs import Machine, imports_of, one_by_one, side_by_side
 
@@ -197,19 +197,19 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
 
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
-    """Return whether the settings choose a preset of a sweep."""
+    """Return whether the settings choose a preset that is a sweep."""
 
     if all(setting.name != PRESET for setting in settings):
         return False
     composed = [setting for setting in settings if setting.composed and not setting.swept]
     try:
         return bool(OmegaConf.select(compose_all(composed, hydra_too=True), PARAMS))
-    except ConfigError:  # the run says what is wrong
+    except ConfigError:  # the run reports the error
         return False
 
 
 def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
-    """Raise ConfigError for settings of a sweep, which one run does not have.
+    """Raise ConfigError for settings that only a sweep can have.
 
     launchers: groups of Hydra that start the runs of a sweep
     """
@@ -265,7 +265,7 @@ def plan(settings: Sequence[Setting]) -> Plan:
 
 
 def swept_names(settings: Sequence[Setting]) -> set[str]:
-    """Return the keys with several values, ``algo.tau`` also for ``algo.osgp.tau``."""
+    """Return the keys with several values; ``algo.osgp.tau`` also yields ``algo.tau``."""
     names = {setting.name for setting in settings if setting.swept}
     return names | {condition[2] for name in names if (condition := condition_of(name))}
 
@@ -273,7 +273,7 @@ def swept_names(settings: Sequence[Setting]) -> set[str]:
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
     """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
 
-    Hydra would call any class, and only after it has made the folder of the sweep.
+    Otherwise Hydra would call any class, after creating the folder of the sweep.
     """
 
     known: dict[str, Sequence[type]] = {
@@ -292,7 +292,7 @@ def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     """Return the overrides of each job, in the order in which Hydra runs them.
 
-    Raises ConfigError for too many.
+    Raises ConfigError if there are too many.
     """
 
     check_number({setting.name: setting.number for setting in settings})
@@ -302,7 +302,7 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
 
 def check_number(values: Mapping[str, int]) -> None:
-    """Raise ConfigError for a sweep over too many combinations of so many values of each key."""
+    """Raise ConfigError if a sweep has too many combinations; ``values`` are counts by key."""
     runs = math.prod(values.values())
     if runs > MOST_RUNS:
         raise ConfigError(
@@ -317,10 +317,10 @@ def announce(runs: int) -> None:
 
 
 def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> list[list[Setting]]:
-    """Return the settings that apply to each job, without jobs that do not differ any more.
+    """Return the settings that apply to each job, without duplicate jobs.
 
-    Raises ConfigError for a setting of a choice, such as ``algo.osgp.tau=1``, that no job makes. A
-    preset may have settings for choices that the command line, ``asked``, leaves out.
+    Raises ConfigError if a setting on the command line (``asked``), such as ``algo.osgp.tau=1``,
+    applies to no job. Settings of a preset may apply to none.
     """
     divided = [narrow(settings) for settings in combined]
     names = [{setting.name for setting in left_out} for _, left_out in divided]
@@ -334,9 +334,9 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
 
 
 def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
-    """Write ``comparison.csv``, and show the ranked tables and why runs failed.
+    """Write ``comparison.csv``, and print ranked tables and the errors of failed runs.
 
-    Return the runs that left records; None if there are none, or they cannot be read.
+    Returns the runs with records; None if there are none, or if they cannot be read.
     """
     from sgp_runner.report.read.run_groups import settings_in
     from sgp_runner.report.read.runs import read_runs
@@ -364,7 +364,7 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
 
 def report(runs: Runs | None, directory: Path) -> None:
-    """Write the report on the runs; a failure to write it is printed, without failing the sweep."""
+    """Write the report on the runs; an error is printed and does not fail the sweep."""
     from sgp_runner.report.render.write import report_on
 
     if runs is None:

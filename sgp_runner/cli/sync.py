@@ -1,7 +1,7 @@
-"""``sgp-sync RUN_DIR...``: make the copy of runs again from their ``metrics.jsonl``.
+"""``sgp-sync RUN_DIR...``: copy runs to their loggers again, from their ``metrics.jsonl``.
 
-The copy of each run is made by its own logger, or by W&B if that keeps none: for runs that had no
-connection, or lost it. Each becomes a new, complete run there.
+This is for runs that had no connection or lost it. Runs whose logger makes no copies are sent to
+W&B. Each copy is a new, complete run at the destination.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code, 1 also if a copy failed."""
+    """Run the command and return its exit code; it is also 1 if a copy failed."""
     asked = parser().parse_args(argv)
     return run_command("sgp-sync", lambda: sync_all(asked.folders, asked.plugin))
 
@@ -38,9 +38,9 @@ def sync_all(folders: Sequence[Path], plugins: Sequence[str]) -> int:
 
 
 def sync(run_dir: Path) -> bool:
-    """Return whether all records of rank 0 reached their destination.
+    """Copy the records of rank 0 and return whether all of them reached their destination.
 
-    Raises ConfigError for a folder that holds no run, or without a login.
+    Raises ConfigError if the folder holds no run, or if there is no login.
     """
     from sgp_runner.config.experiment import load_experiment
     from sgp_runner.recording.recorder import metrics_path, read_lines
@@ -67,7 +67,7 @@ def sync(run_dir: Path) -> bool:
 
 
 def destination(logger: Logger) -> Copies:
-    """Return the logger that makes the copy. Raises ConfigError if it could make none."""
+    """Return the logger that makes the copy. Raises ConfigError if no copy is possible."""
     from sgp_runner.recording.loggers.wandb import Wandb
 
     if isinstance(logger, NeedsPackages):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-MARGIN = 4  # black pixels around an image that a crop may show (He et al. 2016, section 4.2)
+MARGIN = 4  # width in pixels of the black border that crops may include (He et al. 2016, 4.2)
 PIXELS = {
     "cifar10": Pixels(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
     "cifar100": Pixels(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
@@ -32,12 +32,12 @@ ARCHIVE_BYTES = {"cifar10": 170_498_071, "cifar100": 169_001_437}
 
 @dataclass(frozen=True)
 class Cifar:
-    """CIFAR-10 or CIFAR-100, of ten or a hundred classes.
+    """CIFAR-10 (ten classes) or CIFAR-100 (a hundred classes).
 
     root: folder of cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same, all shards of one size
+        class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -88,7 +88,7 @@ class Cifar:
         )
 
     def unusable(self, kind: Any) -> ConfigError:
-        """Return the error for files that are missing or damaged, with the way to get them."""
+        """Return the error for missing or damaged files, with the command that downloads them."""
         root = Path(self.root)
         if root.name == kind.base_folder:
             fix = f"data.root={root.parent}"
@@ -122,7 +122,7 @@ def url_of(name: str) -> str:
 
 
 def defect(root: Path, kind: Any) -> str | None:
-    """Describe the first file of a data set that is missing or damaged; None if all are good.
+    """Describe the first missing or damaged file of a data set; None if all are intact.
 
     kind: torchvision's class, which has the published checksums
     """
@@ -162,7 +162,7 @@ class Images(Split):
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """Return ``images`` [B, C, H, W], shifted and mirrored by their ``seeds`` (int64 [B]).
+    """Shift and mirror ``images`` [B, C, H, W] at random, each by its seed (int64 [B]).
 
     Pixels from outside the image are black.
     """

@@ -29,13 +29,13 @@ class Split(Protocol):
 
     @property
     def ahead(self) -> int:
-        """How many batches to ``prepare`` ahead; 0 where that gains nothing."""
+        """Number of batches to ``prepare`` ahead; 0 if preparing has no benefit."""
         return 0
 
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Start preparing an upcoming call of ``batch``."""
+        """Start preparing the batch of an upcoming call of ``batch``."""
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
@@ -50,7 +50,7 @@ class Split(Protocol):
 
 
 def read(split: Split, parts: Iterable[Tensor]) -> Iterator[Batch]:
-    """Yield the samples of each part in turn, preparing those of the next ones meanwhile."""
+    """Yield the samples of each part in turn, while the next parts are prepared."""
     waiting: deque[Tensor] = deque()
     for part in parts:
         split.prepare(part)
@@ -89,10 +89,10 @@ class LearningTask(Protocol):
     metric: ClassVar[str]  #: the headline number of ``evaluate``
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Scalar mean loss of a batch. Runs under ``torch.func.vmap`` and ``grad``."""
+        """Return the scalar mean loss of a batch; runs under ``torch.func.vmap`` and ``grad``."""
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Metrics over the whole split.
+        """Return metrics over the whole split.
 
         The caller has put ``module`` in eval mode and turned gradients off. "loss" is always
         present; "accuracy" is in 0..1; translation adds "bleu" in 0..100.
@@ -115,16 +115,16 @@ class Dataset:
     task: LearningTask
     train: Split
     valid: Split
-    input_shape: tuple[int, ...]  #: of one sample: (C, H, W), (source length,) or (dimension,)
+    input_shape: tuple[int, ...]  #: shape of a sample: (C, H, W), (source length,) or (dimension,)
     num_classes: int  #: classes; vocabulary size for text; dimension for regression
     #: How the training split is divided among the nodes.
     partition: Partition = field(default=IID())
-    #: Statistics of images stored as bytes, which the model normalises first.
+    #: Statistics with which the model normalises images that are stored as bytes.
     pixels: Pixels | None = None
 
 
 class DataConfig(Protocol):
-    """A frozen dataclass that names a data set and loads it."""
+    """A frozen dataclass with the settings of a data set, which loads the data."""
 
     @property
     def name(self) -> str: ...
@@ -144,9 +144,9 @@ class DataConfig(Protocol):
 
 
 def check_shares(group: str, settings: object, **examples: float) -> None:
-    """Raise ConfigError unless the settings with these names are in [0, 1).
+    """Raise ConfigError unless the settings named in ``examples`` are in [0, 1).
 
-    examples: a value that works, by name
+    examples: a valid value for each name
     """
     for name, example in examples.items():
         if not 0 <= (share := getattr(settings, name)) < 1:
@@ -158,8 +158,8 @@ def check_shares(group: str, settings: object, **examples: float) -> None:
 def held_out(dataset: Dataset, share: float) -> Dataset:
     """Return ``dataset``, with the last ``share`` of its training samples as the validation set.
 
-    Use it to choose settings; the validation set proper stays unseen until results are reported. 0
-    changes nothing. Raises ConfigError when nothing is left to train or validate on.
+    Use it to choose settings without looking at the real validation set. A share of 0 changes
+    nothing. Raises ConfigError if no samples are left to train or validate on.
     """
     if share == 0:
         return dataset

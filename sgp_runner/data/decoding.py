@@ -23,11 +23,11 @@ from torchvision.transforms import v2  # noqa: E402  # after the workaround
 
 # Pillow's errors for damaged files, and for files that would fill the memory.
 DAMAGED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-MOST_BYTES = 512 * MIB  # of an image
+MOST_BYTES = 512 * MIB  # size limit of an image file
 
 
 def start_process() -> None:
-    """Initialise a decoding process: one thread, ending with its parent process."""
+    """Initialise a decoding process: it uses one thread and ends with its parent process."""
     torch.set_num_threads(1)
     Thread(target=leave_with_parent, daemon=True).start()
 
@@ -46,9 +46,9 @@ def opened(file: str | Extent) -> BinaryIO | BufferedReader:
 def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
     """Decode images to uint8 [B, 3, size, size].
 
-    Training takes a random crop of each image, perhaps mirrored, by its seed (Szegedy et al. 2015).
-    Evaluation (no seeds) takes the centre, after the shorter side has become ``size`` * 256 / 224
-    (He et al. 2016). Raises DataError.
+    For training, crop and mirror each image at random by its seed (Szegedy et al. 2015). For
+    evaluation (no seeds), scale the shorter side to ``size`` * 256 / 224 and crop the centre (He et
+    al. 2016). Raises DataError.
     """
     train = v2.Compose(
         [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()]

@@ -30,11 +30,11 @@ class Digits:
     """1,437 training and 360 validation images [1, 8, 8], normalised by the training set.
 
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        digit; dirichlet_equal = the same, all shards of one size
+        digit; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that is validated on, not trained on, in place of the
-        validation set: for choosing settings
+    holdout: share of the training set to validate on instead of the validation set, for choosing
+        settings
     """
 
     partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
@@ -74,7 +74,7 @@ class Digits:
 def table() -> np.ndarray:
     """Return a row per image: its 64 pixels and its digit.
 
-    Read from scikit-learn's files, since its import takes seconds.
+    The rows are read from scikit-learn's files, because importing it takes seconds.
     """
     import numpy as np
 

@@ -20,31 +20,30 @@ if TYPE_CHECKING:
 
 
 BYTES = 256  # the vocabulary
-BEGIN = 10  # a line feed, which no text contains, comes before its first byte
+BEGIN = 10  # a line feed, which no text contains, precedes the first byte
 _WORDS, _DIALECT, _VALID = 1, 2, 3  # streams of random numbers
 CONSONANTS, VOWELS = "bdfgklmnprtvz", "aeiou"
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """Sentences of invented words: number agrees between a noun and its verb, clauses are nested.
+    """Sentences of invented words; clauses are nested, and verbs agree in number with their nouns.
 
-    A sample is the beginning of a text, ``block`` bytes, each of which is predicted from those
-    before it. Training text is generated as it is read, so it never repeats. The entropy of the
-    text is known: the excess loss is the loss above that of the best possible predictor, which
-    knows the languages, on the same validation set.
+    A sample is the first ``block`` bytes of a text; the model predicts each byte from the bytes
+    before it. Training text is generated during reading and never repeats. The entropy of the text
+    is known, so the metrics include the excess loss: the loss minus the loss of the best possible
+    predictor, which knows the languages, on the same validation set.
 
     block: bytes of a sample
-    train_size: samples of an epoch, all nodes together
+    train_size: samples per epoch over all nodes
     valid_size: samples of the validation set
-    nouns: size of the vocabulary: nouns, with two thirds as many verbs and a third as many
-        adjectives
-    dialects: languages that differ in the probabilities of words and constructions; all are equally
-        frequent, in training as in validation
-    concentration: of the Dirichlet distribution from which a dialect draws its probabilities;
-        smaller = dialects differ more
+    nouns: number of nouns; there are two thirds as many verbs and a third as many adjectives
+    dialects: number of languages, which differ in the probabilities of words and constructions; all
+        are equally frequent in training and validation
+    concentration: concentration of the Dirichlet distribution of a dialect's probabilities; smaller
+        = dialects differ more
     partition: iid = every node reads all dialects; dirichlet = unequal shares of the dialects;
-        dirichlet_equal = the same, all shares of one size
+        dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
     language_seed: seed of words and dialects, independent of the run's seed
     """
@@ -85,7 +84,7 @@ class Grammar:
         ]
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """Generate the validation set; its tokens are integers whatever ``dtype`` is."""
+        """Generate the validation set as integer tokens, so ``dtype`` has no effect."""
         import torch
 
         languages = self.languages
@@ -107,8 +106,9 @@ class Grammar:
 
 
 class GrammarSplit(Split):
-    """Samples whose text is generated from the seed at every reading; sample i is of dialect i
-    modulo their number.
+    """Samples whose text is generated from the seed at every read.
+
+    Sample i is in dialect i modulo the number of dialects.
     """
 
     def __init__(self, languages: Sequence[Language], size: int, block: int) -> None:
@@ -133,7 +133,7 @@ class GrammarSplit(Split):
 
 
 def tensors_of(texts: Sequence[bytes]) -> Batch:
-    """Return inputs and targets, int64 [N, T]: a target is the byte after its input."""
+    """Return inputs and targets, int64 [N, T]; a target is the byte after its input."""
     import torch
 
     rows = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
@@ -145,8 +145,8 @@ def tensors_of(texts: Sequence[bytes]) -> Batch:
 def rules_of(nouns: int, seed: int) -> Rules:
     """Return the rules, with invented words.
 
-    A clause in brackets stands between a noun and its verb, so the verb's number has to be kept in
-    mind while another clause passes. Adjectives begin with a vowel and nouns with a consonant.
+    A clause in brackets can separate a noun from its verb, so a model must remember the noun's
+    number across that clause. Adjectives begin with a vowel and nouns with a consonant.
     """
     invent = Inventor(seed)
     names = [invent.word(CONSONANTS) for _ in range(nouns)]
@@ -173,10 +173,10 @@ def rules_of(nouns: int, seed: int) -> Rules:
 
 
 class Inventor:
-    """Invents words of two or three syllables, each once, from a seed."""
+    """Invents distinct words of two or three syllables from a seed."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed_of(seed, _WORDS)).random  # its numbers never change
+        self.random = random.Random(seed_of(seed, _WORDS)).random  # stable across Python versions
         self.made: set[str] = set()
 
     def one_of(self, letters: str) -> str:
@@ -194,7 +194,7 @@ class Inventor:
 
 
 def usual(rules: Rules) -> dict[str, list[float]]:
-    """Return the probabilities: words by Zipf's law, few adjectives and brackets."""
+    """Return the plain probabilities: Zipf's law for words, few adjectives and brackets."""
     rare = {"one": (1.0, 3.0), "many": (1.0, 3.0), "does": (1.0, 5.0), "do": (1.0, 5.0)}
     weights = {
         name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
@@ -206,7 +206,7 @@ def usual(rules: Rules) -> dict[str, list[float]]:
 def spoken(
     plain: dict[str, list[float]], concentration: float, seed: int, number: int
 ) -> dict[str, list[float]]:
-    """Return the probabilities of dialect ``number``, drawn around those of the plain language."""
+    """Draw the probabilities of dialect ``number`` around the ``plain`` probabilities."""
     import numpy
 
     rng = numpy.random.Generator(numpy.random.PCG64(seed_of(seed, _DIALECT, number)))

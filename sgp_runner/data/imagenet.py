@@ -28,17 +28,17 @@ PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of Ima
 class ImageNet:
     """1,281,167 training and 50,000 validation images of 1000 classes, when complete.
 
-    Random crops and mirror images for training, the centre at evaluation. The validation classes
-    are the training classes.
+    Training uses random crops and mirror images; evaluation uses the centre. Training and
+    validation have the same classes.
 
     root: folder of train/<class>/ and val/<class>/; not part of a run's name
     shards: folder of train-*.tar and val-*.tar, read instead of root; see
         scripts/make_shards.py; null = folders per class
-    image_size: height and width in pixels, of what the model sees
-    workers: processes that decode images, for each process of the run; 0 = that process itself;
-        results do not depend on it
+    image_size: height and width of the model's input in pixels
+    workers: decoding processes for each process of the run; 0 = the process decodes images itself;
+        results do not depend on the number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same, all shards of one size
+        class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """

@@ -1,7 +1,7 @@
 """Image files that other processes decode ahead of time.
 
-Requests are a function of (worker, step), so the next ones are known, and nothing has to
-be saved for a run to resume. The random numbers of an image depend on a seed and its index:
+Requests are a function of (worker, step), so the next requests are known and resuming a run needs
+no saved state. The random numbers of an image depend only on a seed and the image's index, so
 results do not depend on the number of decoding processes.
 """
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Decoders:
     """A pool of ``count`` processes, started on first use.
 
-    With 0 the caller decodes in its own process.
+    With a count of 0 the caller decodes in its own process.
     """
 
     def __init__(self, count: int) -> None:
@@ -54,7 +54,7 @@ class Decoders:
             raise self.died() from None
 
     def died(self) -> DataError:
-        """End the other processes, which do not hear the pool's request; return the error."""
+        """Kill the other processes, which ignore the pool's request to end; return the error."""
         for process in multiprocessing.active_children():
             process.kill()
         return DataError(
@@ -71,14 +71,14 @@ class Decoders:
 def start_processes(count: int) -> ProcessPoolExecutor:
     """Start decoders from a fresh process that has imported their modules.
 
-    So they inherit no threads, locks or signal handlers of this one.
+    Decoders therefore inherit no threads, locks or signal handlers from this process.
     """
     from sgp_runner.data.decoding import start_process
 
     allow_many()  # an image batch in shared memory is an open file
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([start_process.__module__])
-    # One by one, since the first unblocks SIGTERM.
+    # In separate blocks, because the first call unblocks SIGTERM.
     with blocked():  # launchers send signals to all processes
         resource_tracker.ensure_running()
     with blocked():
@@ -98,7 +98,7 @@ class ImageFiles(Split):
     size: int  # height and width of the output in pixels
     augment: bool
     decoders: Decoders
-    # Batches under way.
+    # Batches that are being decoded.
     waiting: dict[tuple[int, bytes], list[Future[Tensor]]] = field(default_factory=dict)
 
     @property

@@ -31,12 +31,12 @@ DATASETS: dict[tuple[str, str | None], Dataset] = {}
 class InMemoryData:
     """A training and a validation set of a Python program.
 
-    task: classification, for targets that are one whole number each, or regression
+    task: classification (each target is one whole number) or regression
     train_size: samples to train on
-    sha256: of all samples
-    loss: SHA-256 of the code of the user's own loss; null: the one of the task
+    sha256: SHA-256 of all samples
+    loss: SHA-256 of the code of a user-defined loss; null = the default loss of the task
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label; dirichlet_equal = the same, all shards of one size
+        label; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 
@@ -65,9 +65,9 @@ class InMemoryData:
 
 @dataclass(frozen=True)
 class OwnLoss(LearningTask):
-    """A loss of the user's.
+    """A user-defined loss.
 
-    function: of outputs and targets of a batch; its mean, a scalar
+    function: maps the outputs and targets of a batch to their mean loss, a scalar
     name: classification or regression
     metric: accuracy or loss
     """
@@ -92,12 +92,12 @@ class OwnLoss(LearningTask):
 
 @dataclass(frozen=True)
 class ReadSplit(Split):
-    """A data set of the user's, read sample by sample.
+    """A user-defined data set, read sample by sample.
 
     Random transforms that draw from torch's global generator depend on the seed of the batch alone.
 
-    dtype: of floating-point inputs and targets
-    column: whether a target is a number, and becomes a vector of length 1
+    dtype: type of floating-point inputs and targets
+    column: whether targets are numbers, to be converted to vectors of length 1
     """
 
     samples: Any
@@ -120,9 +120,9 @@ class ReadSplit(Split):
 
 @contextmanager
 def kept(given: Any, loss: Loss | None) -> Iterator[InMemoryData]:
-    """Keep data sets, a pair (train, valid), for runs to load.
+    """Register a pair (train, valid) of data sets for runs to load.
 
-    Raises ConfigError for what is no pair of data sets, or has targets that no loss fits.
+    Raises ConfigError if ``given`` is not such a pair, or if no loss fits its targets.
     """
     config, dataset = taken(given, loss)
     key = config.sha256, config.loss
@@ -191,7 +191,7 @@ def task_of(loss: Loss | None, classes: bool) -> LearningTask:
 
 
 def split_of(given: Any, which: str) -> TensorSplit | ReadSplit:
-    """Return the split that a data set, or a pair of tensors or arrays, is."""
+    """Convert a data set, or a pair of tensors or arrays, to a split."""
     if isinstance(given, DataLoader):
         raise ConfigError("data", f"{which} is a DataLoader: give its data set, loader.dataset.")
     if isinstance(given, TensorDataset):
@@ -242,7 +242,7 @@ def labels_of(split: TensorSplit | ReadSplit) -> Tensor:
 
 
 def as_column(split: TensorSplit | ReadSplit) -> TensorSplit | ReadSplit:
-    """Return ``split``, with targets [N, 1] in place of [N]."""
+    """Return ``split``, with targets [N, 1] instead of [N]."""
     if isinstance(split, TensorSplit):
         return replace(split, targets=split.targets.unsqueeze(1))
     return replace(split, column=True)
@@ -262,7 +262,7 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def hashed(*splits: Split) -> str:
-    """Return the SHA-256 of all samples, as they are without the randomness of another batch."""
+    """Return the SHA-256 of all samples, read with seed 0."""
     total = hashlib.sha256()
     for split in splits:
         for part in torch.split(torch.arange(len(split)), HASHED):

@@ -1,9 +1,9 @@
-"""Probabilistic grammars that a reader follows from left to right.
+"""Probabilistic grammars that can be parsed from left to right.
 
 A symbol is a terminal (bytes) or the name of a rule (str). A rule chooses one of its alternatives,
-each a sequence of symbols. Either all alternatives are single words, none of which is the beginning
-of another, or the first byte decides between them. A text therefore has one derivation, and its
-probability is a product over choices.
+each a sequence of symbols. Either all alternatives of a rule are single words and no word is a
+prefix of another, or the first byte determines the alternative. A text therefore has one
+derivation, and its probability is a product over choices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START = "text"  # the rule of a whole text, which has no end
 class Language:
     """A grammar with the probability of each alternative of each rule.
 
-    Raises ValueError for rules that are ambiguous from the left.
+    Raises ValueError if parsing from left to right is ambiguous.
     """
 
     rules: Rules
@@ -44,7 +44,7 @@ class Language:
 
     @cached_property
     def words(self) -> dict[str, dict[bytes, float]]:
-        """Rule -> word -> probability, of the rules that choose a word."""
+        """Rule -> word -> probability, for rules whose alternatives are single words."""
         return {
             name: {
                 word: p
@@ -66,7 +66,7 @@ class Language:
 
     @cached_property
     def decisions(self) -> dict[str, dict[int, tuple[Sequence[Symbol], float]]]:
-        """Rule -> first byte -> the alternative that it begins and its probability."""
+        """Rule -> first byte -> the alternative that begins with this byte, and its probability."""
         return {
             name: {
                 byte: (alternative, p)
@@ -79,7 +79,7 @@ class Language:
 
     @cached_property
     def draws(self) -> dict[str, tuple[list[float], list[tuple[Symbol, ...]]]]:
-        """Rule -> cumulative probabilities and reversed alternatives, without the last bound."""
+        """Rule -> cumulative probabilities except the last (1), and reversed alternatives."""
         return {
             name: (
                 list(accumulate(self.probabilities[name]))[:-1],
@@ -102,7 +102,7 @@ class Language:
         return bytes(out[:length])
 
     def log_probability(self, text: bytes) -> float:
-        """Natural logarithm of the probability that a text begins with ``text``."""
+        """Return the natural logarithm of the probability that a text begins with ``text``."""
         total, place = 0.0, 0
         stack: list[Symbol] = [START]
         while place < len(text):
@@ -125,7 +125,10 @@ class Language:
         return total
 
     def word_at(self, rule: str, text: bytes) -> tuple[bytes, float]:
-        """Return the word at the start of ``text``; where it is cut off, all that it may become."""
+        """Return the word at the start of ``text`` and its probability.
+
+        If the text ends within the word, return the total probability of all possible words.
+        """
         words = self.words[rule]
         for length in self.word_lengths[rule]:
             if text[:length] in words:
@@ -139,15 +142,15 @@ class Language:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Texts of several languages of the same grammar; all are equally frequent."""
+    """Texts in several equally frequent languages with the same grammar."""
 
     languages: Sequence[Language]
 
     def log_probability(self, text: bytes) -> float:
-        """Natural logarithm of the probability that a text begins with ``text``.
+        """Return the natural logarithm of the probability that a text begins with ``text``.
 
-        Its negative is the loss, summed over the bytes, of the best possible predictor: one that
-        knows the languages, but not which of them it reads.
+        Its negative is the loss of the best possible predictor, summed over the bytes. This
+        predictor knows the languages but not the language of ``text``.
         """
         logs = [language.log_probability(text) for language in self.languages]
         most = max(logs)

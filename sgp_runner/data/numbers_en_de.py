@@ -34,10 +34,10 @@ class NumbersEnDe:
     valid_size: held-out sentences
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        kind of sentence; dirichlet_equal = the same, all shards of one size
+        kind of sentence; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
-    holdout: share of the training set that is validated on, not trained on, in place of the
-        validation set: for choosing settings
+    holdout: share of the training set to validate on instead of the validation set, for choosing
+        settings
     """
 
     train_size: int = 16384
@@ -101,7 +101,7 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
         en, de = KINDS[kind](rng)
         found.setdefault(de, (en, kind))
     rows = [(en, de, kind) for de, (en, kind) in found.items()]
-    rng.shuffle(rows)  # or short sentences, found early, would fill the validation set
+    rng.shuffle(rows)  # otherwise short sentences, found early, would fill the validation set
     return rows
 
 

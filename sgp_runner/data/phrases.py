@@ -40,7 +40,7 @@ WEEKDAYS = (
     ("Saturday", "Samstag"),
     ("Sunday", "Sonntag"),
 )
-#: English and German part of the day, and the hours of the twelve-hour clock that it goes with.
+#: A part of the day in English and German, and its hours on the twelve-hour clock.
 PARTS_OF_DAY = (
     ("", "", range(1, 13)),
     (" in the morning", " morgens", range(5, 12)),
@@ -58,7 +58,7 @@ DAY = ("day", "days", "Tag", "Tage", "ein")
 HOUR = ("hour", "hours", "Stunde", "Stunden", "eine")
 MINUTE = ("minute", "minutes", "Minute", "Minuten", "eine")
 UNITS = (EURO, CENT, KILOMETER, METER, WEEK, DAY, HOUR, MINUTE)
-#: A coarse unit, a fine unit and how many of the fine make one of the coarse.
+#: A coarse unit, a fine unit, and the number of fine units in a coarse one.
 PAIRS = ((EURO, CENT, 100), (KILOMETER, METER, 1000), (WEEK, DAY, 7), (HOUR, MINUTE, 60))
 
 
@@ -119,7 +119,7 @@ def clock(hour: int, minute: int) -> Pair:
 
 
 def amount(rng: random.Random) -> Pair:
-    """Return a number of things, or two units together such as euros and cents."""
+    """Return an amount in one unit, or in two units such as euros and cents."""
     if rng.random() < 0.5:
         return quantity(_countable(rng, digits=6), rng.choice(UNITS))
     coarse, fine, ratio = rng.choice(PAIRS)
@@ -154,9 +154,10 @@ def _number(rng: random.Random, digits: int) -> int:
 
 
 def _countable(rng: random.Random, digits: int) -> int:
-    """Return a number, at least 1, that counts things.
+    """Return a random number of things, at least 1.
 
-    It is not 101, 1001 ...: whether these take a singular or plural noun is disputed in German.
+    Numbers such as 101 and 1001 are avoided: German usage is divided on whether a singular or a
+    plural noun follows.
     """
     n = max(1, _number(rng, digits))
     return n + 1 if n > 1 and n % 100 == 1 else n

@@ -16,12 +16,12 @@ _TENS = [*range(20), *range(20, 100, 10)]
 
 
 def english_words(text: str) -> list[str]:
-    """Words and commas; a hyphen is a boundary: "twenty-third" is two words."""
+    """Return the words and commas of ``text``; a hyphen separates two words."""
     return re.findall(r"[a-zA-Z']+|,", text)
 
 
 def german_pieces(text: str) -> list[str]:
-    """Return the pieces of ``text``, greedily the longest."""
+    """Split ``text`` into pieces, greedily taking the longest."""
     return _PIECE.findall(text.replace(" ", "▁"))
 
 
@@ -49,7 +49,7 @@ def _german_lexicon() -> list[str]:
 _GERMAN = list(dict.fromkeys(_german_lexicon()))
 _PIECE = re.compile("|".join(re.escape(piece) for piece in sorted(_GERMAN, key=len, reverse=True)))
 
-#: Pieces by id. Words of the same spelling in both languages, such as "April", share one.
+#: Pieces by id. Words of the same spelling in both languages, such as "April", share an id.
 VOCABULARY: tuple[str, ...] = tuple(
     dict.fromkeys(["<pad>", "<bos>", "<eos>", *_GERMAN, *_english_lexicon()])
 )

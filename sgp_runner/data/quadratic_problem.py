@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuadraticData:
-    """With model=quadratic the loss of sample ``i`` is ``1/2 (x - c_i)' H (x - c_i)``.
+    """Quadratic problem; the loss of sample ``i`` is ``1/2 (x - c_i)' H (x - c_i)``.
 
-    H is diagonal, its entries spaced evenly in the logarithm from 1/condition to 1, so a learning
-    rate below 2 is stable. ``c_i = center + heterogeneity * shift of the group of i + noise * its
-    own``, all standard normal vectors. The group is the label: partition=dirichlet gives the nodes
-    different optima. The validation loss is ``1/2 (x - x*)' H (x - x*)``, where x* minimises the
-    training loss: 0 is the optimum.
+    Use it with model=quadratic. H is diagonal, with entries from 1/condition to 1 that are evenly
+    spaced on a log scale, so a learning rate below 2 is stable. ``c_i = center + heterogeneity *
+    shift_g + noise * offset_i``, where g is the group of sample i and all vectors are standard
+    normal. The group is the label, so partition=dirichlet gives the nodes different optima. The
+    validation loss is ``1/2 (x - x*)' H (x - x*)``, where x* minimises the training loss; its
+    minimum is 0.
 
     dimension: length of the parameter vector
     samples: training samples
-    groups: labels; each shifts the optimum of its samples
+    groups: number of groups (labels); a group shifts the optimum of its samples
     noise: standard deviation of a sample's own offset
     heterogeneity: standard deviation of a group's shift
-    condition: largest over smallest curvature; the largest is 1
+    condition: ratio of the largest curvature, which is 1, to the smallest
     problem_seed: seed of the problem, independent of the run's seed
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        group; dirichlet_equal = the same, all shards of one size
+        group; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer groups per node
     """
 

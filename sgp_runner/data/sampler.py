@@ -23,23 +23,24 @@ class Sampler(Protocol):
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps per worker of one pass over the training set, incomplete batches dropped.
+        """Steps of each worker per epoch; incomplete batches are dropped.
 
-        All workers together make the pass. In a timing study it may be a fraction.
+        In an epoch all workers together read the training set once. A timing study may have a
+        fractional number of steps.
         """
 
     def indices(self, worker: int, step: int) -> Tensor:
-        """Return int64 [B]: the samples of ``worker`` at its own ``step``, both counted from 0."""
+        """Return the sample indices (int64 [B]) of ``worker`` at its ``step``, both from 0."""
 
     def weight(self, worker: int, step: int, part: Shard) -> float:
-        """Weight of the mean loss over ``part`` of these samples in the average over all.
+        """Return the weight of the mean loss over ``part`` of the samples of `indices`.
 
-        The average is over all parts and workers.
+        The loss of a step is the average of the weighted losses over all parts and workers.
         """
 
 
 class Labelled(Protocol):
-    """The samples that are divided; ``labels`` [N], where they have classes."""
+    """Samples to be divided; ``labels`` [N] is None if they have no classes."""
 
     @property
     def labels(self) -> Tensor | None: ...
@@ -52,7 +53,7 @@ class Partition(Protocol):
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         """Return the sampler of ``split``.
 
-        Raises ConfigError when the split cannot give every worker one batch.
+        Raises ConfigError if the split has less than one batch per worker.
         """
 
 
@@ -69,11 +70,10 @@ class IID:
 class Dirichlet:
     """Fixed shards by label (Hsu et al. 2019), drawn once from the run's seed.
 
-    alpha: concentration; a small one gives a worker few labels
-    equal: whether all shards have one size (`deal_equally`) or not (`deal`)
+    alpha: concentration; smaller = fewer labels per worker
+    equal: whether all shards have the same size (`deal_equally`) or not (`deal`)
 
-    Each worker passes over its own shard again and again, in a new order each time. A batch may
-    begin in one pass and end in the next.
+    Each worker reads its shard repeatedly, in a new order each time. A batch may span two passes.
     """
 
     alpha: float = 0.1
@@ -101,7 +101,7 @@ class Dirichlet:
 
 
 def partition_of(name: str, alpha: float) -> Partition:
-    """Return the partition that the settings ``partition`` and ``alpha`` of a data set describe."""
+    """Return the partition for the settings ``partition`` and ``alpha`` of a data set."""
     match name:
         case "iid":
             return IID()
@@ -164,14 +164,14 @@ class ShardSampler:
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """Deals batches of many lengths, planned once, in a new order every epoch.
+    """Deals batches of different lengths, planned once, in a new order every epoch.
 
-    The gradients of a step are normalised by the target tokens of all workers together (Ott et al.
-    2018): a mean over the tokens of one batch weighs as much as its share of them, so that every
-    token counts the same, whichever worker reads it. As all workers know the plan, that takes no
-    communication. Where there is no global update, the same weights let the mean of the workers'
-    models move as under an exact all-reduce; workers that do not move in step divide by the tokens
-    of the others' batches of the same number.
+    The gradients of a step are normalised by the number of target tokens of all workers (Ott et al.
+    2018): the mean over a batch is weighted by the batch's share of these tokens, so every token
+    counts the same. All workers have the plan, so normalisation needs no communication. Without a
+    global update, these weights make the mean of the workers' models move as under an exact
+    all-reduce. Asynchronous workers normalise by the tokens of all batches with the same step
+    number.
     """
 
     batches: tuple[Tensor, ...]  #: indices, int64 [B]
@@ -213,9 +213,9 @@ def deal(
 ) -> tuple[Tensor, ...]:
     """Deal ``range(len(labels))`` to disjoint shards (int64) of unequal sizes.
 
-    The samples of each label are cut among the workers in proportions drawn from Dirichlet(alpha,
-    ..., alpha). Then, as long as some shard holds less than ``at_least`` samples, the smallest
-    shard takes one sample from the largest (ties: the lower worker).
+    The samples of each label are divided among the workers in proportions drawn from
+    Dirichlet(alpha, ..., alpha). Then, as long as some shard holds fewer than ``at_least`` samples,
+    the smallest shard takes one sample from the largest (ties: the lower worker).
     """
     import numpy
     import torch
@@ -236,12 +236,12 @@ def deal(
 
 
 def deal_equally(labels: Tensor, workers: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
-    """Deal disjoint shards (int64) of equal size; samples that do not divide equally are left out.
+    """Deal disjoint shards (int64) of equal size; the remaining samples are left out.
 
-    Each worker draws the proportions of its labels from Dirichlet(alpha p), where p is the number
-    of labels times their proportions in the whole set. It then draws samples by these proportions,
-    without replacement. When a label is used up, the other proportions decide. The workers
-    take turns, one sample each, so that no worker finds its labels used up.
+    Each worker draws label proportions from Dirichlet(alpha p), where p is the number of labels
+    times the label proportions of the whole set. It then draws samples in these proportions,
+    without replacement. When a label is used up, the worker continues with the other labels.
+    Workers take turns, one sample each, so the first workers do not use up the labels of the last.
     """
     import numpy
     import torch
@@ -250,7 +250,7 @@ def deal_equally(labels: Tensor, workers: int, alpha: float, seed: int) -> tuple
     kinds, counts = numpy.unique(labels.numpy(), return_counts=True)
     left = [rng.permutation(numpy.flatnonzero(labels.numpy() == kind)).tolist() for kind in kinds]
     prior = alpha * len(kinds) * counts / counts.sum()
-    wanted = rng.dirichlet(prior, size=workers) + 1e-12  # a label may be all that is left
+    wanted = rng.dirichlet(prior, size=workers) + 1e-12  # above 0: a label may be the only one left
     shards: list[list[int]] = [[] for _ in range(workers)]
     for _ in range(len(labels) // workers):
         for shard, proportions in zip(shards, wanted, strict=True):

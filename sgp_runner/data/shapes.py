@@ -34,26 +34,27 @@ CLASSES = 10
 class Shapes:
     """Colour images [3, size, size] of one shape each, in ten classes of equal size.
 
-    Channels are normalised. A shape has any place, angle, size and colour. Two smaller shapes of
-    any class lie behind it, lines behind and over it, and all pixels are noisy. The validation
-    images are drawn independently of the training images, in the same way.
+    Channels are normalised. The position, angle, size and colour of a shape are random. Two smaller
+    shapes of any class lie behind it, lines lie behind and over it, and all pixels are noisy.
+    Validation images are drawn independently from the distribution of the training images.
 
-    How hard they are: with 16,000 training images ResNet-20 reaches 93.2 % at 16 x 16 pixels, and
-    at 32 x 32 pixels 99.0 %, or 92.0 % with a noise of 0.4 (one seed each: ``algo=ar_sgd nodes=1
-    model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1 optim.weight_decay=5e-4`` and a
-    cosine schedule, warm-up of one epoch; ``batch_size=128 epochs=10``, or 64 and 8 for 32 x 32).
+    With 16,000 training images ResNet-20 reaches an accuracy of 93.2 % at 16 x 16 pixels, 99.0 % at
+    32 x 32 pixels, and 92.0 % at 32 x 32 pixels with a noise of 0.4 (one seed each: ``algo=ar_sgd
+    nodes=1 model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1 optim.weight_decay=5e-4``
+    and a cosine schedule with a warm-up of one epoch; ``batch_size=128 epochs=10``, or 64 and 8 for
+    32 x 32).
 
     image_size: height and width in pixels, 3 channels
     train_size: training images
     valid_size: validation images
-    noise: standard deviation of a pixel's noise; brightness lies between 0 and 1; at 32 pixels 0.4
-        is as hard
+    noise: standard deviation of a pixel's noise, for brightness between 0 and 1; 0.4 at 32 pixels
+        is as hard as 0.15 at 16 pixels
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        shape; dirichlet_equal = the same, all shards of one size
+        shape; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that is validated on, not trained on, in place of the
-        validation set: for choosing settings
+    holdout: share of the training set to validate on instead of the validation set, for choosing
+        settings
     """
 
     image_size: int = 16
@@ -104,7 +105,7 @@ class Shapes:
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
         """Render ``labels`` (int64 [N]) to images [N, 3, size, size] of brightness about 0 to 1.
 
-        Lengths are in halves of an image.
+        The unit of length is half the width of an image.
         """
         import torch
 
@@ -150,9 +151,9 @@ class Shapes:
 
 
 def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Depth of the points (x, y) [N, H, W] inside the unit-sized shapes ``kinds`` (int64 [N]).
+    """Return depths of points (x, y) [N, H, W] inside the unit-sized shapes ``kinds`` (int64 [N]).
 
-    It is measured along a ray, and negative outside.
+    Depth is measured along a ray and is negative outside.
     """
     depth = x.new_empty(x.shape)
     for kind, field in enumerate(FIELDS):

@@ -1,9 +1,9 @@
 """Images in shards: tar archives in webdataset's layout.
 
-A sample is the members ``<key>.jpg`` and ``<key>.cls``, its class. Shards are a thousand large
-files instead of a million small ones. Samples are read by position, not as a stream, so a step's
-samples are the same function of seed, worker and step as for files in folders. The standard library
-is enough for that; webdataset is not needed.
+A sample consists of two members: the image ``<key>.jpg`` and its class ``<key>.cls``. Shards are a
+thousand large files instead of a million small ones. Samples are read by position, not as a stream,
+so a step's samples are the same function of seed, worker and step as for files in folders. Reading
+needs only the standard library, not webdataset.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py"
 
 
 class Extent(NamedTuple):
-    """The position of an image."""
+    """The position of an image in a shard."""
 
     shard: str
     start: int  # bytes
@@ -58,7 +58,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Shards:
-    """Samples in the order of their shards' names, then of their positions."""
+    """Samples, ordered by the name of their shard and then by position."""
 
     paths: Sequence[str]
     samples: Tensor  # int64 [N, 4]: number of the shard, first byte, bytes, class
@@ -78,7 +78,7 @@ class Shards:
 def load_shards(folder: Path) -> tuple[Shards, Shards]:
     """Load ``folder``/train-*.tar and ``folder``/val-*.tar.
 
-    Raises ConfigError where they are missing or damaged.
+    Raises ConfigError if they are missing or damaged.
     """
     train, valid = find(folder, "train"), find(folder, "val")
     classes = sorted(set(train.labels.tolist()))
@@ -98,10 +98,10 @@ def load_shards(folder: Path) -> tuple[Shards, Shards]:
 
 
 def find(folder: Path, part: str) -> Shards:
-    """Find the samples of one part.
+    """Find the samples of ``part``, train or val.
 
-    Their positions are stored in ``folder``/``part``-index.npz, for shards of these names and
-    sizes.
+    Their positions are cached in ``folder``/``part``-index.npz. The cache is valid for shards with
+    the same names and sizes.
     """
     import numpy
 
@@ -128,7 +128,7 @@ def find(folder: Path, part: str) -> Shards:
 
 
 def check_numbers(paths: Sequence[Path], part: str) -> None:
-    """Raise ConfigError where a number is left out."""
+    """Raise ConfigError if the numbers of the shards have a gap."""
     numbers = {
         int(match[1]): path
         for path in paths
@@ -151,7 +151,7 @@ def size_of(path: Path) -> int:
 
 
 def samples_of(path: Path) -> list[tuple[int, int, int]]:
-    """First byte, bytes and class of every sample of a shard."""
+    """Return the first byte, size in bytes and class of every sample in a shard."""
     samples = []
     try:
         with open_regular(path) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
@@ -184,16 +184,16 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Yield the key, extension and position of each file; those of a sample are adjacent.
+    """Yield the key, extension and position of each file; files of a sample are adjacent.
 
-    Raises ReadError where the archive is cut off.
+    Raises ReadError if the archive is truncated.
     """
     for member in archive:
         if member.isreg() and (match := MEMBER.fullmatch(member.name)):
             yield match[1], match[2].lower(), member
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
-    # tarfile takes a damaged header for the end.
+    # tarfile treats a damaged header as the end of the archive.
     if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("no end of the archive where one should be")
 
@@ -205,7 +205,7 @@ def unreadable(path: Path, error: Exception) -> ConfigError:
 
 
 def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
-    """Return the stored positions of these very shards, if any."""
+    """Return the cached positions if they belong to these names and sizes, else None."""
     import numpy
 
     try:
@@ -224,7 +224,7 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
 
 
 def fit(samples: ndarray, sizes: ndarray) -> bool:
-    """Return whether all samples lie in their shards, of ``sizes`` in bytes, and have a class."""
+    """Return whether all samples lie within their shards of ``sizes`` bytes and have a class."""
     if samples.dtype != "int64" or samples.ndim != 2 or samples.shape[1] != 4 or not len(samples):
         return False
     shard, start, size, number = samples.T

@@ -26,11 +26,11 @@ class Synthetic:
     Sample ``i`` is always the same; nothing is stored per sample.
 
     image_size: height and width in pixels, 3 channels
-    num_classes: classes, all of them equally likely
-    size: training images; the default is as many as ImageNet has
+    num_classes: number of equally likely classes
+    size: training images; the default is the size of ImageNet
     valid_size: validation images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label; dirichlet_equal = the same, all shards of one size
+        label; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 

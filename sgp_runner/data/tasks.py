@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
-LOGITS = 2**23  #: of one forward pass of an evaluation of a language model
+LOGITS = 2**23  #: logits per forward pass when a language model is evaluated
 
 
 def chunks(module: nn.Module, split: Split, size: int = CHUNK) -> Iterator[Batch]:
@@ -32,7 +32,7 @@ def on_device(module: nn.Module, split: Split, parts: Iterable[Tensor]) -> Itera
 
 
 class Summed(ABC):
-    """A task whose metrics follow from sums over samples, so that processes can share the work."""
+    """A task with metrics computed from sums over samples, so processes can share the work."""
 
     @property
     def chunk(self) -> int:
@@ -41,7 +41,7 @@ class Summed(ABC):
 
     @abstractmethod
     def sums(self, module: nn.Module, batch: Batch) -> tuple[float, ...]:
-        """Return what a batch adds to each sum."""
+        """Return the contribution of a batch to each sum."""
 
     @abstractmethod
     def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]: ...
@@ -52,7 +52,7 @@ class Summed(ABC):
 
 
 def added(parts: Iterable[Sequence[float]]) -> list[float]:
-    """Return the sums of numbers in the same place, in the order of ``parts``."""
+    """Add ``parts`` element by element, in their order."""
     return [sum(numbers) for numbers in zip(*parts, strict=True)]
 
 
@@ -92,7 +92,7 @@ class Regression:
         return 0.5 * (outputs - targets).square().sum(-1).mean()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Return loss and gradient norm of the mean loss over the split."""
+        """Return the mean loss over the split and the norm of its gradient."""
         import torch
 
         with torch.enable_grad():
@@ -112,10 +112,11 @@ class Regression:
 class Translation:
     """Label-smoothed cross-entropy per target token; padding does not count.
 
-    Inputs are (source [B, S], target_in [B, T]), where ``target_in`` starts with ``bos``; targets
-    are int64 [B, T], end with ``eos`` and are filled up with ``pad``; outputs are logits [B, T,
-    vocabulary]. ``vocabulary`` lists the pieces in the order of their ids; their concatenation,
-    with "▁" for a space, is the text. The mean is over the tokens of the batch at hand.
+    Inputs are (source [B, S], target_in [B, T]); ``target_in`` starts with ``bos``. Targets are
+    int64 [B, T], end with ``eos`` and are padded with ``pad``. Outputs are logits [B, T,
+    vocabulary]. ``vocabulary`` lists the pieces in the order of their ids. A text is the
+    concatenation of its pieces, with "▁" for a space. The loss is the mean over the tokens of the
+    batch.
     """
 
     pad: int
@@ -174,13 +175,13 @@ class Translation:
         return ids[:, 1:]
 
     def text(self, ids: list[int]) -> str:
-        """Return the sentence that ends at the first ``eos``."""
+        """Decode ``ids`` to a sentence, up to the first ``eos``."""
         if self.eos in ids:
             ids = ids[: ids.index(self.eos)]
         return "".join(self.vocabulary[i] for i in ids).replace("▁", " ").strip()
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed loss and number of tokens, without branches on the data (for vmap)."""
+        """Return summed loss and number of tokens, without data-dependent branches (for vmap)."""
         log_p = outputs.log_softmax(-1)
         right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)
@@ -192,7 +193,7 @@ class Translation:
 class LanguageModelling(Summed):
     """Cross-entropy of the next token. Outputs are logits [B, T, V], targets int64 [B, T].
 
-    vocabulary: V; 256: bytes
+    vocabulary: V; 256 for bytes
     block: T
     floor: loss of the best possible predictor on the validation split, in nats per token, if known
     """

@@ -1,4 +1,4 @@
-"""Regression on a small random network with fresh noise: not convex, with a known gradient."""
+"""Non-convex regression on a small random network, with fresh noise and a known gradient."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 class TeacherData:
     """Targets of a network with ``width`` tanh units, for ``points`` standard normal inputs.
 
-    A training target carries normal noise, drawn afresh each time it is read, so a stochastic
-    gradient is the true one plus noise of mean zero. The validation split has all points once and
-    without noise: its gradient is the true gradient.
+    A training target has normal noise that is redrawn at every read, so a stochastic gradient is
+    the true gradient plus zero-mean noise. The validation split has every point once without noise,
+    so its gradient is the true gradient.
 
     dimension: length of an input
-    width: hidden units of the network that made the targets
-    points: different inputs
-    samples: readings in an epoch, all nodes together; a multiple of points: sample i is point i
-        modulo points
-    noise: standard deviation of a training target's noise; those of the targets themselves are
-        about 1
+    width: hidden units of the network that computes the targets
+    points: number of distinct inputs
+    samples: samples per epoch over all nodes, a multiple of points; sample i is point i modulo
+        points
+    noise: standard deviation of a training target's noise; targets without noise have a standard
+        deviation of about 1
     problem_seed: seed of the problem, independent of the run's seed
     """
 
@@ -76,9 +76,9 @@ class TeacherData:
 
 @dataclass(frozen=True)
 class NoisySplit(Split):
-    """A split whose targets [N, 1] get normal noise at every reading.
+    """A split whose targets [N, 1] get normal noise at every read.
 
-    The noise depends only on the reading's seed and the sample.
+    The noise depends only on the seed of the read and on the sample.
     """
 
     inputs: Tensor

@@ -50,19 +50,21 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Text:
-    """Own text, of which every sample is a block of ``block`` tokens.
+    """Text from the user's files; every sample is a block of ``block`` tokens.
 
-    ``path`` is a file, a folder with files of text, or one with ``train.bin`` and ``val.bin``,
-    token numbers of 16 bits as nanoGPT writes them. The tokens of text are its bytes; the end of
-    each file validates. Files are the labels of the Dirichlet partition.
+    ``path`` is a text file, a folder of text files, or a folder with ``train.bin`` and ``val.bin``,
+    which hold 16-bit token numbers in the format of nanoGPT. The tokens of a text file are its
+    bytes, and its end is used for validation. Files are the labels of the Dirichlet partition.
 
     path: the file or folder
     block: tokens of a sample
-    vocabulary: number of different tokens of train.bin; null: bytes, or the largest token + 1
-    tokens: of an epoch, for the hours of timing studies, which read no files; null: not known
-    valid_share: share of each file that validates; not for train.bin
+    vocabulary: number of different tokens in train.bin; null = largest token + 1; text files always
+        have 256
+    tokens: tokens per epoch, from which timing studies compute hours without reading files; null =
+        unknown
+    valid_share: share of each text file used for validation; no effect on train.bin
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same, all shares of one size
+        files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
@@ -80,7 +82,7 @@ class Text:
 
     @property
     def train_size(self) -> int | None:
-        """Samples of an epoch, where they are known without reading files."""
+        """Samples per epoch; None if unknown without reading files."""
         return None if self.tokens is None else self.tokens // self.block
 
     def __post_init__(self) -> None:
@@ -93,7 +95,7 @@ class Text:
             )
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """Read the files; tokens are integers whatever ``dtype`` is."""
+        """Read the files as integer tokens, so ``dtype`` has no effect."""
         path = Path(self.path)
         if (path / "train.bin").is_file():
             train, valid = ([tokens_of(path / f"{name}.bin")] for name in ("train", "val"))
@@ -109,12 +111,12 @@ class Text:
 class PythonText:
     """The sources of modules of Python's standard library, as bytes.
 
-    They differ between releases of Python, so results are comparable only under the same one.
+    The sources differ between Python releases, so results are comparable only within a release.
 
     block: bytes of a sample
-    valid_share: share of each file, its end, that validates
+    valid_share: share at the end of each file used for validation
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same, all shares of one size
+        files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
@@ -132,14 +134,14 @@ class PythonText:
         check_text(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """Read the files; tokens are integers whatever ``dtype`` is."""
+        """Read the files as integer tokens, so ``dtype`` has no effect."""
         library = Path(sysconfig.get_path("stdlib"))
         found = (library / f"{name}.py" for name in MODULES)
         return bytes_of(self, [file for file in found if file.is_file()], self.valid_share)
 
 
 def check_text(data: Text | PythonText) -> None:
-    """Raise ConfigError for settings that no text can have."""
+    """Raise ConfigError if a setting of ``data`` is invalid."""
     partition_of(data.partition, data.alpha)
     check_least(1, "data", data, "block")
     if not 0 < data.valid_share < 1:
@@ -147,7 +149,7 @@ def check_text(data: Text | PythonText) -> None:
 
 
 def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float) -> Dataset:
-    """Return the data set of the bytes of ``files``, the end of each of which validates."""
+    """Return the data set of the bytes of ``files``; the end of each file is for validation."""
     import numpy as np
 
     train, valid = [], []
@@ -164,7 +166,7 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
 
 
 def tokens_of(path: Path) -> Tokens:
-    """Return the tokens of a file of numbers of 16 bits, mapped into memory."""
+    """Return the 16-bit tokens of a file, mapped into memory."""
     import numpy as np
 
     try:
@@ -196,9 +198,9 @@ def dataset_of(
 
 
 class BlockSplit(Split):
-    """The blocks of several texts, one after the other, without overlap.
+    """Consecutive blocks of several texts, without overlap.
 
-    A block's targets are its tokens one place later; what does not fill a block is left out.
+    A block's targets are its tokens shifted by one. Tokens that do not fill a block are left out.
     """
 
     def __init__(self, texts: Sequence[Tokens], block: int) -> None:

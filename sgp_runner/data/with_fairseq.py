@@ -20,14 +20,14 @@ from sgp_runner.data.tasks import on_device
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
 
-LONGEST = 1024  # tokens of a sentence; fairseq's default. Longer ones are left out of training.
+LONGEST = 1024  # tokens per sentence, fairseq's default; longer sentences are left out of training
 _BATCHES = 301  # stream of random numbers
 
 
 def import_fairseq(module: str = "fairseq") -> ModuleType:
     """Import from fairseq without its side effects.
 
-    Its import changes Hydra's store of configurations and the root logger.
+    Importing it changes Hydra's store of configurations and the root logger; both are restored.
     """
     from hydra.core.config_store import ConfigStore
 
@@ -51,7 +51,7 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
 
 
 def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) -> Any:
-    """Return fairseq's LanguagePairDataset ``split`` of binarised data."""
+    """Load the split ``split`` of binarised data as fairseq's LanguagePairDataset."""
     dictionary = import_fairseq("fairseq.data").Dictionary
     dictionaries = [
         dictionary.load(str(root / f"dict.{language}.txt")) for language in (source, target)
@@ -78,8 +78,8 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
 class SentencePairs(Split):
     """Sentence pairs of fairseq.
 
-    pairs: a LanguagePairDataset. Inputs are (source [B, S], its lengths [B], target_in [B, T]),
-        targets [B, T]; all are int64.
+    pairs: a LanguagePairDataset. Inputs are (source [B, S], source lengths [B], target_in [B, T])
+        and targets are [B, T], all int64.
     """
 
     pairs: Any
@@ -99,10 +99,11 @@ class SentencePairs(Split):
     def batches(
         self, max_tokens: int, max_sentences: int | None, multiple: int, seed: int
     ) -> tuple[Tensor, ...]:
-        """Batches (int64 [B]) of sentences of similar length, as fairseq plans them.
+        """Return batches (int64 [B]) of sentences of similar length, as planned by fairseq.
 
-        No side of a batch has more than ``max_tokens`` tokens, padding included; its sentences are
-        a multiple of ``multiple``, or fewer. ``seed`` orders sentences of equal length.
+        Neither side of a batch has more than ``max_tokens`` tokens, including padding. The number
+        of sentences is a multiple of ``multiple`` or less than ``multiple``. ``seed`` orders
+        sentences of equal length.
         """
         utils = import_fairseq("fairseq.data.data_utils")
         with utils.numpy_seed(seed % 2**32):
@@ -144,8 +145,8 @@ class BeamTranslation:
     """fairseq's label-smoothed cross-entropy per target token, beam search and sacreBLEU.
 
     Outputs are logits [B, T, vocabulary]. ``source`` and ``target`` are fairseq dictionaries. BLEU
-    is that of the tokenised text, with the pieces of words joined, as in the papers on WMT'16:
-    sacreBLEU does not tokenise it again.
+    is computed on tokenised text with word pieces joined, as in the papers on WMT'16; sacreBLEU
+    does not tokenise it again.
     """
 
     source: Any
@@ -172,7 +173,7 @@ class BeamTranslation:
         return smoothed, nll, (targets != self.target.pad()).sum()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        """Return loss with label smoothing and "nll" without, both per target token, and "bleu"."""
+        """Return label-smoothed "loss" and "nll", both per target token, and "bleu"."""
         from sacrebleu import corpus_bleu
 
         assert isinstance(split, SentencePairs)
@@ -199,7 +200,7 @@ class BeamTranslation:
         }
 
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
-        """Return the sentence of ``ids``; ``escape_unk`` keeps unknown words from matching."""
+        """Decode ``ids`` to a sentence; ``escape_unk`` prevents unknown words from matching."""
         text: str = self.target.string(
             ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk
         )

@@ -21,9 +21,10 @@ class WMT16EnDe:
     """WMT'16, or any English-German text binarised by ``fairseq-preprocess``.
 
     root: folder of dict.en.txt, train.en-de.en.bin and so on; not part of a run's name
-    max_tokens: tokens per language, padding included, in a batch of one node; batch_size only
-        limits its sentences
-    required_batch_size_multiple: sentences of a batch, if they are not fewer
+    max_tokens: most tokens per language, including padding, in a batch of one node; batch_size only
+        limits its number of sentences
+    required_batch_size_multiple: the number of sentences in a batch is a multiple of this, or less
+        than this
     label_smoothing: share of the target's probability that is spread over the vocabulary
     evaluate_on: valid (newstest2013) | test (newstest2014)
     beam: hypotheses of the beam search at evaluation

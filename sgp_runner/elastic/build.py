@@ -35,7 +35,7 @@ def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
 def timing_problem(
     run: Run, study: timing_study.Study, model: ModelConfig | None = None
 ) -> Problem:
-    """Build a problem without data or gradients, of the run's model or another one."""
+    """Build a problem without data or gradients, for ``model`` or the run's model."""
     return timing_study.make_problem(
         model or run.model,
         run.data,
@@ -70,7 +70,7 @@ def build_worker(
     runtime: Runtime,
     model_buffers: list[Tensor] | None = None,
 ) -> Worker:
-    """Build worker ``rank`` with its own parameters, and its own model buffers unless given."""
+    """Build worker ``rank`` with new parameters, and new model buffers unless they are given."""
     start = problem.start()
     per_epoch = problem.sampler.steps_per_epoch
     worker = Worker(

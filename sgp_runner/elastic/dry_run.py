@@ -1,20 +1,20 @@
 """Dry run before the first step: verifies that the calls of an algorithm's ranks fit together.
 
-Every rank runs the algorithm's own code, in one process, on a model of four parameters. There is no
-data; gradients are zero and take one unit of time, messages none. The ranks' calls are compared as
-they are made:
+All ranks run the algorithm's code in one process, on a model of four parameters, without data.
+Gradients are zero and take one unit of time; messages take no time. The ranks' calls are compared
+as they are made:
 
-* all workers take part in the same collectives, in the same order: of the same kind, of the same
-  length, and in the same step; servers take part in none;
+* all workers take part in the same collectives in the same order, with the same kind, length and
+  step; servers take part in none;
 * every awaited message arrives, no ranks wait for each other in a circle, and no message is left
   over at the end.
 
-The dry run has enough steps for each phase of the algorithm to last its whole period, from the
-first step to the last one, where algorithms drain pending work. If all nodes together would take
-more than `MAX_STEPS` steps, it has fewer steps with the same phases, but at least two. The order of
-calls of an asynchronous algorithm depends on time; it is verified for equally fast workers only.
+The dry run has enough steps for each phase of the algorithm to last its whole period. It includes
+the last step, in which algorithms drain pending work. If all nodes together would take more than
+`MAX_STEPS` steps, it has fewer steps with the same phases, but at least two. The order of calls of
+an asynchronous algorithm depends on time; it is verified for equally fast workers only.
 
-Devices of one node run the same code on the same values, so what holds for nodes holds for them.
+Devices of one node run the same code on the same values, so it is enough to verify nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 MODEL = TimingOnly(grain=4)
 MAX_STEPS = 2**13
-MAX_NAMED = 3  # ranks of a circle in an error
+MAX_NAMED = 3  # most ranks of a circle that an error lists
 
 
 def verify_calls(run: Run) -> None:
@@ -79,7 +79,7 @@ def steps_of(run: Run) -> int:
 
 @dataclass
 class DryCollective:
-    """A collective under way.
+    """A collective in progress.
 
     first: rank that began it, in its step number ``taken``
     missing: ranks that have yet to take part
@@ -137,7 +137,7 @@ class DryRun:
                 raise CallMismatch(f"{collective.begun}, in which rank {rank} does not take part")
 
     def close(self) -> None:
-        """Drop the workers, which hold this object, so that their memory is free at once."""
+        """Drop the workers, which refer to this object, so that their memory is freed at once."""
         self.workers.clear()
         self.mailboxes.clear()
 
@@ -264,7 +264,7 @@ def when(worker: Worker) -> str:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of the result of a collective for one rank, of a list without its tensors."""
+    """Return one rank's copy of the result of a collective; tensors of a list are not copied."""
     return list(value) if isinstance(value, list) else value.clone()
 
 

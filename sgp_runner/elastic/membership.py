@@ -1,22 +1,22 @@
 """Recovery without lost workers (``on_failure=continue``), the same in simulated and real runs.
 
-1. The survivors agree on who is left. Ranks that do not answer within `VOTE_SECONDS` are lost.
-   Rank 0 keeps the records of the run, which ends without it.
+1. The survivors agree on who is left. Ranks that do not answer within `VOTE_SECONDS` are lost. Rank
+   0 keeps the records, so the run ends if rank 0 is lost.
 2. Each survivor drops its current step and returns to its state between two steps
-   (`step_snapshot`). Messages on their way are lost.
-3. The survivors form a smaller run (`Membership`), as if configured for them alone: ranks are
-   numbered from 0 again, so that graphs, data and learning rates fit so many nodes, and its calls
-   are verified.
-4. All continue from the epoch of the slowest survivor, each from its own model with push-sum weight
-   1. The model is the numerator over the weight, so the mass of the survivors is their number
-   again. Asynchronous workers share the rest of the budget. With a parameter server all continue
-   from its model.
+   (`step_snapshot`). Messages in flight are lost.
+3. The survivors form a smaller run (`Membership`), configured for them alone. Ranks are renumbered
+   from 0, so graphs, data and learning rates fit the new number of nodes. A dry run verifies the
+   calls.
+4. All survivors continue from the epoch of the slowest. Each keeps its model (numerator over
+   weight) and resets its push-sum weight to 1, so the total weight is again the number of
+   survivors. Asynchronous workers share the rest of the budget. With a parameter server, all
+   continue from the server's model.
 
-A real run that is resumed after that has all its ranks again. Lost ranks rejoin with the state of
-rank 0, and all continue as in 4.
+A real run that is resumed later has all its ranks again. Lost ranks rejoin with the state of rank
+0, and all continue as in 4.
 
-Momentum is kept, and so are named state tensors (such as the point that SlowMo returns to); counts
-and lists of pending work start from scratch.
+Momentum and named state tensors (such as the point that SlowMo returns to) are preserved. Counts
+and lists of pending work are reset.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ SILENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class LossDetection:
-    """How the ranks of a real run detect that another one is lost.
+    """Time limits after which ranks of a real run consider another rank lost.
 
-    vote_seconds: longest wait for the answers of other ranks; one that does not answer is lost
+    vote_seconds: longest wait for the answers of other ranks; a rank that does not answer is lost
     silence_seconds: longest time without a heartbeat while another rank waits. gloo does not report
         a lost peer to a rank that only receives.
     """
@@ -51,7 +51,7 @@ class LossDetection:
 class Membership:
     """The ranks that take part in a run.
 
-    run: as if configured for these ranks alone
+    run: the run, configured for these ranks alone
     original_ranks: for each rank, its rank at the start of the run
     """
 
@@ -65,7 +65,7 @@ class Membership:
     def without(self, gone: Sequence[int]) -> Membership:
         """Return the membership without the present ranks ``gone``.
 
-        Raises RankFailed if the others cannot continue.
+        Raises RankFailed if the remaining ranks cannot continue.
         """
         from sgp_runner.elastic.dry_run import verify_calls
 
@@ -100,12 +100,12 @@ def listed(ranks: Sequence[int]) -> str:
 
 
 def step_snapshot(worker: Worker) -> State:
-    """Copy what a worker keeps of its state at the start of a step."""
+    """Copy the state of a worker that recovery preserves, at the start of a step."""
     return deepcopy(kept(worker.state_dict()))
 
 
 def kept(state: State) -> State:
-    """Return the state of a worker without pending messages and named state but for tensors."""
+    """Return the state of a worker without pending messages and without non-tensor named state."""
     from torch import Tensor
 
     from sgp_runner.core.zeros import Zeros
@@ -129,7 +129,7 @@ def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
 
 
 def take_over(worker: Worker, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
-    """Bring a fresh worker of the smaller run to the step of its ``snapshot``, in ``epoch``."""
+    """Load ``snapshot`` into a new worker of the smaller run, which continues from ``epoch``."""
     taken = round(epoch * worker.steps_per_epoch)
     position = {
         "taken": taken,

@@ -1,12 +1,12 @@
-"""Membership agreement: a rank that loses a connection starts a vote on who is still there.
+"""Membership agreement: a rank that loses a connection starts a vote on the live ranks.
 
 The run's store holds the question, the answers and the decision. Each rank answers on its watchdog
-thread, whatever it computes. The asking rank waits until all members have answered or are known to
-be dead, at most ``vote_seconds``; the first proposed list of live ranks is binding. A slow rank
-that is not in it is evicted and ends. While a member is known to be dead there is another vote, so
-ranks may die at any time: before a vote, during it, or while the survivors reconnect. If a run
-cannot continue without lost ranks, only a lost connection starts a vote, and a rank may be silent
-for `network.timeout_seconds`.
+thread, even during computations. The asking rank waits until all members have answered or are known
+to be dead, but at most ``vote_seconds``. The first proposed list of live ranks is binding; a slow
+rank missing from the list is evicted and ends. As long as a member is known to be dead, another
+vote follows, so ranks may die at any time: before a vote, during it, or while the survivors
+reconnect. If a run cannot continue without lost ranks, only a lost connection starts a vote, and a
+rank may be silent for `network.timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sgp_runner.elastic.membership import LossDetection
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import Aborted, MembershipChanged
 
-LOST = "lost"  # set in the store by a rank whose failure is the loss of another one
+LOST = "lost"  # set in the store by a rank that fails because another rank is lost
 DEAD = "dead"  # ranks whose processes have ended, written to the store by a launching process
 CONCLUDED = "concluded"  # set once rank 0 has the results of the run
 POLL_SECONDS = 0.05
-HEARTBEATS = 6  # in the time of silence after which a rank is suspected
+HEARTBEATS = 6  # sent in ``silence_seconds``
 
 
 class Vote:
     """The votes as seen by one rank; ``original_rank`` and ``members`` are original ranks.
 
-    number: of votes that this rank has seen decided
-    answered: whether it has answered the present vote
+    number: number of decided votes that this rank has seen
+    answered: whether this rank has answered the current vote
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Vote:
         self.detection = detection
         self.number = 0
         self.answered = False
-        self.lock = Lock()  # between the watchdog thread and the asking one
+        self.lock = Lock()  # between the watchdog thread and the thread that asks
         self.next_heartbeat = 0.0
         self.heard: dict[int, tuple[bytes, float]] = {}  # latest heartbeats and when they came
 
@@ -56,7 +56,7 @@ class Vote:
             self.next_heartbeat = now + self.detection.silence_seconds / HEARTBEATS
 
     def suspicion(self, waited: float) -> str | None:
-        """Return a reason to start a vote: a dead member, or one that is silent too long."""
+        """Return a reason to start a vote: a dead member, or a member silent for too long."""
         if self.dead():
             return "the launching process has seen it end"
         if waited < self.detection.silence_seconds:
@@ -74,7 +74,7 @@ class Vote:
         return None
 
     def dead(self) -> list[int]:
-        """Return the members whose processes have ended, as far as a launching process knows."""
+        """Return the members whose processes have ended, as reported by launching processes."""
         ended = json.loads(self.store.get(DEAD)) if self.store.check([DEAD]) else []
         return [rank for rank in self.members if rank in ended]
 
@@ -82,7 +82,7 @@ class Vote:
         self.store.compare_set(self.key("why"), "", why)
 
     def answer(self) -> bool:
-        """Answer the present vote, if there is one that this rank has not answered yet."""
+        """Answer the current vote unless this rank has already; return whether it answered."""
         if self.answered or not self.store.check([self.key("why")]):
             return False
         self.store.set(self.key("here", self.original_rank), "")
@@ -90,7 +90,7 @@ class Vote:
         return True
 
     def decide(self) -> tuple[list[int], str]:
-        """Return the lost original ranks and the reason for the vote, which has been started.
+        """Wait for the started vote; return the lost original ranks and the reason for the vote.
 
         Raises Aborted if a rank has failed, which explains the loss, and MembershipChanged if the
         run has concluded.
@@ -110,7 +110,7 @@ class Vote:
         return self.settle(self.present())
 
     def complete(self) -> bool:
-        """Return whether the vote is decided, or no living member has yet to answer."""
+        """Return whether the vote is decided, or all living members have answered."""
         return self.decided or set(self.members) == {*self.answers(), *self.dead()}
 
     @property
@@ -126,7 +126,7 @@ class Vote:
         return [rank for rank in self.answers() if rank not in dead]
 
     def settle(self, present: list[int]) -> tuple[list[int], str]:
-        """Propose ``present`` and go to the next vote with the members that were agreed on.
+        """Propose ``present``, adopt the agreed members and move on to the next vote.
 
         Returns the lost original ranks and the reason for the vote.
         """
@@ -141,7 +141,7 @@ class Vote:
         return gone, why
 
     def conclude(self) -> None:
-        """Record that rank 0 has the results, so that later losses do not matter."""
+        """Record that rank 0 has the results, so later loss of ranks does not matter."""
         self.store.set(CONCLUDED, "")
 
     @property

@@ -46,10 +46,10 @@ from sgp_runner.utils.user_code import described
 def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
     """Execute the run unless it has finished, and return its summary; None on ranks without one.
 
-    fork: whether ranks that are started here may be forked, as this process runs nothing else
+    fork: whether ranks started here may be forked, because this process runs nothing else
 
-    All ranks of a launcher call this; rank 0 writes and prints. Raises ConfigError, leaving nothing
-    behind, if the settings do not fit the data, and any error of the run.
+    All ranks of a launcher call this; rank 0 writes and prints. Raises ConfigError, leaving no
+    files behind, if the settings do not fit the data; and any error of the run.
     """
     from sgp_runner.elastic.dry_run import verify_calls
 
@@ -80,13 +80,13 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
 
 
 def verify_memory(run: Run) -> None:
-    """Raise ConfigError if the ranks that are started here need more memory than there is."""
+    """Raise ConfigError if the ranks started here need more memory than is available."""
     here = 1 if run.network.name == "sim" or launched() is not None else run.ranks
     check_memory(run, here, most_bytes())
 
 
 def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, object] | None:
-    """Execute the run in its folder, on which this process holds the lock."""
+    """Execute the run in its folder, which rank 0 has locked."""
     made = prepare(experiment) if rank in (None, 0) else []
     signal_state.asked = None
     try:
@@ -106,9 +106,9 @@ def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, o
 
 
 def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
-    """Write the summary, and remove the checkpoints that it makes needless.
+    """Write the summary, and remove checkpoints that are no longer needed.
 
-    Raises RecordsLost if the configuration that it belongs to is gone.
+    Raises RecordsLost if the stored configuration of the run was changed or removed.
     """
     path = experiment.directory / "config.yaml"
     try:
@@ -118,7 +118,7 @@ def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
     except (OSError, ValueError):
         what = "was changed"
     if what is not None:
-        (experiment.directory / "summary.json").unlink(missing_ok=True)  # by a real rank 0
+        (experiment.directory / "summary.json").unlink(missing_ok=True)  # written by a real rank 0
         raise RecordsLost(path, what)
     write_summary(experiment.directory, summary)
     keeps = experiment.run.checkpoint.keep_last
@@ -127,7 +127,7 @@ def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
 
 
 def prepare(experiment: Experiment) -> list[Path]:
-    """Prepare the folder of the run and return the files that this has created."""
+    """Prepare the folder of the run and return the files that were created."""
     import yaml
 
     directory = experiment.directory
@@ -160,7 +160,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 def refuse_other_settings(experiment: Experiment) -> None:
     """Refuse a folder that holds another run.
 
-    Raises ConfigError that names a difference, unless the folder is new or has the same settings.
+    Raises ConfigError with a difference, unless the folder is new or has the same settings.
     """
     path = experiment.directory / "config.yaml"
     if not os.path.exists(path):  # unlike Path.exists, accepts any name
@@ -210,7 +210,7 @@ def remove(made: list[Path]) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error without secrets, with the type of an error of another package."""
+    """Describe an error without secrets; for errors of other packages, include the type."""
     ours = type(error).__module__.startswith("sgp_runner.")
     return redacted(str(error)).strip() if ours else redacted(described(error))
 

@@ -1,7 +1,7 @@
 """Extension of a simulated run: the same settings but a larger ``epochs=``.
 
-The longer run continues from a checkpoint that it would have written itself, and so ends with the
-bytes of a run that was as long from the start.
+The longer run continues from a checkpoint that it would have written itself. Its results are
+therefore byte-identical to a single run of that length.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Settings = Mapping[str, object]
 
 
 def shorter_run(experiment: Experiment) -> Settings | None:
-    """Return the settings of the run in the folder if it differs in fewer ``epochs`` alone.
+    """Return the settings of the run in the folder if its only difference is fewer ``epochs``.
 
-    Raises ConfigError if it cannot be extended.
+    Raises ConfigError if that run cannot be extended.
     """
     run = experiment.run
     try:
@@ -52,7 +52,7 @@ def obstacle(experiment: Experiment, there: Settings) -> str | None:
         return "it is a timing study"
     if ends_with_run(run.optim.schedule):
         return "its optim.schedule depends on the number of epochs"
-    names = (digest_of(there), experiment.digest)  # the latter after an interrupted extension
+    names = (digest_of(there), experiment.digest)  # the second after an interrupted extension
     if not any(extendable(experiment.checkpoints, name) for name in names):
         return "it has kept no checkpoint (checkpoint.keep_last=true keeps one)"
     return None

@@ -1,6 +1,6 @@
-"""Pool of jobs: many runs, several at a time, skipping finished ones.
+"""Pool of jobs: many runs, several at a time, without runs that have finished.
 
-For tables and claims that rest on hundreds of small runs.
+It serves tables and claims that are based on hundreds of small runs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sgp_runner.utils.variables import SAFE_PATH, setting
 class RunJob:
     """One run.
 
-    name: its folder in ``results``/runs
-    words: its settings, as typed
+    name: name of the folder in ``results``/runs
+    words: settings, as typed
     """
 
     name: str
@@ -56,7 +56,7 @@ class RunJob:
 
     @property
     def finished(self) -> bool:
-        """Return whether the run has results, of this or an earlier version."""
+        """Return whether the run has results, of this version or an earlier one."""
         return self.summary is not None or self.diverged
 
     @property
@@ -87,7 +87,7 @@ class RunJob:
 
 
 def outdated(jobs: Iterable[RunJob]) -> str:
-    """Describe how many jobs have results from before which corrections; empty if none has."""
+    """Describe how many jobs have results that predate each correction; empty if none has."""
     since = [job.since for job in jobs if job.finished]
     counts = Counter(correction.what for corrections in since for correction in corrections)
     if not counts:
@@ -130,7 +130,7 @@ def run_and_say(jobs: Iterable[RunJob]) -> int:
 
 
 def run(job: RunJob) -> str:
-    """Run the job in this process; return the sentence of its error, or an empty one."""
+    """Run the job in this process; return the sentence of its error, or an empty string."""
     import sys
 
     from sgp_runner.config.overrides import experiment_of

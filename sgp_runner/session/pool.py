@@ -1,7 +1,7 @@
 """Pool of processes: several tasks at a time, as cores and memory permit.
 
-Each task runs in a new process, forked from a server that has imported PyTorch once. It starts
-within milliseconds and as clean as a new command, and a killed process affects no other task.
+Each task runs in a new process, forked from a server that has imported PyTorch once. The process
+starts within milliseconds, as clean as a new command. Killing it affects no other task.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ IMPORTED = (
 class PoolTask:
     """A call in a new process.
 
-    number: of the task, for its caller
-    call: travels to another process, and its result back
-    lock_key: of two tasks with the same key, the second one waits for the first
-    cores: that it keeps busy
-    memory: that it needs, in bytes
-    log: file for the output of its process; None: no output
+    number: number of the task, for the caller
+    call: sent to another process, so it and its result must be picklable
+    lock_key: tasks with the same key run one after another
+    cores: cores that the task keeps busy
+    memory: memory that the task needs, in bytes
+    log: file for the output of the process; None = discard the output
     """
 
     number: int
@@ -55,8 +55,8 @@ class PoolTask:
 class Ended:
     """A task that has ended.
 
-    result: None if its process ended without one
-    exit_code: of that process; the negative number of the signal that killed it
+    result: result of the call; None if the process ended without a result
+    exit_code: exit code of the process; negative signal number if a signal killed it
     seconds: from its start to its end
     """
 
@@ -69,8 +69,8 @@ class Ended:
 class Pool:
     """Processes for at most ``most`` tasks at a time.
 
-    They keep at most ``cores`` cores busy and use at most ``memory`` bytes. A task that needs more
-    runs alone. Use it as a context manager: on exit, running tasks are stopped.
+    The tasks keep at most ``cores`` cores busy and use at most ``memory`` bytes. A task that needs
+    more runs alone. Use it as a context manager: on exit, running tasks are stopped.
 
     imported: further modules that the tasks need
     """
@@ -83,7 +83,7 @@ class Pool:
         self.stopping = False
 
     def __enter__(self) -> Pool:
-        """Start the server, which must not receive Ctrl-C or another signal to the group."""
+        """Start the server, with Ctrl-C and other signals to the process group blocked."""
         with blocked():
             ensure_running()
         return self
@@ -100,7 +100,7 @@ class Pool:
     def run(self, tasks: Iterable[PoolTask]) -> Iterator[Ended]:
         """Run the tasks in their order and yield each as it ends; after `stop`, start no more.
 
-        A task is taken from ``tasks`` when there may be room for it.
+        A task is taken from ``tasks`` only when there may be room for it.
         """
         waiting, task = iter(tasks), None
         while True:
@@ -129,7 +129,7 @@ class Pool:
         process.start()
         theirs.close()
         self.processes[ours] = task, process, time.monotonic()
-        if self.stopping:  # since this began
+        if self.stopping:  # while the process started
             process.terminate()
 
     def ended(self) -> list[Ended]:
@@ -157,7 +157,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
     print_to(log or Path(os.devnull))
     show_messages()
     install("")
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C, for which the parent stops it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # not Ctrl-C: then the parent stops it
     Thread(target=end_with_parent, args=(connection,), daemon=True).start()
     code = 0
     try:
@@ -169,7 +169,7 @@ def work(connection: Connection, call: Callable[[], object], log: Path | None) -
 
 
 def print_to(log: Path) -> None:
-    """Write what this process prints to the file ``log``."""
+    """Redirect the output of this process to the file ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)

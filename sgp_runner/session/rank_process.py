@@ -28,7 +28,7 @@ def main(
 ) -> int:
     """Run one rank of an experiment; the launching process reports its errors.
 
-    adapt: returns the experiment to run, given the one in the file
+    adapt: maps the experiment in the file to the experiment to run
     """
     import time
     from contextlib import ExitStack

@@ -1,7 +1,7 @@
 """Session: one run from its experiment to its summary, the same on simulated and real machines.
 
 A `Session` builds the machines and workers of a `Backend`, restores a checkpoint, runs the
-algorithm to its end, with a smaller membership after each loss of ranks, and concludes.
+algorithm to its end and concludes. After each loss of ranks it continues with a smaller membership.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Backend(Protocol):
 
     `Session.run` defines the order in which the methods are called.
 
-    problem: of this process
+    problem: problem of this process
     original_rank: original rank that records here; None: this process records nothing
     """
 
@@ -49,10 +49,10 @@ class Backend(Protocol):
     def original_rank(self) -> int | None: ...
 
     def open(self) -> Found | None:
-        """Return the newest checkpoint that was not refused, the same on all processes."""
+        """Return the newest checkpoint that was not refused; it is the same on all processes."""
 
     def refuse(self, error: UnusableCheckpoint) -> None:
-        """Report that a checkpoint is not used; the run is built again from an earlier one."""
+        """Report that a checkpoint is not used; `open` then returns an earlier checkpoint."""
 
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
@@ -67,7 +67,7 @@ class Backend(Protocol):
         """Restore machines, workers and observer from the checkpoint."""
 
     def make_saver(self, observer: Observer | None) -> CheckpointSaver | None:
-        """Return the object that saves the run from now on; None if nothing does."""
+        """Return the object that saves the run from now on; None if the run is not saved."""
 
     def run(self) -> None:
         """Run the algorithm to its end. Raises one of `LOSSES` if ranks are lost."""
@@ -88,7 +88,7 @@ class Backend(Protocol):
         """Wait until devices have finished training computations, before something is recorded."""
 
     def conclude(self, observer: Observer | None) -> dict[str, object] | None:
-        """Evaluate the final models; return the results on the process that summarizes the run.
+        """Evaluate the final models; return the results on the process that writes the summary.
 
         Raises one of `LOSSES` if ranks are lost.
         """
@@ -101,18 +101,18 @@ class Backend(Protocol):
 class Session:
     """A run on one backend, and the listener of all worker steps in this process.
 
-    ending: closed once the summary is on the disk. Until then a signal that comes after training
-        waits, because training costs more than the last evaluation.
+    ending: closed once the summary is on disk. Until then, signals that arrive after training are
+        deferred, because repeating the training would cost more than the last evaluation.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, ending: ExitStack) -> None:
         self.experiment, self.backend, self.ending = experiment, backend, ending
         self.observer: Observer | None = None
         self.saver: CheckpointSaver | None = None
-        self.signal: int | None = None  # which asked the run to save and stop
+        self.signal: int | None = None  # signal that asked the run to save and stop
 
     def run(self) -> dict[str, object] | None:
-        """Execute the run and return the summary, on the process that has one."""
+        """Execute the run and return the summary; None on processes without a summary."""
         run, backend = self.experiment.run, self.backend
         found, membership, start = self.build()
         if start is None:
@@ -166,7 +166,7 @@ class Session:
             try:
                 if loss is not None:
                     self.shrink(loss)
-                    loss = None  # whose traceback keeps old connections open
+                    loss = None  # the traceback keeps old connections open
                 self.saver = self.backend.make_saver(self.observer)
                 if self.saver is not None:
                     self.saver.trigger.signal = self.signal

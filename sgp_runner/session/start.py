@@ -23,7 +23,7 @@ def execute(
     """Train, record and return the summary; None on ranks of a real run without one.
 
     ending: to be closed once the summary is on the disk; None where no summary is written
-    fork: ranks that are started here, from this process
+    fork: whether to fork the ranks that are started here
     """
     if ending is None:
         with ExitStack() as ending:
@@ -59,7 +59,7 @@ def run_rank(experiment: Experiment, world: World, ending: ExitStack) -> dict[st
 
 
 def check_number(run: Run, started: int) -> None:
-    """Raise ConfigError, on each rank by itself, unless the launcher started as many as needed."""
+    """Raise ConfigError, on every rank, unless the launcher started as many as needed."""
     if started == run.ranks:
         return
     devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
