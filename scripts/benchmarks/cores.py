@@ -34,7 +34,7 @@ PLAIN, COPY = "a plain PyTorch loop", "a copy of 256 MiB"
 OURS, THREADS = "simulated SGP", "PyTorch's threads"
 PASSIVE = "PyTorch's threads, passive"
 COPIED = 2**28  # bytes
-MOST = 16  # cores
+MAX_CORES = 16  # cores
 # By cores, over the plain loop on one. A process of each core would take 0.5 on two.
 GOALS = {2: Goal("at most", 0.58)}
 BESIDE = Goal("at most", 2.2)  # a third program on two cores leaves two thirds of them
@@ -55,7 +55,7 @@ def numbers_of_cores() -> list[int]:
     """Return the numbers of cores that are measured: powers of two up to those present."""
     from sgp_runner.utils.cores import present_cores
 
-    most = min(present_cores(), MOST)
+    most = min(present_cores(), MAX_CORES)
     return [count for count in (2**power for power in range(most.bit_length())) if count <= most]
 
 

@@ -9,7 +9,7 @@ from math import inf, isclose, sqrt
 
 from scipy.stats import t, ttest_rel
 
-from claims.power import LEVEL, MOST, Plan, seeds_needed
+from claims.power import LEVEL, MAX_SEEDS, Plan, seeds_needed
 from claims.tuning import Joint, Search
 from sgp_runner.session.job_pool import RunJob
 
@@ -136,7 +136,7 @@ class Judged:
             return ""
         distance = self.finding.expected.distance(effect.mean)
         seeds = seeds_needed(distance, effect.spread) if distance > 0 else None
-        return f"about {seeds} seeds" if seeds else f"over {MOST} seeds"
+        return f"about {seeds} seeds" if seeds else f"over {MAX_SEEDS} seeds"
 
 
 @dataclass(frozen=True)

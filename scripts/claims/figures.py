@@ -22,7 +22,7 @@ WIDTH = 5.4  # inches
 ROW = 0.3  # inches
 FONT = 11.0
 INK, DARK, PALE, BAND = "#222222", "#555555", "#8a8a8a", "#dcebf7"
-MOST_NAMED = 4  # findings of a part; more are told apart in the table alone
+MAX_NAMED = 4  # findings of a part; more are told apart in the table alone
 LOOKS = {
     Verdict.REPRODUCED: ("#0072b2", "o"),
     Verdict.CONTRADICTED: ("#d55e00", "X"),
@@ -83,7 +83,7 @@ def forest(judged: Sequence[Judged]) -> Figure:
 
 def named(row: Sequence[Judged]) -> bool:
     """Return whether each finding of a part has its own name in the figure."""
-    return len(row) <= MOST_NAMED
+    return len(row) <= MAX_NAMED
 
 
 def height(row: Sequence[Judged]) -> float:

@@ -7,7 +7,7 @@ from math import sqrt
 
 LEVEL = 0.025  # of a one-sided test: an interval of 95 % leaves as much on either side
 WANTED = 0.8
-MOST = 1000  # seeds; more are not looked for
+MAX_SEEDS = 1000  # seeds; more are not looked for
 
 
 def power(distance: float, spread: float, seeds: int, *, equivalence: bool = False) -> float:
@@ -25,14 +25,14 @@ def power(distance: float, spread: float, seeds: int, *, equivalence: bool = Fal
 
 
 def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -> int | None:
-    """Return the fewest seeds, 3 or more, with a power of `WANTED`; None if over `MOST`."""
+    """Return the fewest seeds, 3 or more, with a power of `WANTED`; None if over `MAX_SEEDS`."""
 
     def enough(seeds: int) -> bool:
         return power(distance, spread, seeds, equivalence=equivalence) >= WANTED
 
-    if not enough(MOST):
+    if not enough(MAX_SEEDS):
         return None
-    low, high = 2, MOST
+    low, high = 2, MAX_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

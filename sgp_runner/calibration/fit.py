@@ -16,7 +16,7 @@ from statistics import NormalDist, mean, median, quantiles
 from sgp_runner.calibration.probe import Measured
 
 TRUST = 0.02  # least relative uncertainty of a median
-LEAST_CV = 0.01  # smaller variation of compute times is ignored
+MIN_CV = 0.01  # smaller variation of compute times is ignored
 
 Repeats = Mapping[int, Sequence[float]]  # bytes -> seconds
 
@@ -159,7 +159,7 @@ def constants(found: Measured) -> Constants:
     saved = locked + rings(found.num_bytes) - median(found.mean_steps)
     return Constants(
         step_seconds=step / sharing,
-        cv=cv if cv >= LEAST_CV else 0.0,
+        cv=cv if cv >= MIN_CV else 0.0,
         latency_seconds=messages.start,
         bandwidth=8 / messages.slope,
         all_reduce_latency_seconds=(rings.start + max(0.0, -saved)) / (2 * (n - 1)),

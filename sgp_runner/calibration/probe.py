@@ -32,7 +32,7 @@ from sgp_runner.utils.cores import present_cores
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
 LONGEST_SECONDS = 0.6  # for one message or all-reduce; larger sizes are left out
-FEWEST_SIZES = 3  # are always measured
+MIN_SIZES = 3  # are always measured
 MAX_REPEATS = 20
 BLOCK = 5
 TURNS = 3  # each with and without messages
@@ -222,7 +222,7 @@ class Probe(Algorithm):
         x = worker.params
         for size in sorted({*self.sizes, x.numel() * x.element_size()}):
             if (
-                len(found) >= FEWEST_SIZES
+                len(found) >= MIN_SIZES
                 and max(found[last := max(found)]) * size / last > LONGEST_SECONDS
             ):
                 break

@@ -52,8 +52,8 @@ PARAMS = "hydra.sweeper.params"
 SEARCH = "sgp_runner.cli.search.Search"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
-MOST_RUNS = 10_000  # limit of a sweep
-MANY_RUNS = 100  # from here on, the check of the settings is announced
+MAX_RUNS = 10_000  # limit of a sweep
+ANNOUNCED_RUNS = 100  # from here on, the check of the settings is announced
 
 
 @dataclass(frozen=True)
@@ -304,15 +304,15 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 def check_number(values: Mapping[str, int]) -> None:
     """Raise ConfigError if a sweep has too many combinations; ``values`` are counts by key."""
     runs = math.prod(values.values())
-    if runs > MOST_RUNS:
+    if runs > MAX_RUNS:
         raise ConfigError(
             max(values, key=values.__getitem__),
-            f"a sweep of {runs:,} runs is too large: use at most {MOST_RUNS:,} combinations.",
+            f"a sweep of {runs:,} runs is too large: use at most {MAX_RUNS:,} combinations.",
         )
 
 
 def announce(runs: int) -> None:
-    if runs >= MANY_RUNS:
+    if runs >= ANNOUNCED_RUNS:
         logger.info(f"{runs:,} runs; their settings are checked first")
 
 

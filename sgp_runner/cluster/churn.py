@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 _CHURN = 206  # stream of random numbers
-MOST = 1_000_000  # absences of a node; more are a typing error and would exhaust the memory
-MOST_IN_WORK = 10_000  # absences during one message, gradient or collective
+MAX_ABSENCES = 1_000_000  # absences of a node; more are a typing error and would exhaust the memory
+MAX_ABSENCES_IN_WORK = 10_000  # absences during one message, gradient or collective
 
 
 class Absences:
@@ -39,12 +39,12 @@ class Absences:
         Each interruption is simulated, so such a run would seem to stand still.
         """
         expected = ranks * seconds / HOUR * self.faults.churn_per_hour
-        if MOST_IN_WORK < expected < inf:
+        if MAX_ABSENCES_IN_WORK < expected < inf:
             raise TooManyAbsences(
                 "faults.churn_per_hour",
                 f"a message, gradient or collective that takes {duration(seconds)} would be "
-                f"interrupted about {expected:,.0f} times, and at most {MOST_IN_WORK:,} are "
-                "simulated: use a smaller number, or a faster cluster.",
+                f"interrupted about {expected:,.0f} times, and at most {MAX_ABSENCES_IN_WORK:,} "
+                "are simulated: use a smaller number, or a faster cluster.",
             )
 
     def during(self, rank: int, begin: float, end: float) -> Iterator[Event]:
@@ -67,10 +67,10 @@ class Absences:
             self.randoms[rank] = default_rng(seed_of(self.seed, _CHURN, self.names[rank]))
         absences, random = self.drawn[rank], self.randoms[rank]
         while (back := absences[-1].stop if absences else 0.0) <= moment:
-            if len(absences) == MOST:
+            if len(absences) == MAX_ABSENCES:
                 raise TooManyAbsences(
                     "faults.churn_per_hour",
-                    f"a node would leave more than {MOST:,} times in {duration(moment)}: "
+                    f"a node would leave more than {MAX_ABSENCES:,} times in {duration(moment)}: "
                     "use a smaller number.",
                 )
             leaves = back + float(random.exponential(HOUR / self.faults.churn_per_hour))

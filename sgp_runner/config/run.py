@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 IMAGES = "digits"  # the default data of the default model
-MOST_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits
-MOST_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
+MAX_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits
+MAX_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
 
 
 class Network(Protocol):
@@ -131,12 +131,12 @@ class Run:
             raise ConfigError(
                 "eval_every", f"{self.eval_every} must be positive, for example 1 or 0.25."
             )
-        if self.nodes > MOST_NODES:
-            raise ConfigError("nodes", f"{self.nodes} must be at most {MOST_NODES}.")
+        if self.nodes > MAX_NODES:
+            raise ConfigError("nodes", f"{self.nodes} must be at most {MAX_NODES}.")
         if not 0 < self.epochs < float("inf"):
             raise ConfigError("epochs", f"{self.epochs} must be positive and finite.")
-        if self.epochs >= MOST_EPOCHS:
-            raise ConfigError("epochs", f"{self.epochs} must be less than {MOST_EPOCHS:g}.")
+        if self.epochs >= MAX_EPOCHS:
+            raise ConfigError("epochs", f"{self.epochs} must be less than {MAX_EPOCHS:g}.")
         if not 0 <= self.seed < 2**63:
             raise ConfigError("seed", f"{self.seed} must be between 0 and 2**63 - 1.")
         if self.name is not None and not re.fullmatch(r"\w[\w.,=+-]{0,99}", self.name):

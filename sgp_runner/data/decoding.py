@@ -23,7 +23,7 @@ from torchvision.transforms import v2  # noqa: E402  # after the workaround
 
 # Pillow's errors for damaged files, and for files that would fill the memory.
 DAMAGED = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-MOST_BYTES = 512 * MIB  # size limit of an image file
+MAX_BYTES = 512 * MIB  # size limit of an image file
 
 
 def start_process() -> None:
@@ -40,7 +40,7 @@ def leave_with_parent() -> None:
 
 
 def opened(file: str | Extent) -> BinaryIO | BufferedReader:
-    return open_regular(file, MOST_BYTES) if isinstance(file, str) else file.open()
+    return open_regular(file, MAX_BYTES) if isinstance(file, str) else file.open()
 
 
 def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:

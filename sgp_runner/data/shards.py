@@ -34,9 +34,9 @@ from sgp_runner.utils.reading import MIB, open_regular
 MEMBER = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)")
 # The extensions of torchvision's folders.
 IMAGES = {"bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"}
-MOST_DIGITS = 20  # of a class
-MOST_CLASSES = 2**31
-MOST_INDEX = 4096 * MIB
+MAX_DIGITS = 20  # of a class
+MAX_CLASSES = 2**31
+MAX_INDEX = 4096 * MIB
 AGAIN = "copy it again, or remove it and make it with scripts/make_shards.py"
 
 
@@ -165,8 +165,8 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
                     continue
                 try:
                     (image,), (file,) = images, classes
-                    number = int(file.read(MOST_DIGITS)) if file else -1
-                    if not 0 <= number < MOST_CLASSES:
+                    number = int(file.read(MAX_DIGITS)) if file else -1
+                    if not 0 <= number < MAX_CLASSES:
                         raise ValueError
                 except ValueError:
                     is_not = "is not one image (.jpg) and one class (.cls, a number from 0)"
@@ -209,8 +209,8 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
     import numpy
 
     try:
-        with open_regular(index, MOST_INDEX) as file:
-            if sum(member.file_size for member in ZipFile(file).infolist()) > MOST_INDEX:
+        with open_regular(index, MAX_INDEX) as file:
+            if sum(member.file_size for member in ZipFile(file).infolist()) > MAX_INDEX:
                 return None
             file.seek(0)
             with numpy.load(file) as known:

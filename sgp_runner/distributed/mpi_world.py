@@ -43,7 +43,7 @@ from sgp_runner.utils.waits import raise_if_interrupted, waiting_for
 T = TypeVar("T")
 
 POLL_SECONDS = 5e-5  # leaves the core of a waiting rank to computing ranks
-PATIENCE_SECONDS, MOST_PATIENT = 5.0, 12
+PATIENCE_SECONDS, MAX_PATIENT = 5.0, 12
 GOODBYE = -1  # tag of the last message from a rank
 
 
@@ -232,7 +232,7 @@ def meet(timeout_seconds: float) -> None:
     waits longer than the previous one, so that only one reports.
     """
     world = MPI.COMM_WORLD
-    seconds = timeout_seconds + min(world.rank, MOST_PATIENT) * PATIENCE_SECONDS
+    seconds = timeout_seconds + min(world.rank, MAX_PATIENT) * PATIENCE_SECONDS
     try:
         wait_for(world, time.monotonic() + seconds)
     except TimeoutError:

@@ -19,7 +19,7 @@ from sgp_runner.utils.memory import keep_freed_memory
 # Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster, and so it is for
 # language models of any size, 1.2 times: their samples are so long that one gradient fills a core.
 VMAP_PARAMETERS = 300_000
-MOST_WIDTH = 2**16  # more workers than a run has
+MAX_WIDTH = 2**16  # more workers than a run has
 
 
 def prepare_process(problem: Problem) -> None:
@@ -53,7 +53,7 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     if not problem.trains:
         return NoGradients()
     if choice == "vmap" or (choice == "auto" and gains_from_vmap(problem)):
-        return Vmap(problem, min(width, MOST_WIDTH))
+        return Vmap(problem, min(width, MAX_WIDTH))
     count = asked_cores() or present_cores()
     if count > 1 and not reads_ahead(problem) and hasattr(os, "fork"):
         return Parallel(problem, count)

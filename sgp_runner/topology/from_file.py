@@ -21,7 +21,7 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import MIB, read_bytes
 
 KEY = "algo.topology.path"
-MOST_BYTES = 1024 * MIB
+MAX_BYTES = 1024 * MIB
 EDGE = re.compile(r"[0-9]{1,9}(?:[ \t]+[0-9]{1,9}){1,2}")
 Neighbours = tuple[dict[int, Peers], ...]
 
@@ -60,7 +60,7 @@ class Edges(Topology):
     @cached_property
     def content(self) -> bytes:
         try:
-            return read_bytes(Path(self.path), MOST_BYTES)
+            return read_bytes(Path(self.path), MAX_BYTES)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 KEY, f"cannot read '{self.path}': {getattr(error, 'strerror', None) or error}."

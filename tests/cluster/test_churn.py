@@ -101,7 +101,7 @@ def test_a_run_meets_the_absences_of_its_nodes() -> None:
 
 
 def test_a_node_that_would_leave_too_often_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(churn, "MOST", 10)
+    monkeypatch.setattr(churn, "MAX_ABSENCES", 10)
     with pytest.raises(ConfigError) as refused:
         during(Absences(OFTEN, 7, range(1)), 0, 0.0, 3600.0)
     assert refused.value.key == "faults.churn_per_hour"

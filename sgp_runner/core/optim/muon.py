@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Of the quintic Newton-Schulz iteration.
 A, B, C = 3.4445, -4.7750, 2.0315
-LEAST_NORM = 1e-7
+MIN_NORM = 1e-7
 # In the names of matrices that stay with AdamW.
 NOT_INSIDE = ("embed", "head", "output")
 
@@ -107,7 +107,7 @@ def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
     tall = matrix.size(0) > matrix.size(1)
     x = matrix.bfloat16()
     x = x.T if tall else x
-    x = x / x.norm().clamp(min=LEAST_NORM)
+    x = x / x.norm().clamp(min=MIN_NORM)
     for _ in range(iterations):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
