@@ -226,7 +226,7 @@ def continued(path: Path, start: Position) -> LineFile:
 
 
 def verified(path: Path, file: io.FileIO, start: Position) -> Any:
-    """Return the SHA-256 of a file up to ``start``; raise ConfigError if ``start`` has another."""
+    """Return the SHA-256 of a file up to ``start``; raise ConfigError if it differs."""
     checksum, left, last = hashlib.sha256(), start.num_bytes, b"\n"
     file.seek(0)
     while left and (data := file.read(min(left, MIB))):

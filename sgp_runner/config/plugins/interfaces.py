@@ -79,7 +79,7 @@ INTERFACES = {
 
 
 def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
-    """Return the class of each kind in a file, if it has one of this kind."""
+    """Return (group, choice) -> class for each kind with exactly one class in a file."""
     found = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
     return {
         (group, module.__name__): classes[0]

@@ -31,8 +31,8 @@ GONE = (
     "which a Python program had in its memory, and nothing of it is stored: "
     "call sgp_runner.run with it again."
 )
-NO_NAMES = ("null", "true", "false", "nan", "inf")  # read as values by Hydra
-VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
+NO_NAMES = ("null", "true", "false", "nan", "inf")  # Hydra reads these as values
+VALUES = ("cluster", "faults", "experiment")  # groups with choices that are values only
 
 
 @dataclass(frozen=True, eq=False)
