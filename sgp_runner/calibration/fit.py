@@ -1,9 +1,9 @@
 """Fit of a cluster's constants to measurements, with its leave-one-out error.
 
-A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line goes through the median of
-the model's own size, which is what runs send, and between the medians of the other sizes by least
-squares, each weighted by the spread of its repeats, which is never taken as less than `TRUST`.
-Leave-one-out error: each size predicted by the line through all others.
+A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line passes exactly through the
+median at the model's size, which runs send. It fits the medians of the other sizes by least
+squares, weighted by the inverse square of their `spread`. For the leave-one-out error, each size is
+predicted by the line fitted to all other sizes.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def fit_line(measured: Repeats, through: int | None = None) -> Line:
 def spread(repeats: Sequence[float]) -> float:
     """Return the uncertainty of the median of ``repeats`` in seconds.
 
-    It is half the interquartile range divided by the square root of their number, but at least
-    `TRUST` times the median.
+    It is half the interquartile range divided by the square root of the number of repeats, but at
+    least `TRUST` times the median.
     """
     low, _, high = (
         quantiles(repeats, n=4, method="inclusive") if len(repeats) > 1 else [repeats[0]] * 3
@@ -87,7 +87,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Return relative error of the fit without this size."""
+        """The relative error of the fit without this size."""
         return self.left_out / self.seconds - 1
 
 
@@ -132,18 +132,18 @@ class Constants:
 
 
 def constants(found: Measured) -> Constants:
-    """Return the constants with which the simulator takes the measured times.
+    """Return the constants with which the simulator reproduces the measured times.
 
-    Where ranks share processors, work of all of them takes so many times longer, which each then
-    does not take alone.
+    If the ranks of a host share its cores, measured work is slowed down by a factor ``sharing``.
+    The constants hold for a rank alone, so they are divided by this factor.
 
-    cv: makes the slowest host take as much longer as measured for steps that end with a barrier
-    all_reduce_latency_seconds, all_reduce_bandwidth: of a ring whose time grows with sizes as
-        measured, and takes longer after a gradient if the mean gradient did
-    overlap: what the mean gradient takes less than the slowest node's gradient and an all-reduce,
-        as a share of a gradient
-    passing_seconds_per_byte: how much longer steps take while messages pass, per byte in and out
-    serving_seconds_per_byte: a server's own work, unless it was seen to answer faster
+    cv: reproduces the measured excess of steps that end with a barrier
+    all_reduce_latency_seconds, all_reduce_bandwidth: constants of a ring with the measured times by
+        size; the latency is larger if the mean gradient took longer than predicted
+    overlap: time saved by the mean gradient, compared with the slowest node's gradient and then an
+        all-reduce, as a share of a gradient
+    passing_seconds_per_byte: extra time of steps while messages pass, per byte in and out
+    serving_seconds_per_byte: work of a server alone, or the time per answer under load if shorter
     """
     step, n = median(found.steps), found.nodes
     sharing = max(1.0, found.ranks_per_host / found.cores_per_host)
@@ -151,7 +151,7 @@ def constants(found: Measured) -> Constants:
     rings = fit_line(found.all_reduces, found.num_bytes)
     locked = median(found.locked_steps) - median(found.barriers)
     hosts = max(1, n // found.ranks_per_host) if sharing > 1 else n
-    alike = found.ranks_per_host if sharing > 1 else 1  # whose times add up
+    alike = found.ranks_per_host if sharing > 1 else 1  # ranks of a host, whose times add up
     cv = max(0.0, locked / step - 1) * math.sqrt(alike) / slowest(hosts) if hosts > 1 else 0.0
     turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)
     longer = max(0.0, median((busy - quiet) / num_bytes for busy, quiet, num_bytes in turns))

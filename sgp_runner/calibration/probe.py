@@ -1,7 +1,7 @@
-"""Measurements as an algorithm: they run wherever algorithms run, on the same operations.
+"""Measurements as an algorithm, so that they use the same operations and backends as training.
 
 On real processes the probe times the machines. In the simulator it recovers the constants of the
-simulated cluster, which is how it is tested.
+simulated cluster; the tests of the probe use this.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from sgp_runner.utils.cores import present_cores
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
 LONGEST_SECONDS = 0.6  # for one message or all-reduce; larger sizes are left out
-MIN_SIZES = 3  # are always measured
+MIN_SIZES = 3  # sizes that are always measured
 MAX_REPEATS = 20
 BLOCK = 5
 TURNS = 3  # each with and without messages
 
 
 def location_here() -> tuple[int, float]:
-    """Return a number for the host and cores of this process, and how many gradients fit on them.
+    """Return an identifier of this process's host and cores, and how many gradients fit on them.
 
-    Ranks with different cores of one machine are on different hosts.
+    Ranks that are pinned to different cores of one machine count as different hosts.
     """
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [present_cores()]
     return crc32(f"{platform.node()} {cores}".encode()), present_cores() / torch.get_num_threads()
@@ -49,13 +49,13 @@ def location_here() -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured seconds: means over the nodes, which did the same at the same time, except servers.
+    """Measured seconds: means over the nodes, which work simultaneously except in ``serving``.
 
-    nodes: their number
-    cores_per_host: gradients that the cores of a host compute at a time
+    nodes: number of nodes
+    cores_per_host: gradients that a host computes at a time
     ranks_per_host: number of ranks on a host
     num_bytes: size of the model
-    exchanges, all_reduces: repeats by size in bytes; each node sends to the next, or all average
+    exchanges, all_reduces: repeats by size in bytes; an exchange sends to the next node
     steps: a gradient with the optimizer's step, without communication
     barriers: a barrier of all nodes
     locked_steps: a step followed by a barrier
@@ -101,9 +101,9 @@ class Probe(Algorithm):
     """Algorithm that measures instead of training.
 
     folder: where rank 0 writes `Measured`
-    sizes: of messages, in bytes, in addition to the model's
+    sizes: message sizes in bytes, in addition to the model's size
     seconds: approximate duration of each part
-    location: returns a number for this rank's host and the gradients that it computes at a time
+    location: returns an identifier of this rank's host, and how many gradients fit on it
     """
 
     folder: Path
@@ -200,7 +200,7 @@ class Probe(Algorithm):
                 i, _ = await worker.comm.recv_any()
                 worker.comm.send(i, answer())
 
-        # Measured times are means over all nodes, of which only one serves.
+        # Measured times are means over all nodes, but only one node serves.
         serving = [size * seconds for seconds in await self.in_blocks(worker, alone)]
         return serving, [seconds / (size - 1) for seconds in await self.in_blocks(worker, stream)]
 
@@ -235,7 +235,7 @@ class Probe(Algorithm):
     async def repeat(
         self, worker: Worker, work: Callable[[], Awaitable[None]], seconds: float | None = None
     ) -> list[float]:
-        """Time ``work`` several times; return seconds, means over the nodes.
+        """Time ``work`` several times; return the seconds of each repeat, averaged over the nodes.
 
         The nodes start together, after a warm-up.
         """
@@ -258,10 +258,10 @@ class Probe(Algorithm):
         return float(await worker.comm.all_reduce(worker.params.new_full((1,), value)))
 
     async def during_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
-        """Time steps with and without messages of the model's size passing, in turns.
+        """Time steps alternately with and without messages of the model's size in flight.
 
-        Returns seconds of a quiet step, seconds of a busy step, and the bytes passing in a busy
-        step.
+        Returns, for each turn, seconds of a quiet step, seconds of a busy step, and bytes in and
+        out during a busy step.
         """
         message = worker.params.clone()
         took = await self.timed(worker, lambda: self.exchange(worker, message))
@@ -297,6 +297,6 @@ class Probe(Algorithm):
 
 
 def measuring(experiment: Experiment, **sizes: Any) -> Experiment:
-    """Return the same experiment with a `Probe` as its algorithm."""
+    """Return ``experiment`` with a `Probe` as the algorithm."""
     probe = Probe(experiment.directory, **sizes)
     return replace(experiment, run=replace(experiment.run, algo=probe))

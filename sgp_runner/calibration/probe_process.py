@@ -10,7 +10,7 @@ from sgp_runner.session import rank_process
 
 
 def main(words: Sequence[str], **sizes: Any) -> int:
-    """Measure with the experiment of a file, which options ``--plugin=...`` may follow."""
+    """Measure with the experiment in a file; options ``--plugin=...`` may follow its path."""
     from sgp_runner.calibration.probe import measuring
 
     return rank_process.main(words, partial(measuring, **sizes))

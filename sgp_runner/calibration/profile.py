@@ -1,4 +1,4 @@
-"""A cluster profile as a file for ``cluster=``: constants, and points with leave-one-out errors."""
+"""A cluster profile for ``cluster=``: a file of constants, and points with leave-one-out errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CalibratedSetting:
 
 
 def profile(found: Measured, setting: CalibratedSetting) -> str:
-    """Return the text of the file."""
+    """Return the text of the profile."""
     return "\n".join([*head(found, setting), body(found, setting), *foot(found)]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Checks of a configuration: each value against its dataclass, then the objects built from all."""
+"""Checks of a configuration: values against their dataclasses, then the objects built from them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from sgp_runner.utils.user_code import user_code_line
 
 @dataclass(frozen=True)
 class CheckedPart:
-    """The settings of ``cls`` in a configuration, each value as its annotation declares it.
+    """The settings of ``cls`` in a configuration, each value converted to its annotated type.
 
-    name: of the choice, where its group has names.
+    name: name of the choice, if its group has named choices
     """
 
     cls: type[Any]
@@ -46,14 +46,14 @@ class CheckedPart:
 
 
 def check_tree(tree: Tree) -> CheckedPart:
-    """Check a whole run; raise ConfigError for what no run can have, whatever else is set."""
+    """Check a whole run; raise ConfigError for an unknown key, a missing value or a wrong type."""
     return check_part(tree, "", Run, tree)
 
 
 def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
-    """Return ``node`` as a part of ``cls``, with every value as its annotation declares it.
+    """Return ``node`` as a part of ``cls``, with every value converted to its annotated type.
 
-    1 becomes 1.0 for a float, so that both name the same run.
+    For a float, 1 becomes 1.0, so that both spellings identify the same run.
     """
     fields, named = fields_of(cls, key), is_named(key)
     values = {}
@@ -74,9 +74,9 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
-    """Return the type of a field; ``object`` where only type checkers know the name.
+    """Return the type of a field; ``object`` if its name is imported for type checkers only.
 
-    That is the case for parts that have a class.
+    Such fields hold parts, which have a class.
     """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
@@ -87,7 +87,7 @@ def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
 
 
 def check(value: object, hint: Any, key: str, root: Tree) -> object:
-    """Return ``value`` as ``hint`` declares it. Raises ConfigError if it does not fit."""
+    """Return ``value`` converted to the type ``hint``. Raises ConfigError if it does not fit."""
     kind, arms = kind_of(hint)
     if kind is Union:
         for arm in arms:
@@ -160,9 +160,9 @@ def finite(value: float, key: str) -> float:
 
 
 def check_name(name: object, hint: Any, key: str) -> object:
-    """Return a key of a mapping as ``hint`` declares it.
+    """Return a key of a mapping, converted to the type ``hint``.
 
-    A key set by its dotted name (``cluster.node_factors.3=2``) is text that may be a number.
+    A key from a dotted name (``cluster.node_factors.3=2``) is text, even if it is a number.
     """
     if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)
@@ -176,14 +176,14 @@ def check_name(name: object, hint: Any, key: str) -> object:
 def build(part: CheckedPart, key: str) -> object:
     """Build the object of a checked part, inner parts first.
 
-    A class with a field ``name`` receives its choice.
+    A class with a field ``name`` receives the name of its choice.
     """
     values = {name: built(value, join(key, name)) for name, value in part.values.items()}
     named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
     try:
         return part.cls(**values, **named)
     except ConfigError as error:
-        # A part does not know where it is used: algo.tau may be algo.base.tau.
+        # The key of the error is relative to the part: algo.tau may be algo.base.tau.
         field = error.key.rpartition(".")[2]
         raise ConfigError(
             join(key, field) if key and field in values else error.key, error.sentence
@@ -208,8 +208,8 @@ def built(value: object, key: str) -> object:
 def plain(part: CheckedPart, made: object) -> dict[str, object]:
     """Return ``part`` as it is stored.
 
-    A null becomes the value that ``made``, built from the part, has put there, such as the checksum
-    of a file.
+    made: the object built from ``part``; its attributes, such as the checksum of a file, replace
+        nulls
     """
     named = {} if part.name is None else {NAME: part.name}
     return named | {

@@ -1,4 +1,4 @@
-"""Settings of when a run saves its state."""
+"""Settings for saving the state of a run."""
 
 from __future__ import annotations
 

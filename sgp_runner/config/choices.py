@@ -15,10 +15,10 @@ CONFIGS = next(
     if (folder / "configs").is_dir()
 )
 PRESET = "experiment"  # the group whose files set anything
-# Parts of an algorithm that are algorithms themselves. Any other nested group has a key of
-# its own name.
+# Parts of an algorithm that are algorithms themselves. The key of any other nested group ends with
+# the name of the group.
 ALGORITHM_PARTS = ("first", "then")
-# Groups chosen inside another one, never at the root -> their key.
+# Groups chosen inside another group, never at the root -> their key.
 NESTED = {
     "base": "algo.base",
     "codec": "algo.codec",
@@ -27,9 +27,9 @@ NESTED = {
     "compute_time": "cluster.compute_time",
 }
 
-#: Group -> choice -> its frozen dataclass, which receives its choice if it has a field ``name``.
-#: A group of one class has no names: its files differ only in values. Files that vary another
-#: choice of their group have no entry either.
+#: Group -> choice -> its frozen dataclass, which receives the choice if it has a field ``name``.
+#: A group with a single class has no named choices: its files differ only in values. A file that
+#: only changes values of another choice has no entry.
 CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
@@ -145,17 +145,17 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
 
 
 class Extension(Protocol):
-    """A plug-in, a file of values or a Python program that brings choices."""
+    """A source of additional choices: a plug-in, a file of values or a Python program."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def hash(self) -> str | None:
-        """Return the hash of its code; None if it has none of its own."""
+        """Return the hash of the extension's code; None if it has no code."""
 
     def class_of(self, group: str, choice: str) -> type[Any] | None:
-        """Return the class of its choice; None for one that only varies another in its values."""
+        """Return the class of a choice; None if it only changes values of another choice."""
 
 
 #: (group, choice) -> where the choice comes from, if not from this package.
@@ -163,9 +163,9 @@ EXTENSIONS: dict[tuple[str, str], Extension] = {}
 
 
 def extend(extension: Extension, choices: Iterable[tuple[str, str]]) -> None:
-    """Add ``choices``, each a group and a name, to those of this package.
+    """Add ``choices`` (group, name) to the choices of this package.
 
-    An algorithm is also a base of SlowMo.
+    An algorithm becomes a choice of SlowMo's base too.
     """
     for group, name in choices:
         EXTENSIONS[group, name] = extension
@@ -176,7 +176,7 @@ def extend(extension: Extension, choices: Iterable[tuple[str, str]]) -> None:
 
 
 def retract() -> None:
-    """Remove all choices but those of this package."""
+    """Remove the choices of all extensions."""
     EXTENSIONS.clear()
     groups.cache_clear()
     class_of.cache_clear()
@@ -198,7 +198,7 @@ def own_groups() -> Mapping[str, tuple[str, ...]]:
 
 @functools.cache
 def groups() -> Mapping[str, tuple[str, ...]]:
-    """Return group -> its choices, with those of plug-ins, both in alphabetical order."""
+    """Return group -> its choices, including extensions, both in alphabetical order."""
     return {
         group: tuple(sorted({*own, *(name for of, name in EXTENSIONS if of == group)}))
         for group, own in own_groups().items()
@@ -206,15 +206,15 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def has_names(group: str) -> bool:
-    """Return whether a configuration names the class of this group, ``name: sgp``."""
+    """Return whether ``name`` selects the class of this group, as in ``name: sgp``."""
     return group == "base" or not isinstance(CLASSES[group], str)
 
 
 @functools.cache
 def class_of(group: str, choice: str) -> type[Any] | None:
-    """Return the class that ``choice`` names; None if there is none of this name.
+    """Return the class of ``choice``; None if there is no such choice.
 
-    A base of SlowMo stands for the algorithm of its name.
+    A base of SlowMo has the class of the algorithm with the same name.
     """
     known = CLASSES["algo" if group == "base" else group]
     if isinstance(known, str):
@@ -231,7 +231,7 @@ def imported(name: str) -> type[Any]:
 
 
 def choice_of(group: str, cls: type[Any]) -> str | None:
-    """Return the choice whose class is ``cls``, if there is one."""
+    """Return the choice with the class ``cls``, if any."""
     known = CLASSES["algo" if group == "base" else group]
     if isinstance(known, str):
         return None

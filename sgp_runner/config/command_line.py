@@ -25,8 +25,8 @@ from sgp_runner.config.schema import too_long
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
 
-TARGET = "_target_"  # of Hydra, names a class to call
-GLOBAL = f"{PRESET}@_global_"  # presets set anything, so their place is the root
+TARGET = "_target_"  # Hydra's key for a class to call
+GLOBAL = f"{PRESET}@_global_"  # presets apply to the root: they may set any key
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Setting:
     """A parsed override.
 
     line: the override in Hydra's notation
-    choice: whether it chooses from a group
+    choice: whether the override chooses from a group
     """
 
     line: str
@@ -63,13 +63,13 @@ class Setting:
 
     @property
     def swept(self) -> bool:
-        """Whether it has several values."""
+        """Whether there are several values."""
         return self.override.is_sweep_override()
 
     @property
     def number(self) -> int:
-        """The number of its values."""
-        if self.override.is_range_sweep():  # which may be too long to be listed
+        """The number of values."""
+        if self.override.is_range_sweep():  # a range may be too long to be listed
             values: Any = self.override.value()
             count: int = math.ceil((values.stop - values.start) / values.step)
             return max(0, count)
@@ -77,12 +77,12 @@ class Setting:
 
     @property
     def for_hydra(self) -> bool:
-        """Whether it configures Hydra itself rather than the run."""
+        """Whether the override configures Hydra itself rather than the run."""
         return self.override.is_hydra_override()
 
     @property
     def composed(self) -> bool:
-        """Whether Hydra composes it from its files."""
+        """Whether Hydra composes the setting from configuration files."""
         return self.choice or "/" in self.name or self.for_hydra
 
 
@@ -97,9 +97,9 @@ def loader() -> ConfigLoader:
 
 
 def condition_of(key: str) -> tuple[str, str, str] | None:
-    """Return the part, the choice and the setting of a key for runs of one choice alone.
+    """Return the part, the choice and the setting of a key that applies to one choice only.
 
-    ``algo, osgp, algo.tau`` for ``algo.osgp.tau``; None for any other key.
+    For ``algo.osgp.tau`` they are ``algo, osgp, algo.tau``; None for an unconditional key.
     """
     names = key.split(".")
     for end in range(1, len(names) - 1):
@@ -111,7 +111,7 @@ def condition_of(key: str) -> tuple[str, str, str] | None:
 
 
 def unmet(setting: Setting, why: str) -> ConfigError:
-    """Return the error of a setting for a choice that is not made."""
+    """Return the error for a setting of a choice that the run does not use."""
     part, choice, _ = condition_of(setting.name) or ("", "", "")
     return ConfigError(setting.name, f"it is a setting of {part}={choice}, but {why}.")
 
@@ -150,7 +150,7 @@ def parse_with_hydra(text: str) -> Override:
     """Parse one override. Raises ConfigError unless it is written ``key=value``."""
 
     key = text.partition("=")[0].lstrip("+~") or text
-    if key in groups():  # a choice that is made anyway; Hydra's users write +experiment=name
+    if key in groups():  # Hydra's users write +experiment=name; the + is superfluous
         text = text.lstrip("+")
     if "=" not in text and not text.startswith("~"):
         raise ConfigError(key, "this is not a setting; write key=value, for example nodes=4.")
@@ -161,7 +161,7 @@ def parse_with_hydra(text: str) -> Override:
             key,
             f"cannot read '{text}'; write key=value, and quote special characters: \"key='a b'\".",
         ) from None
-    except ValueError:  # Python converts no text of thousands of digits
+    except ValueError:  # Python refuses to convert thousands of digits
         raise too_long(key) from None
     if not override.key_or_group:
         raise ConfigError(text, "the key is missing; write key=value, for example nodes=4.")
@@ -170,7 +170,7 @@ def parse_with_hydra(text: str) -> Override:
 
 
 def refuse_ranges(settings: Sequence[Setting]) -> None:
-    """Raise ConfigError for values that cannot be counted, which only a search can choose from."""
+    """Raise ConfigError for continuous ranges, which a sweep cannot enumerate."""
     for setting in settings:
         if setting.swept and not setting.override.is_discrete_sweep():
             raise ConfigError(
@@ -215,7 +215,7 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
 
 
 def foreign_class(key: str) -> ConfigError:
-    """Return the error of a class that Hydra must not call."""
+    """Return the error for a class that Hydra must not call."""
     return ConfigError(
         key,
         "Hydra calls no class but a launcher and a sweeper, which are chosen by name: "
@@ -224,7 +224,7 @@ def foreign_class(key: str) -> ConfigError:
 
 
 def choices_named(override: Override) -> list[str] | None:
-    """Return the names in a choice or a sweep over choices; None for anything but names."""
+    """Return the names in a choice or a sweep over choices; None if other values occur."""
     if override.is_range_sweep():
         return None
     value: Any = override.value()
@@ -237,14 +237,14 @@ def choices_named(override: Override) -> list[str] | None:
 
 
 def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
-    """Return the choices of ``group``, with those of the user's folders that ``search`` adds."""
+    """Return the choices of ``group``, including the user's folders that ``search`` adds."""
     if not search:
         return groups().get(group, ())
     return loader().get_group_options(group, config_name="config", overrides=list(search))
 
 
 def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
-    """Return the error of a choice that does not exist."""
+    """Return the error for a choice that does not exist."""
     those = (
         f"is none of {', '.join(choices)}.{nearest(name, choices)}"
         if choices

@@ -1,9 +1,9 @@
 """Corrections that changed results, and the results version of a run.
 
 The results version is the number of the latest correction that affects a run, 0 if none does. It is
-part of a run's identity: of its name, checkpoints and recordings, and of what reports take for the
-same setting. So a run from before a correction is neither resumed nor mistaken for a run of the
-corrected code, and unaffected runs keep their names.
+part of a run's identity: of its name, checkpoints and recordings, and of the grouping in reports.
+So a run from before a correction is never resumed by the corrected code, nor mistaken for one of
+its runs. Unaffected runs keep their names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Config = Mapping[str, Any]
 class Correction:
     """One correction of the code.
 
-    what: a sentence without a full stop. affects: whether it changes results of a configuration.
+    what: a sentence without a full stop. affects: whether the correction changes the results of a
+    configuration.
     """
 
     what: str
@@ -40,7 +41,7 @@ def parts(config: object, *names: str) -> Iterator[Config]:
 
 
 def runs(*algorithms: str) -> Callable[[Config], bool]:
-    """Return a predicate: whether one of ``algorithms`` is the algorithm, or a part of it."""
+    """Return a predicate: whether a run uses one of ``algorithms``, alone or as a part."""
     return lambda config: any(parts(config["algo"], *algorithms))
 
 
@@ -92,7 +93,10 @@ def streams_on_real_machines(config: Config) -> bool:
 
 
 def batches_of_three(config: Config) -> bool:
-    """Return whether an Async DiLoCo may have them; simulated messages come one by one."""
+    """Return whether a server of Async DiLoCo may batch three outer gradients or more.
+
+    Without ``grace``, simulated messages arrive one by one.
+    """
     algo = config["algo"]
     if algo.get("name") != "async_diloco" or config["nodes"] < 3:
         return False
@@ -151,7 +155,7 @@ CORRECTIONS = (
 
 
 def results_version(config: Config) -> int:
-    """Return the version of a run with this configuration, made by this code."""
+    """Return the results version of a run of this configuration under the present code."""
     return max(
         (
             number
@@ -163,7 +167,7 @@ def results_version(config: Config) -> int:
 
 
 def since(config: Config) -> list[Correction]:
-    """Return the corrections that affect the run of a stored configuration and came after it."""
+    """Return the corrections that affect a stored run and are newer than its results version."""
     stored = config.get(KEY, 0)
     return [
         correction
@@ -173,7 +177,7 @@ def since(config: Config) -> list[Correction]:
 
 
 def refuse_outdated(config: Config, path: Path) -> None:
-    """Raise ConfigError for a stored run that this code would not repeat."""
+    """Raise ConfigError if a later correction affects a stored run."""
     if later := since(config):
         what = "; ".join(correction.what for correction in later)
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A run with its configuration, its identity, and its place on disk."""
+"""A run with its configuration, its identity and its folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_IN_NAME = (
     *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
 )
 
-# Keys that came later -> what stands for the time before them. They are no part of identity then.
+# Keys added later -> the value that is equivalent to their absence and not part of identity.
 LATER: Mapping[str, object] = {
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
@@ -65,7 +65,7 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return ``settings`` without later ones that have no effect."""
+    """Return ``settings`` without the keys of `LATER` that have no effect."""
     return {
         key: identity_of(value) if isinstance(value, Mapping) else value
         for key, value in settings.items()
@@ -74,18 +74,18 @@ def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def digest_of(settings: Mapping[str, object]) -> str:
-    """Return a hash that a later setting without effect does not change."""
+    """Return a hash of the `identity_of` ``settings``."""
     settings = identity_of(settings)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run with the resolved configuration that describes it, and its place on disk.
+    """A run with its resolved configuration and its folder.
 
-    group: the sweep it belongs to. started: `time.monotonic` when its command, or its turn in a
-        sweep, began. plugins: those that it uses. command: how it was started; empty: as this
-        process was.
+    group: the sweep that contains the run. started: `time.monotonic` when its command, or its turn
+        in a sweep, began. plugins: the plug-ins that the run uses. command: its command line;
+        empty: the command line of this process.
     """
 
     run: Run
@@ -160,7 +160,7 @@ class Experiment:
 
 
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
-    """Make the experiment that a resolved configuration describes; ``group`` is its sweep.
+    """Make the experiment of a resolved configuration; ``group`` is its sweep.
 
     Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
     that do not go together.
@@ -182,7 +182,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
 
 def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
-    """Yield the key and the extension of each part whose class is an extension's."""
+    """Yield the key and the extension of each part with a class from an extension."""
     extension = EXTENSIONS.get((group_of(key) or "", part.name or ""))
     if isinstance(extension, Plugin | InMemory):
         yield key, extension
@@ -215,9 +215,9 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 
 
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
-    """Make the experiment that the stored configuration ``tree`` in ``path`` describes.
+    """Make the experiment of the stored configuration ``tree``, read from ``path``.
 
-    Raises ConfigError for one of another format.
+    Raises ConfigError for another format.
     """
     if tree.get("format") != FORMAT:
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 
 class Listener(Protocol):
-    """Follows a run while it is recorded: the console, a mirror of the metrics."""
+    """A consumer of a run's records while it is recorded: the console, a mirror of the metrics."""
 
     def write(self, record: Mapping[str, object]) -> None:
         """Take one record, after it has reached the file."""
@@ -55,13 +55,13 @@ class Copies(Protocol):
         group: str | None,
         first_step: int,
     ) -> Copying:
-        """Open a copy of the run that has ``first_step`` records already, 0 for a new one."""
+        """Open a copy of the run that has ``first_step`` records already; 0 for a new copy."""
 
 
 class Copying(Listener, Protocol):
-    """A listener that copies records and does not stop for errors, of which it warns."""
+    """A listener that copies records; it warns about errors and continues."""
 
     @property
     def failed(self) -> bool: ...
     def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
-        """Finish as a listener does, with ``seconds`` left to copy the last records."""
+        """Finish the copy; the last records have ``seconds`` to arrive."""

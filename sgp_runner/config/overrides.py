@@ -1,8 +1,8 @@
 """From settings to a configuration.
 
-Hydra composes the choices from their files. Values are set afterwards. `sgp_runner.config.check`,
-which knows the dataclasses, decides whether a key exists and its value fits. A mapping replaces the
-one of a preset; dotted names set single entries, ``faults.slow_nodes.3=10``.
+Hydra composes the choices from their files. Values are set afterwards. `sgp_runner.config.check`
+compares keys and values with the dataclasses. A mapping replaces the mapping of a preset; a dotted
+name sets a single entry, as in ``faults.slow_nodes.3=10``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sgp_runner.utils.secrets import refuse_secrets
 
 @contextmanager
 def configs() -> Iterator[None]:
-    """Initialise Hydra with this package's configuration tree and those of plug-ins."""
+    """Initialise Hydra with the configuration trees of this package and of plug-ins."""
 
     class Folders(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -68,9 +68,10 @@ def configs() -> Iterator[None]:
 
 
 def narrow(settings: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
-    """Return the settings of a run, and those for choices that it does not make.
+    """Return the settings of a run, and the settings of choices that the run does not use.
 
-    ``algo.osgp.tau=1`` is ``algo.tau=1`` in a run with ``algo=osgp``, after any other value.
+    In a run with ``algo=osgp``, ``algo.osgp.tau=1`` means ``algo.tau=1``, whatever other value is
+    set.
     """
     taken = [setting for setting in settings if condition_of(setting.name) is None]
     left_out = []
@@ -118,7 +119,7 @@ def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictCon
     With ``rehearsal=true``, the overrides that a preset lists under ``rehearse`` apply unless the
     command line sets the same keys.
 
-    hydra_too: with Hydra's own settings
+    hydra_too: whether to include Hydra's own settings
     """
     settings, left_out = narrow(settings)
     if left_out:
@@ -180,7 +181,7 @@ def apply(setting: Setting, config: DictConfig) -> None:
 
 
 def models_timed(config: DictConfig) -> dict[str, str]:
-    """Return the models whose times or batches the cluster lists, by their dotted keys."""
+    """Return dotted key -> model for all models in the cluster's times and batch sizes."""
     cluster = tree_of(config)[PROFILE]
     return {
         f"{PROFILE}.{key}.{name}": str(name)
@@ -191,9 +192,9 @@ def models_timed(config: DictConfig) -> dict[str, str]:
 
 
 def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
-    """Raise ConfigError for a model that the command line times, but that does not exist.
+    """Raise ConfigError if the command line sets the time of a model that does not exist.
 
-    listed: models of the cluster's file, which may have names of its own
+    listed: models in the cluster's file, where other names are allowed
     """
     tree = tree_of(config)
     model = tree["model"] if isinstance(tree.get("model"), dict) else {}
@@ -212,9 +213,9 @@ def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
 
 
 def name_cluster(config: DictConfig) -> None:
-    """Give the cluster the name of its file, unless the file or a preset sets another one.
+    """Name the cluster after its file, unless the file or a preset sets a name.
 
-    Otherwise it would have the name of the file in its defaults list, which has other machines.
+    Otherwise it would inherit the name of the cluster in its defaults list.
     """
 
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
@@ -235,7 +236,7 @@ def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
 
 
 def put(config: DictConfig, key: str, value: object) -> None:
-    """Set ``key``; a mapping updates a part unless it names another class."""
+    """Set ``key``; a mapping updates a part unless it has a ``name``, which selects a class."""
 
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
         for name, inner in value.items():
@@ -245,7 +246,7 @@ def put(config: DictConfig, key: str, value: object) -> None:
 
 
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
-    """Return the error of the first choice that Hydra cannot make, outer ones first."""
+    """Return the error of the first choice that Hydra cannot compose; outer choices come first."""
 
     lines: list[str] = []
     composed = compose_choices("config")
@@ -261,7 +262,7 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
                     key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'"
                 )
             group, _, lacking = str(error.missing_cfg_file).partition("/")
-            if group in groups() and lacking != name:  # chosen by a file of the user's
+            if group in groups() and lacking != name:  # chosen by a file of the user
                 return ConfigError(
                     key,
                     f"'{name}' chooses {group}={lacking}, which does not exist; "
@@ -279,7 +280,7 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
 
 
 def unclear(error: Exception) -> ConfigError:
-    """Return the error of choices that fail together alone."""
+    """Return the error of choices that fail only in combination."""
     because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
     return ConfigError(
         "settings",

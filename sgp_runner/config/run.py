@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 IMAGES = "digits"  # the default data of the default model
-MAX_EPOCHS = 1e18  # steps are counted, also in numbers of 64 bits
-MAX_NODES = 2**16  # a larger number is a typing error and would exhaust the memory
+MAX_EPOCHS = 1e18  # the number of steps must fit 64 bits
+MAX_NODES = 2**16  # a larger number is likely a typing error and would exhaust the memory
 
 
 class Network(Protocol):
@@ -156,9 +156,9 @@ class Run:
             self.check_on_failure()
 
     def check_on_failure(self) -> None:
-        """Raise ConfigError where ``on_failure=continue`` cannot work.
+        """Raise ConfigError if ``on_failure=continue`` cannot work.
 
-        That includes a run that would be invalid with one node less.
+        That includes a run that would be invalid with one node fewer.
         """
         key = "on_failure"
         if not can_lose_ranks(self.algo):
@@ -196,7 +196,7 @@ class Run:
     def among(self, left: Sequence[int]) -> Run:
         """Return the run of the ranks ``left`` alone, renumbered from 0.
 
-        Raises ConfigError where that is not a valid run.
+        Raises ConfigError if that run is invalid.
         """
         new = {old: rank for rank, old in enumerate(left)}
         return replace(
@@ -215,7 +215,7 @@ class Run:
 
     @property
     def ranks(self) -> int:
-        """Simulated workers, or processes of a real run, one per device; and servers."""
+        """The number of simulated workers, or of devices in a real run, plus servers."""
         return (
             self.nodes * (self.gpus_per_node if self.network.clock == "wall" else 1)
             + self.algo.servers
@@ -259,16 +259,16 @@ class Run:
         )
 
     def steps(self, problem: Problem) -> int:
-        """Return the steps of one node."""
+        """Return the number of steps of one node."""
         return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
 
     def total_steps(self, problem: Problem) -> int:
-        """Return the steps of one budget, which asynchronous workers and their server share."""
+        """Return the number of steps of one budget, which is shared by asynchronous workers."""
         return self.steps(problem) * (self.nodes if self.algo.asynchronous else 1)
 
 
 def check_row(key: str, rows: Iterable[str]) -> None:
-    """Raise ConfigError for the name of a published row that no preset reproduces."""
+    """Raise ConfigError if no preset reproduces one of the published ``rows``."""
     presets = groups()[PRESET]
     for row in rows:
         if row not in presets:
@@ -285,7 +285,7 @@ def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
         for name, cls in classes.items()
         if cls is not None and cls.trains and data.task in cls.tasks
     ]
-    # Data that the default model reads are no way out for text or numbers, which were asked for.
+    # Image data are not an alternative for a user who chose text or numbers.
     others = [f"model={' or '.join(readers)}"] if readers else []
     others += [f"data={model.default_data}"] if not readers or model.default_data != IMAGES else []
     raise ConfigError(
@@ -298,7 +298,7 @@ def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
 def can_lose_ranks(algo: Algorithm) -> bool:
     """Return whether the algorithm can continue without a rank.
 
-    It can if it is asynchronous, or gossip in all its parts: its workers need only each other's
+    Asynchronous algorithms can, and algorithms with gossip in all parts: their workers need only
     messages.
     """
     assert dataclasses.is_dataclass(algo)

@@ -1,8 +1,8 @@
 """The tree of a configuration: its parts, their keys and their defaults.
 
-Every part of the tree is a frozen dataclass of this package, whose fields are the schema: they
-alone define the keys, their types and their defaults. Where a group has several classes, ``name``
-selects one: ``algo: {name: sgp}``.
+Every part of the tree is a frozen dataclass. Its fields are the schema: they define the keys, their
+types and their defaults. If a group has several classes, ``name`` selects the class:
+``algo: {name: sgp}``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sgp_runner.utils.reading import MAX_DIGITS
 NAME = "name"
 IDENTITY = (corrections.KEY, KEY_OF_PLUGINS)  # in addition to settings
 PROFILE = "cluster"  # its files are data, not choices of code: omitted keys are not stored
-# Parts of a run that have one class each and no group of choices.
+# Parts of a run with a single class and no group of choices.
 OWN_PARTS = {
     field.name: type(field.default)
     for field in dataclasses.fields(Run)
@@ -61,7 +61,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
 
 
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:
-    """Return the part ``optim`` with the algorithm's defaults if it is SGD, else nothing."""
+    """Return ``optim`` with the algorithm's defaults for SGD; empty for other optimizers."""
     algo, optim = tree.get("algo"), tree.get("optim")
     if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
         return {}
@@ -70,7 +70,7 @@ def brought_by_algorithm(tree: Tree) -> dict[str, object]:
 
 
 def is_node(value: object, key: str) -> TypeGuard[Tree]:
-    """Return whether ``value`` is a part, which has a class; other mappings are values."""
+    """Return whether ``value`` is a part (a mapping with a class) rather than a value."""
     return isinstance(value, Mapping) and is_part(key)
 
 
@@ -89,7 +89,7 @@ def class_at(node: Tree, key: str) -> type[Any] | None:
 
 
 def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
-    """Return the settings of ``cls`` at ``key``, where ``name`` may be the choice itself."""
+    """Return the settings of ``cls`` at ``key``, without ``name`` if that selects the class."""
     return {
         field.name: field
         for field in dataclasses.fields(cls)
@@ -119,7 +119,7 @@ def is_named(key: str) -> bool:
 
 
 def node_at(tree: Tree, key: str) -> object:
-    """Return what is at the dotted ``key``; None if there is nothing."""
+    """Return the node at the dotted ``key``; None if there is none."""
     node: object = tree
     for name in key.split(".") if key else ():
         node = node.get(name) if isinstance(node, Mapping) else None
@@ -127,9 +127,9 @@ def node_at(tree: Tree, key: str) -> object:
 
 
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
-    """Return an error that suggests the most similar key, or lists the keys there are.
+    """Return an error that suggests the most similar key or lists the existing keys.
 
-    siblings: the keys of the same part, if ``root`` does not have them.
+    siblings: the keys of the same part, if they are not in ``root``
     """
     parent, _, word = key.rpartition(".")
     everywhere = list(keys_of(completed(root), ""))
@@ -150,7 +150,7 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
 
 
 def keys_of(node: Tree, parent: str) -> Iterator[str]:
-    """Yield every dotted key below ``node`` that is a setting, outer ones first."""
+    """Yield the dotted keys of all settings below ``node``, outer keys first."""
     cls = class_at(node, parent)
     names = node if cls is None else fields_of(cls, parent)
     yield from (join(parent, str(name)) for name in names)
@@ -161,7 +161,7 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
-    """Return the key whose last part is closest to ``word``, if any is close."""
+    """Return the key with the last part closest to ``word``, or nothing if none is close."""
     close = difflib.get_close_matches(word.lower(), map(last, keys), n=1, cutoff=0.6)
     return [key for key in keys if last(key) in close]
 
@@ -194,7 +194,7 @@ def choice_error(key: str, value: object) -> ConfigError:
 
 
 def too_long(key: str) -> ConfigError:
-    """Return the error of a whole number that could not be read from a file again."""
+    """Return the error for a whole number with too many digits to be read from a file again."""
     return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 

@@ -1,8 +1,8 @@
 """The least memory of a run, compared with the memory of the machine before it starts.
 
-The estimates count only what exists at the same time in every run of these settings: the data of a
-generated set, and parameters and momentum of each node. Messages, activations and libraries come
-on top, so that no run is refused that would have worked.
+The estimates count only the memory that every run of these settings needs at the same time: the
+generated data set, and parameters and momentum of each node. Messages, activations and libraries
+are not counted, so that a run that would fit is never refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROCESS_BYTES = 400_000_000  # of PyTorch and other libraries
 
 @dataclass(frozen=True)
 class Need:
-    """Memory for ``what``, which grows with the settings ``keys``."""
+    """An amount of memory that grows with the settings ``keys``."""
 
     what: str
     bytes: int
@@ -50,8 +50,8 @@ class Need:
 def check_memory(run: Run, processes: int, most: int) -> None:
     """Raise ConfigError if the run needs more than ``most`` bytes on this machine.
 
-    processes: of a real run, each of which keeps the data and has a node; 1 for the simulator,
-        which has all nodes.
+    processes: number of processes of a real run, each with the data and one node; 1 for the
+        simulator, which holds all nodes
     """
     (made, kept), model = data_needs(run), model_need(run)
     if made.bytes > most:
@@ -63,8 +63,8 @@ def check_memory(run: Run, processes: int, most: int) -> None:
 def estimated_bytes(run: Run) -> int:
     """Return the memory that a run is expected to need on this machine.
 
-    That is twice its least memory, for messages, gradients and activations, and the libraries of
-    each process.
+    That is twice the least memory, to include messages, gradients and activations, plus the
+    libraries of each process.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
     made, kept = data_needs(run)
@@ -87,7 +87,7 @@ def shown(value: int) -> str:
 
 
 def growth(run: Run, key: str, value: int) -> int:
-    """Return how many times its default a setting is."""
+    """Return the ratio of a setting to its default."""
     part, _, name = key.rpartition(".")
     default = next(
         field.default
@@ -98,9 +98,9 @@ def growth(run: Run, key: str, value: int) -> int:
 
 
 def data_needs(run: Run) -> tuple[Need, Need]:
-    """Return the memory of a data set while it is generated, and as a run keeps it.
+    """Return the memory of a data set during its generation, and during the run.
 
-    Nothing for a set that is not generated.
+    Both are 0 for a data set that is not generated.
     """
     names = (
         *("dimension", "width", "points", "samples", "groups"),
@@ -113,7 +113,7 @@ def data_needs(run: Run) -> tuple[Need, Need]:
 
 
 def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
-    """Return the bytes of a set while it is generated and as a run keeps it.
+    """Return the bytes of a data set during its generation, and during the run.
 
     item: bytes of a stored number
     """
@@ -136,7 +136,7 @@ def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
 
 
 def model_need(run: Run) -> Need:
-    """Return the models of all nodes in one process, with what their optimizers keep."""
+    """Return the memory of all models in one process, with the state of their optimizers."""
     count, keys = parameters(run.model, run.data)
     simulated = run.network.clock == "simulated"
     on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
@@ -149,14 +149,14 @@ def model_need(run: Run) -> Need:
 
 
 def kept_by_optimizer(run: Run) -> int:
-    """Return the number of vectors of each node's optimizer; a server's workers keep none."""
+    """Return the number of state vectors of each node's optimizer; 0 with a parameter server."""
     if not run.model.trains or run.algo.servers:
         return 0
     return 2 if run.optim.name in ("adam", "adamw", "muon") else int(run.optim.momentum > 0)
 
 
 def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:
-    """Return the least number of parameters, and the settings that it grows with."""
+    """Return the least number of parameters, and the settings that increase it."""
     inputs, outputs, keys = widths(data)
     match model:
         case Quadratic():

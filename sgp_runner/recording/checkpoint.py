@@ -1,7 +1,7 @@
 """Checkpoints on disk: a folder ``step-N`` with files of tensors and, written last, a manifest.
 
-A checkpoint is written in a temporary folder and renamed once all of it is on the disk, so a
-checkpoint in place is complete unless the disk has lost data. The manifest has the checksums.
+A checkpoint is written to a temporary folder, flushed to the disk and then renamed, so a folder
+``step-N`` is complete unless the disk has lost data. The manifest has the checksums.
 Reading never runs code: ``torch.load(weights_only=True)``.
 """
 
@@ -43,7 +43,7 @@ class Trigger:
         self.saved(steps)
 
     def saved(self, steps: int) -> None:
-        """Note that a checkpoint was written after ``steps``."""
+        """Schedule the next checkpoint after a checkpoint at ``steps``."""
         every = self.checkpoints.every_steps
         self.next_step = (steps // every + 1) * every if every is not None else sys.maxsize
         self.deadline = time.monotonic() + 60 * (self.checkpoints.every_minutes or float("inf"))
@@ -59,7 +59,7 @@ class Trigger:
         return time.monotonic() >= self.deadline
 
     def listening(self) -> AbstractContextManager[None]:
-        """Let signals request a checkpoint, after which the run stops."""
+        """Let signals request a checkpoint; the run stops after it."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -80,13 +80,13 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
 
 
 def stopped(number: int, path: Path | str) -> Stopped:
-    """Return the error of a run that the signal ``number`` has stopped, saved in ``path``."""
+    """Return the error of a run that was saved in ``path`` and stopped by signal ``number``."""
     sentence = f"{cause(number)}; saved in {path}. Run the same command again to resume."
     return Stopped(sentence, number, str(path))
 
 
 def stopped_unsaved(number: int, experiment: Experiment) -> str:
-    """Describe the end of a run by the signal ``number`` that has not made it save."""
+    """Describe the end of a run that signal ``number`` stopped without a checkpoint."""
     if number == signal.SIGINT:
         return f"interrupted before the end; what was recorded is in {experiment.directory}"
     return f"stopped by {signal.Signals(number).name}. {resume_hint(experiment)}"
@@ -105,8 +105,8 @@ def resume_hint(experiment: Experiment) -> str:
 class Found:
     """A checkpoint that a run resumes from.
 
-    original_ranks: of the ranks that took part in it
-    back: original ranks that did not, but take part from now on
+    original_ranks: original ranks of the participants
+    back: original ranks that were lost before the checkpoint and rejoin now
     """
 
     path: Path
@@ -131,7 +131,7 @@ class UnusableCheckpoint(ConfigError):
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """Turn errors of reading the checkpoint ``path``, or resuming it, into UnusableCheckpoint."""
+    """Convert errors while reading or resuming the checkpoint ``path`` to UnusableCheckpoint."""
     try:
         yield
     except DataError:
@@ -152,9 +152,9 @@ class Candidates:
         self.refused: UnusableCheckpoint | None = None
 
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
-        """Return the next one, and the state in its file ``name``; None if there are none.
+        """Return the next checkpoint and the state in its file ``name``; None if there is none.
 
-        Raises UnusableCheckpoint for the oldest one if all were refused.
+        Raises UnusableCheckpoint for the oldest checkpoint if all were refused.
         """
         for path in self.paths:
             try:
@@ -190,7 +190,7 @@ def valid_checkpoints(experiment: Experiment) -> Iterator[Path]:
 class Draft:
     """A checkpoint that is being written.
 
-    folder: of all checkpoints of this run
+    folder: the folder of all checkpoints of this run
     """
 
     def __init__(self, folder: Path, steps: int) -> None:
@@ -199,7 +199,7 @@ class Draft:
         self.files: dict[str, str] = {}  # name -> checksum
 
     def clear(self) -> None:
-        """Make room for the draft and remove unfinished ones."""
+        """Create the folder of the draft and remove unfinished drafts."""
         for path in self.folder.glob(".part-*"):
             shutil.rmtree(path, ignore_errors=True)
         with self.writing():
@@ -217,9 +217,9 @@ class Draft:
             self.files[name] = checksum(path)
 
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
-        """Make the draft the latest checkpoint of ``run`` and keep the newest ``keep`` of them.
+        """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.
 
-        longer: whether a run with more epochs has the same state here
+        longer: whether a run with more epochs has the same state at this step
         """
         manifest = {
             "version": VERSION,
@@ -232,7 +232,7 @@ class Draft:
             with synced(self.path / MANIFEST) as file:
                 file.write(json.dumps(manifest, indent=1).encode())
             sync(self.path)
-            # A valid checkpoint of the same step stays: replacing it takes a moment without one.
+            # A valid checkpoint of the same step stays: a replacement is not atomic.
             if invalid_reason(self.final, run) is None:
                 shutil.rmtree(self.path)
             else:
@@ -247,19 +247,19 @@ class Draft:
         """Remove the draft if an error occurs inside. Raises CannotWrite for disk errors."""
         try:
             yield
-        except (OSError, RuntimeError) as error:  # torch.save hides the first behind the second
+        except (OSError, RuntimeError) as error:  # torch.save turns an OSError into a RuntimeError
             shutil.rmtree(self.path, ignore_errors=True)
             raise CannotWrite(f"the checkpoint {self.final}", error) from error
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Return the state in a file of a checkpoint. Raises OSError or ValueError if it has none."""
+    """Return the state in a file of a checkpoint. Raises OSError or ValueError for other files."""
     import torch
 
     check_uncompressed(path)
     try:
         state = torch.load(path, weights_only=True, map_location=device)
-    except Exception as error:  # whose words advise to let it run code
+    except Exception as error:  # its message recommends weights_only=False, which would run code
         raise ValueError(f"{path.name} is no data of sgp-run") from error
     if not isinstance(state, dict):
         raise ValueError(f"{path.name} holds no state")
@@ -280,7 +280,7 @@ def check_uncompressed(path: Path) -> None:
 
 
 def valid(folder: Path, run: str) -> Iterator[Path]:
-    """Yield the valid checkpoints of ``run``, newest first; others are reported on stderr."""
+    """Yield the valid checkpoints of ``run``, newest first; report invalid ones on stderr."""
     for steps in saved_steps(folder):
         path = folder / f"step-{steps}"
         problem = invalid_reason(path, run)
@@ -318,7 +318,7 @@ def invalid_reason(path: Path, run: str) -> str | None:
 
 
 def extendable(folder: Path, run: str) -> list[Path]:
-    """Return the checkpoints of ``run`` that one with more epochs can continue, newest first."""
+    """Return the checkpoints of ``run`` that a run with more epochs can continue, newest first."""
     steps = (folder / f"step-{number}" for number in saved_steps(folder))
     return [
         path
@@ -328,7 +328,7 @@ def extendable(folder: Path, run: str) -> list[Path]:
 
 
 def adopt(folder: Path, before: str, run: str) -> None:
-    """Give the checkpoints of the run ``before`` to a longer one; remove the others."""
+    """Assign the extendable checkpoints of ``before`` to the longer ``run``; remove the others."""
     kept = extendable(folder, before)
     for path in kept:
         replace_file(path / MANIFEST, json.dumps({**read_json(path / MANIFEST), "run": run}))
@@ -336,7 +336,7 @@ def adopt(folder: Path, before: str, run: str) -> None:
 
 
 def keep_only(kept: Sequence[Path], folder: Path) -> None:
-    """Remove everything else from the folder of checkpoints, and the folder if it is empty then."""
+    """Remove all but ``kept`` from the folder of checkpoints; remove the folder if none is kept."""
     for path in folder.glob("*"):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)

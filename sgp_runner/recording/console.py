@@ -1,4 +1,4 @@
-"""Results on stdout: the table of a run, and runs in a few words."""
+"""Results on stdout: the table of a run, and one-line descriptions of runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-cl
 def stdout_console() -> Console:
     """Return a console on stdout: coloured on a terminal, plain text anywhere else.
 
-    A launcher may give its ranks a terminal although it writes into a file.
+    Under a launcher the output is plain: ranks may have a terminal although the launcher writes
+    to a file.
     """
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not under_launcher()
     return Console(
@@ -39,7 +40,7 @@ def show(table: Table) -> None:
 
 
 def summary_table(summary: Mapping[str, object]) -> Table:
-    """Make the table of one run: quality, time, bytes and the folder of its results."""
+    """Return the table of one run: quality, time, bytes and the folder of the results."""
 
     def text(key: str, form: Callable[[float], str]) -> str | None:
         value = number(summary.get(key))
@@ -101,7 +102,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
 def outcome(row: Mapping[str, object]) -> str:
     """Describe the result of a run in a few words.
 
-    row: a summary, or one with ``failed``, a sentence, for a run without results.
+    row: a summary; a run without results has the key ``failed`` with a sentence
     """
     if row.get("failed"):
         return f"{'diverged' if row.get('diverged') else 'failed'}: {row['failed']}"
@@ -115,7 +116,7 @@ def outcome(row: Mapping[str, object]) -> str:
 
 
 def _metric_name(summary: Mapping[str, object]) -> str:
-    """Name the metric; the accuracy of a translation, right in every word, is its exact match."""
+    """Return the name of the metric; the accuracy of translations is called exact match."""
     if summary.get("metric") == "accuracy" and summary.get("bleu") is not None:
         return "exact match"
     name = str(summary.get("metric", "loss"))

@@ -1,9 +1,10 @@
-"""Detection of divergence, and ``diverged.json``, which a diverged run has in place of a summary.
+"""Detection of divergence, and ``diverged.json``, which replaces the summary of a diverged run.
 
 A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
-times the first one that it recorded (or 1, if that was less). This is checked whenever a worker
-records, which waits for the device anyway, and before its parameters are saved: checkpoints hold
-finite values only. A vector that cannot be coded has diverged too (`sgp_runner.core.codecs`).
+times its first recorded loss (or `EXPLODED`, if that loss was below 1). The check runs when a
+worker records, which waits for the device anyway, and before parameters are saved, so checkpoints
+hold only finite values. A vector that no codec can encode counts as divergence too
+(`sgp_runner.core.codecs`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def check_parameters(worker: Worker) -> None:
 
 
 def check_loss(worker: Worker, loss: float, first: float) -> None:
-    """Raise Diverged if the ``loss`` is too far above the ``first`` one of this worker."""
+    """Raise Diverged if ``loss`` is not finite or far above the ``first`` loss of this worker."""
     if not isfinite(loss):
         raise Diverged(worker.rank, worker.step, f"its loss is {loss}")
     if loss > EXPLODED * max(first, 1.0):
@@ -43,7 +44,7 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 
 def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
-    """Record that the run has diverged; return the error with the checkpoint and advice."""
+    """Record the divergence; return the error extended by the last checkpoint and advice."""
     found = next(valid(experiment.checkpoints, experiment.digest), None)
     left = (
         f"the last good checkpoint is {found}"
@@ -59,7 +60,7 @@ def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
 
 
 def refuse_to_repeat(run_dir: Path) -> None:
-    """Raise DivergedBefore if the run in this folder has diverged: it would diverge again."""
+    """Raise DivergedBefore if the run in this folder has diverged, as it would diverge again."""
     try:
         word = read_json(run_dir / FILE)
         before = int(word["rank"]), int(word["step"]), str(word["what"]), str(word["advice"])

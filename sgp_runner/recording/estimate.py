@@ -1,4 +1,4 @@
-"""Progress of a run, and an estimate of its time, memory and disk."""
+"""Progress of a run, and an estimate of its time, memory and disk space."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.utils.launchers import local_ranks
 from sgp_runner.utils.units import duration, num_bytes
 
-RECORD_BYTES = 300  # of one record of a worker
-LONG_SECONDS = 300.0  # from which on a quicker way to an answer is named
+RECORD_BYTES = 300  # size of one record of a worker
+LONG_SECONDS = 300.0  # for longer runs, a quicker alternative is suggested
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run, in gradients or steps: how much is ``done``, of how much in ``total``."""
+    """The work of a run in gradients or steps: ``done`` out of ``total``."""
 
     done: int
     total: int
@@ -40,8 +40,8 @@ def estimate(
 ) -> list[str]:
     """Describe the costs of a run.
 
-    seconds: of the whole run
-    unit_seconds: of each unit of its work
+    seconds: duration of the whole run
+    unit_seconds: duration of each unit of work
     """
     units = f"{work.total:,} {work.unit}s of {duration(unit_seconds)}"
     memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
@@ -62,10 +62,10 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """Return the memory of the processes here, or the peak of this process if that is more.
+    """Return the memory of all processes on this machine, at least the peak of this one for each.
 
-    A process has the model and its gradient, and for each of its nodes the parameters, the state
-    of the optimizer, and a message. A timing study has no such vectors.
+    A process has the model and its gradient. Each of its nodes adds parameters, optimizer state
+    and a message, except in a timing study.
     """
     simulated = run.network.clock == "simulated"
     nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))

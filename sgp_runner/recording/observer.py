@@ -1,8 +1,8 @@
 """Observation of a run: records of training, and evaluations of the workers and their average.
 
 Evaluation happens between two steps of a worker, takes no simulated time and does not wait for
-other workers. The average of an epoch is over the workers' models as each of them was when it
-finished that epoch.
+other workers. In the average of an epoch, each worker's model is the one with which that worker
+finished the epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EpochAverage:
     The models of ranks 2i and 2i + 1 are joined first, then pairs of pairs. The result does not
     depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
 
-    parts: by (first rank, width), as in `join`
+    parts: arguments of `join`, by (first rank, width)
     metrics, weights: by rank
     """
 
@@ -70,7 +70,7 @@ class EpochAverage:
 def join(
     lower: tuple[int, Tensor, float], upper: tuple[int, Tensor, float]
 ) -> tuple[int, Tensor, float]:
-    """Join two parts: number of models, their mean [D], sum of squared distances to it."""
+    """Join two parts: number of models, their mean [D], sum of squared distances to the mean."""
     (few, mean, squares), (more, other, others) = lower, upper
     difference = other.sub_(mean)
     total = few + more
@@ -106,16 +106,16 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 class Grid:
     """The epochs at which a run is evaluated: multiples of ``every``, exact for fractions.
 
-    A worker that skips an epoch, as asynchronous ones may, is evaluated at the next multiple of a
-    whole ``every``, and at its next step for a fraction.
+    An asynchronous worker may skip an epoch. If ``every`` is whole, it is then evaluated at the
+    next multiple; if ``every`` is a fraction, after its next step.
     """
 
     every: int | float
 
     def before(self, amount: float, per_epoch: float) -> float:
-        """Return the last epoch, or fraction ``every``, that is over after ``amount``.
+        """Return the last whole epoch, or multiple of a fraction ``every``, within ``amount``.
 
-        per_epoch: of the same unit as ``amount``
+        per_epoch: amount of one epoch, in the unit of ``amount``
         """
         if isinstance(self.every, int):
             return amount // per_epoch
@@ -154,9 +154,9 @@ class Observer:
     def follow(
         self, membership: Membership, problem: Problem, now: float, epoch: float, records: bool
     ) -> None:
-        """Observe another membership, which continues from ``epoch``.
+        """Switch to another membership, which continues from ``epoch``.
 
-        records: whether to record the lost or rejoined ranks
+        records: whether to record lost or rejoined ranks
         """
         before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
@@ -229,7 +229,7 @@ class Observer:
         return {"kind": kind, "time_s": worker.now, "clock": self.run.network.clock}
 
     def record_training(self, worker: Worker) -> None:
-        """Record the training of a worker. Raises Diverged after recording failed training."""
+        """Record the training state of a worker, then raise Diverged if it has diverged."""
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
         record: dict[str, object] = {
@@ -256,7 +256,7 @@ class Observer:
     def evaluate(self, worker: Worker, epoch: float, own: bool = True) -> dict[str, float]:
         """Evaluate and record one worker's ``own`` model, or the server's.
 
-        When the last worker of an epoch comes in, their average is evaluated too.
+        The last worker of an epoch also triggers the evaluation of the average of all workers.
         """
         if worker.is_server:
             self.record_average(worker, epoch, worker.model, {})
@@ -321,7 +321,7 @@ def position_in(saved: Mapping[str, Any]) -> Position:
 
 
 def cost_of(worker: Worker) -> dict[str, float]:
-    """Return time, steps and bytes of one worker so far."""
+    """Return the time, steps and bytes of one worker so far."""
     return {"time_s": worker.now, "steps": worker.steps_taken, "bytes": worker.comm.num_bytes_sent}
 
 

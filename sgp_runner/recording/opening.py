@@ -1,4 +1,4 @@
-"""Open the recorder of a run, and report before training on its limits."""
+"""Opening of a run's recorder, and warnings before training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def open_recorder(
     work: Callable[[], Work],
     start: Position = START,
 ) -> Iterator[Recorder]:
-    """Open the recorder of one process rank, which continues its file at ``start``.
+    """Open the recorder of one process rank; the rank's file continues at ``start``.
 
-    On process rank 0, the logger and the console listen to training; the console shows how much
-    ``work`` is done.
+    On process rank 0, the logger and the console receive the records; the console shows the
+    progress of ``work``.
     """
     from sgp_runner.recording.estimate import estimate
     from sgp_runner.recording.progress import ConsoleListener
@@ -84,7 +84,7 @@ def outside_validation(run: Run, problem: Problem) -> list[str]:
 
 
 def killed_unsaved(run: Run) -> list[str]:
-    """Return which signal saves the run if its launcher kills the ranks soon after the others.
+    """Return a note on the signal that saves a run under mpirun.
 
     Open MPI 5 sends SIGTERM a quarter of a second after Ctrl-C or SIGTERM, and SIGKILL another
     quarter later; no option changes that.
@@ -99,7 +99,7 @@ def killed_unsaved(run: Run) -> list[str]:
 
 
 def replaced_records(path: Path, resume: str) -> str | None:
-    """Describe the records in the file ``path`` that a run from the beginning replaces."""
+    """Describe the records in ``path`` that a run replaces when it starts from the beginning."""
     if not path.exists() or not path.stat().st_size:
         return None
     if resume == "never":

@@ -1,8 +1,8 @@
 """Progress on stdout while a run trains.
 
-On a terminal a bar that redraws itself; into a file or a pipe plain lines: one at each evaluation,
-or every other epoch, and whenever nothing was printed for half a minute. A thread prints them, so
-that they also come during long gradients and evaluations.
+A terminal shows a bar that redraws itself. A file or a pipe receives plain lines: at each
+evaluation, or every other epoch, and after half a minute without output. A thread prints the
+progress, so that it also appears during long gradients and evaluations.
 """
 
 from __future__ import annotations
@@ -30,21 +30,19 @@ from sgp_runner.utils.units import counted, duration, number, percent
 LOSSES = 64  # training losses that are averaged for display
 QUIET_SECONDS = 30.0  # longest time between two lines
 LOOK_SECONDS = 0.25  # between two looks at the work
-MEASURED_SECONDS = 2.0  # of work, before it is judged how long the rest takes
+MEASURED_SECONDS = 2.0  # of work, before the remaining time is estimated
 WARM_UP_SECONDS = 10.0  # of work, in which memory is touched for the first time
-SHORT_SECONDS = 30.0  # runs that take less are not estimated
-NOTEBOOK_STDOUT = "ipykernel.iostream"  # of the stdout of a notebook's kernel
+SHORT_SECONDS = 30.0  # shorter runs get no estimate
+NOTEBOOK_STDOUT = "ipykernel.iostream"  # module of the stdout of a notebook's kernel
 REDRAW_SECONDS = 0.5
 NOTEBOOK_WIDTH = 100  # characters
 
 
 class Pace:
-    """The speed of a run, measured from its first unit of work on.
+    """The speed of a run, measured from the first unit of work, and again after the warm-up.
 
-    Once it is warm, it is measured again.
-
-    seconds_each: seconds that a unit takes, as far as that is known
-    sure: whether this is the speed of a run that is warm
+    seconds_each: seconds per unit; None before enough has been measured
+    sure: whether ``seconds_each`` is the speed after the warm-up
     """
 
     def __init__(self) -> None:
@@ -53,7 +51,7 @@ class Pace:
         self.warm = self.sure = False
 
     def look(self, now: float, work: Work) -> None:
-        """Note how much is done at the time ``now``."""
+        """Note the progress of ``work`` at the time ``now``."""
         if self.first is None:
             if work.done:
                 self.first = now, work.done
@@ -67,7 +65,7 @@ class Pace:
             self.warm, self.first = True, (now, work.done)
 
     def left(self, work: Work) -> float | None:
-        """Return the seconds that the rest takes; None before enough has been measured."""
+        """Return the estimated seconds left; None before enough has been measured."""
         if self.seconds_each is None:
             return None
         return max(0, work.total - work.done) * self.seconds_each
@@ -78,8 +76,8 @@ class ConsoleListener:
 
     title: name of the run
     clock: ``"simulated"`` or ``"wall"``
-    epochs: of the whole run
-    work: returns how much of the run is done
+    epochs: number of epochs of the whole run
+    work: returns the progress of the run
     estimate: describes the costs of the whole run, once they are known
     """
 
@@ -111,7 +109,7 @@ class ConsoleListener:
         elif console.is_terminal:
             self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
             self._live.start(refresh=True)
-            console.show_cursor(True)  # a process that is ended at once could not
+            console.show_cursor(True)  # a killed process could not restore it
         else:
             logger.info(self._title)
         self._said_epoch = self._epoch
@@ -167,7 +165,7 @@ class ConsoleListener:
                 logger.info(f"  {line}")
 
     def _line_is_due(self, evaluated: bool) -> bool:
-        """Return whether to print: at an evaluation, or two epochs later."""
+        """Return whether to print: at an evaluation, or two epochs after the last line."""
         if evaluated:
             self._said_epoch = self._epoch
             return True
@@ -246,7 +244,10 @@ def in_notebook() -> bool:
 
 
 class NotebookLive:
-    """A display that replaces itself, used as rich's `Live` is, which needs ipywidgets here."""
+    """A display that replaces itself, with the interface of rich's `Live`.
+
+    In a notebook, `Live` needs ipywidgets.
+    """
 
     def __init__(self, get_renderable: Callable[[], RenderableType]) -> None:
         self._render = get_renderable

@@ -11,14 +11,15 @@
   the workers
 * ``lost``: ``ranks epoch time_s clock nodes``; these ranks were lost, and ``nodes`` continued from
   ``epoch``
-* ``rejoined``: likewise of lost ranks that took part again once the run was resumed
+* ``rejoined``: same fields; these lost ranks took part again after the run was resumed
 * ``summary``: once, last
 
-``time_s`` is in seconds of the clock named in ``clock``, ``"simulated"`` or ``"wall"``.
+``time_s`` is in seconds of the clock ``clock``, ``"simulated"`` or ``"wall"``.
 ``accuracy`` lies in [0, 1].
 
-JSON has no NaN and no infinity. Such a value is written as ``null`` and as text in ``nonfinite``,
-so that "diverged" and "not measured" differ: ``{"loss": null, "nonfinite": {"loss": "inf"}}``.
+JSON has no NaN and no infinity. A non-finite value is written as ``null`` and as text in
+``nonfinite``, so that "diverged" and "not measured" differ:
+``{"loss": null, "nonfinite": {"loss": "inf"}}``.
 Listeners receive the original numbers.
 """
 
@@ -52,7 +53,8 @@ KINDS = ("train", "server", "eval", "average", "lost", "rejoined", "summary")
 class Position:
     """The records of one rank up to a checkpoint.
 
-    checksum: SHA-256 of their bytes; None: unknown, as in checkpoints of earlier versions
+    num_bytes: size of the records
+    checksum: SHA-256 of the records; None: unknown, as in checkpoints of earlier versions
     """
 
     num_bytes: int = 0
@@ -66,8 +68,8 @@ START = Position()
 class LineFile:
     """An unbuffered file to which whole lines are appended.
 
-    checksum: SHA-256 of its bytes
-    size: number of its bytes
+    checksum: SHA-256 of the content
+    size: number of bytes in the file
     """
 
     path: Path
@@ -76,7 +78,7 @@ class LineFile:
     size: int = 0
 
     def append(self, lines: bytes) -> None:
-        """Append ``lines``. Raises CannotWrite; nothing is written then."""
+        """Append ``lines``, or raise CannotWrite and leave the file unchanged."""
         rest = memoryview(lines)
         try:
             while rest:
@@ -91,12 +93,12 @@ class LineFile:
 
 
 class Recorder:
-    """Appends records to this process rank's file, whole lines only, then passes them to listeners.
+    """Appends records as whole lines to the file of a process rank, then passes them to listeners.
 
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
     ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at ``start``:
-    a resumed run records the steps after its checkpoint again. As a context manager, leaving
-    without ``finish`` signals to the listeners that the run did not finish.
+    a resumed run records the steps after its checkpoint again. If a ``with`` block ends without
+    ``finish``, the listeners are finished without a summary.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Recorder:
         return Position(self._lines.size, self._lines.checksum.hexdigest())
 
     def check(self) -> None:
-        """Raise RecordsLost unless the file is in its place with all that was written to it."""
+        """Raise RecordsLost if the file was removed, replaced or changed in size."""
         try:
             there = self.path.stat()
         except OSError:
@@ -132,8 +134,8 @@ class Recorder:
         """Write one record (not a ``summary``); it is in the file when this returns.
 
         Raises ValueError for an unknown ``kind`` or a missing ``time_s``, TypeError for a value
-        that JSON cannot hold, such as a tensor, CannotWrite if the disk is full; nothing is written
-        then.
+        that JSON cannot hold, such as a tensor, and CannotWrite if the disk is full. After an
+        error the file is unchanged.
         """
         self._append(record)
         for listener in self._listeners:
@@ -142,7 +144,7 @@ class Recorder:
     def finish(self, summary: Mapping[str, object] | None) -> None:
         """Write the ``summary``, if there is one, and close listeners and file, once.
 
-        Raises as `check` before a summary is written.
+        Raises RecordsLost as `check` does, before a summary is written.
         """
         if self._finished:
             return
@@ -207,8 +209,8 @@ def trim(path: Path, start: Position) -> None:
 def continued(path: Path, start: Position) -> LineFile:
     """Open a file of records to continue it at ``start``.
 
-    Raises ConfigError, and leaves the file as it is, if its beginning is not the one that the
-    checkpoint knows.
+    Raises ConfigError, and leaves the file unchanged, if its first records differ from the
+    records of the checkpoint.
     """
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | OPENING, 0o666), "r+")
@@ -224,7 +226,7 @@ def continued(path: Path, start: Position) -> LineFile:
 
 
 def verified(path: Path, file: io.FileIO, start: Position) -> Any:
-    """Return the SHA-256 of the beginning of a file; raise ConfigError if it is another one."""
+    """Return the SHA-256 of a file up to ``start``; raise ConfigError if it differs."""
     checksum, left, last = hashlib.sha256(), start.num_bytes, b"\n"
     file.seek(0)
     while left and (data := file.read(min(left, MIB))):
@@ -245,7 +247,7 @@ def verified(path: Path, file: io.FileIO, start: Position) -> Any:
 
 
 def num_whole_lines(run_dir: Path, rank: int) -> int:
-    """Return the bytes of the whole lines that process rank ``rank`` has written."""
+    """Return the number of bytes in the whole lines of process rank ``rank``."""
     path = metrics_path(run_dir, rank)
     if not path.exists():
         return 0
@@ -259,7 +261,7 @@ def write_summary(run_dir: Path, summary: Mapping[str, object]) -> None:
 
 
 def read_summary(run_dir: Path) -> dict[str, object] | None:
-    """Return the summary of a finished run; None without a readable one."""
+    """Return the summary of a finished run; None if there is no readable summary."""
     try:
         summary = read_json(run_dir / "summary.json")
     except (OSError, ValueError):
@@ -297,7 +299,7 @@ def finished(experiment: Experiment) -> dict[str, object] | None:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """Return the record in the last line of a file; None if it is none."""
+    """Return the record in the last line of a file; None if that line is not a record."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MIB))

@@ -1,20 +1,21 @@
 """Recordings: ``recording-R.jsonl`` in the folder of a run has the events of process rank R.
 
-Each line is a JSON value, in the order of the events. The first is an object that describes the
-recording (`Header`), the last one verifies the rest (`Footer`), and between them are lists:
+Each line is a JSON value, in the order of the events. The first line is an object that describes
+the recording (`Header`). The last line has the checksum of the others (`Footer`). The lines between
+them are lists:
 
 * ``["message", call_index, time, src, tag, arrived]``: a message reached the mailbox
 * ``["gradient", call_index, time, seconds]``: a gradient was complete after ``seconds``
-* ``["collective", call_index, time, number]``: an all-reduce or all-gather ended, the ``number``-th
-  that the rank began
+* ``["collective", call_index, time, number]``: the ``number``-th collective that the rank began, an
+  all-reduce or all-gather, ended
 * ``["sleep", call_index, time, number]``: the ``number``-th sleep of the rank ended
-* ``["step", number]``: drawn from the shared budget; null if the budget was spent
+* ``["step", number]``: a step drawn from the shared budget; null if the budget was spent
 * ``["send", dst, tag, bytes, sent]``
 
-``call_index`` tells in which call of the rank's program the event arrived: 0, waiting; n > 0, in
-its n-th receiving call (`recv`, `recv_any` or `poll`); -1, computing the gradient inline. ``time``
-is in seconds of the rank's clock, which excludes evaluation; ``arrived`` and ``sent`` are in
-seconds of its machine's clock, since 1970.
+``call_index`` is the call of the rank's program during which the event arrived: 0 while waiting;
+n > 0 in the n-th receiving call (`recv`, `recv_any` or `poll`); -1 in an inline gradient.
+``time`` is in seconds of the rank's clock, which excludes evaluation; ``arrived`` and ``sent`` are
+in seconds of its machine's clock, since 1970.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ class Header:
     """Description of a recording.
 
     run: digest of the run's settings
-    execution: the same for all ranks, different for each execution
-    host: of this rank
-    code, torch: versions
+    execution: identifier of the execution, the same for all ranks
+    host: host of this rank
+    code, torch: versions of sgp-runner and PyTorch
     threads: number of threads that compute a gradient
-    polled: whether the network needs the scheduler's thread, so that gradients have one of their
-        own
+    polled: whether the network needs the scheduler's thread, so that gradients run on another
+        thread
     parameters: number of parameters
     num_bytes: size of the parameters
-    steps_per_epoch: of one node
+    steps_per_epoch: steps of one node per epoch
     """
 
     format: int
@@ -83,11 +84,11 @@ class Header:
 class Footer:
     """Verification of a recording.
 
-    lines: number of the lines before the footer
-    checksum: of the bytes of these lines
+    lines: number of lines before the footer
+    checksum: SHA-256 of those lines
     ended: whether the algorithm ended on this rank
     parameters: checksum of the final parameters
-    time: of the rank's clock
+    time: final time of the rank's clock, in seconds
     """
 
     lines: int
@@ -99,11 +100,11 @@ class Footer:
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """Something that reached the rank from outside.
+    """An event that reached the rank from outside its program.
 
-    src, tag, arrived: of a message
-    seconds: of a gradient
-    number: of a collective or a sleep
+    src, tag, arrived: sender, tag and arrival time of a message
+    seconds: duration of a gradient
+    number: number of a collective or a sleep
     """
 
     kind: str
@@ -174,7 +175,7 @@ class Writer:
         self.file.append("".join(f"{ENCODE(line)}\n" for line in lines).encode())
 
     def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
-        """Complete the recording after the algorithm has ended, or failed, with ``push_sum``."""
+        """Complete the recording after the algorithm has ended or failed with ``push_sum``."""
         self.flush()
         checksum = self.file.checksum.hexdigest()
         footer = Footer(self.count, checksum, ended, checksum_of(push_sum), round(time, 6))
@@ -266,7 +267,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def of_types(cls: type[T], fields: object) -> T:
-    """Make a header or footer of ``fields``. Raises TypeError for values of other types."""
+    """Return a header or footer with ``fields``. Raises TypeError for a value of a wrong type."""
     if not isinstance(fields, dict):
         raise TypeError("no names")
     made = cls(**fields)

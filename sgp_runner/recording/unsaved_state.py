@@ -1,10 +1,10 @@
-"""A warning about state of an algorithm that checkpoints do not have.
+"""A warning about state of an algorithm that checkpoints omit.
 
 A resumed run calls `Algorithm.run` again at the start of a step, with the saved contents of
-`Worker.state`. A variable of its coroutines loses its value if two conditions hold. The bytecode
-may read it before it assigns it again, and it holds a tensor or a pending collective that belongs
-neither to the worker nor to its saved state. A tensor that has not changed since the first step,
-such as a table of weights, is made again by `run`, unless it was a copy of the parameters.
+`Worker.state`. A local variable of its coroutines is lost under two conditions: the bytecode may
+read the variable before assigning it, and it holds a tensor or a pending collective outside the
+worker and its saved state. A tensor that is unchanged since the first step, such as a table of
+weights, is excepted because `run` makes it again, unless it was a copy of the parameters.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sgp_runner.core.scheduler import Future, Scheduler
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.messages import logger
 
-DEPTH = 4  # of containers and objects in each other, as in an optimizer of PyTorch
-ALIKE = ("shape", "dtype", "device", "layout")  # of tensors that can be compared
+DEPTH = 4  # levels of nested containers and objects; enough for an optimizer of PyTorch
+ALIKE = ("shape", "dtype", "device", "layout")  # equal for tensors that can be compared
 ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 
@@ -37,8 +37,8 @@ RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 class UnsavedState:
     """Warns once in a run, at a checkpoint.
 
-    title: of the algorithm
-    first: whether no other rank has warned
+    title: title of the algorithm
+    first: returns whether no other rank has warned
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class UnsavedState:
     ) -> None:
         self.title, self.scheduler, self.first = title, scheduler, first
         self.warned = False
-        # Tensors that were there before the first step, by rank and identity, and their versions.
+        # Tensors from before the first step and their versions, by rank and identity.
         self.before: dict[int, dict[int, tuple[ref[Tensor], int]]] = {}
 
     def begin(self, worker: Worker) -> None:
-        """Note the tensors that are there before the first step of a worker."""
+        """Note the tensors that exist before the first step of a worker."""
         if worker.rank in self.before or not worker.has_gradients:
             return
         self.before[worker.rank] = {
@@ -75,7 +75,7 @@ class UnsavedState:
             )
 
     def is_old(self, each: Any, rank: int) -> bool:
-        """Return whether nothing has changed a tensor since the first step."""
+        """Return whether a tensor is unchanged since before the first step."""
         noted, version = self.before.get(rank, {}).get(id(each), (lambda: None, 0))
         tensor = noted()
         return tensor is not None and tensor is each and tensor._version == version
@@ -91,7 +91,7 @@ class UnsavedState:
                     yield from ((name, each) for each in held(value) if identity(each) not in kept)
 
     def frames(self, worker: Worker) -> Iterator[FrameType]:
-        """Yield the frames that wait for the next step, and those of the worker's activities."""
+        """Yield the frames that wait for the next step, then those in the worker's activities."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not Worker.steps.__code__:
             frame = frame.f_back
@@ -108,7 +108,7 @@ class UnsavedState:
 
 
 def is_copy(tensor: Tensor, worker: Worker) -> bool:
-    """Return whether ``tensor`` equals the worker's parameters, with or without the weight."""
+    """Return whether ``tensor`` equals the parameters, with or without the push-sum weight."""
     return any(
         all(getattr(own, each) == getattr(tensor, each) for each in ALIKE)
         and torch.equal(own, tensor)
@@ -154,7 +154,7 @@ def inside(value: Any) -> Iterable[object]:
 
 
 def variables(frame: FrameType) -> dict[str, object]:
-    """Return the variables of a frame, of which Python 3.12 and before would keep a copy."""
+    """Return the variables of a frame; clear the copy that Python 3.12 and earlier would keep."""
     present = frame.f_locals
     copied = dict(present)
     if isinstance(present, dict):
@@ -164,7 +164,7 @@ def variables(frame: FrameType) -> dict[str, object]:
 
 @lru_cache
 def read_after(code: CodeType, offset: int) -> frozenset[str]:
-    """Return the variables that may be read, before they are assigned, after an instruction."""
+    """Return the variables that may be read after an instruction before they are assigned."""
     steps = list(dis.get_instructions(code))
     number = {step.offset: index for index, step in enumerate(steps)}
     live: list[frozenset[str]] = [frozenset()] * (len(steps) + 1)

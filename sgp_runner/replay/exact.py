@@ -1,13 +1,13 @@
 """Replay of a recorded run in one process, to the last bit.
 
 Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
-gradients, its clock delivers the recorded events of this call of the program. A message is
-the next one that its sender has sent in the replay; a rank that is ahead of the sender of its next
-message yields (`turns`). At least one rank can always continue, because in the real run every
-message was sent before it arrived.
+gradients, its clock delivers the recorded events of the present call of the program. The content of
+a message comes from the replayed sender; a rank that is ahead of the sender of its next message
+yields (`turns`). At least one rank can always continue, because in the real run every message was
+sent before it arrived.
 
-All-reduces differ from the real ones: they sum in the order of ranks, while gloo and MPI use orders
-of their own, so a run with all-reduces is repeated up to rounding.
+The replay sums all-reduces in the order of ranks; gloo and MPI use other orders. So a run with
+all-reduces is repeated up to rounding.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
 
 
 class ReplayNetwork:
-    """State shared by the ranks of a replay: messages on their way and collectives."""
+    """State shared by the ranks of a replay: messages in flight and collectives."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.turns = Turns()
         # Messages by (src, dst, tag).
         self.channels: dict[tuple[int, int, int], deque[Tensor]] = defaultdict(deque)
-        # By the number of a collective: its parts by rank, and how many ranks have yet to read it.
+        # By number of the collective: parts by rank, and the number of ranks that have not read it.
         self.parts: dict[int, dict[int, Tensor]] = defaultdict(dict)
         self.unread: dict[int, int] = defaultdict(lambda: nodes)
 
@@ -149,7 +149,7 @@ class ReplayNetwork:
 class ReplayClock(RealClock):
     """Clock that delivers each recorded event at its recorded call and time.
 
-    make: how each kind of event is reproduced
+    make: kind of event -> function that reproduces the event
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -208,7 +208,7 @@ class ReplayClock(RealClock):
 
 
 class ReplayTransport(Transport):
-    """Transport that sends to the replay's other ranks and receives messages from the clock."""
+    """Transport that sends to other replayed ranks and receives messages at recorded times."""
 
     def __init__(
         self, network: ReplayNetwork, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
@@ -290,7 +290,7 @@ class DeferredExecutor(Executor):
 
 
 class ReplayedRank:
-    """A rank that follows its recording. Faults are left out: recorded times include them."""
+    """A rank that follows its recording; no faults are injected: recorded times include them."""
 
     def __init__(
         self,
@@ -302,7 +302,7 @@ class ReplayedRank:
     ) -> None:
         self.recording, self.algo = recording, run.algo
         rank, clock = recording.header.rank, ReplayClock(recording)
-        # The attributes of a world that a rank needs, with one device per node.
+        # The attributes of a world that `Rank` uses, for one device per node.
         world: Any = SimpleNamespace(
             layout=RankLayout(rank, network.nodes),
             transport=partial(ReplayTransport, network),

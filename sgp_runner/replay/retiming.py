@@ -1,12 +1,12 @@
-"""Train once, time many: the records of a trained run on another cluster, without training again.
+"""Train once, time many: re-time the records of a trained run on another cluster.
 
-If the decisions of an algorithm do not depend on time, another cluster changes only when things
-happen. So the run is simulated again on that cluster with messages of the same size and no
-gradients, and every record of the trained run gets the time and the bytes of its counterpart. The
-lines equal those of a real training there, byte for byte and in order.
+If the decisions of an algorithm do not depend on time, another cluster changes only the times of
+events. So the run is simulated on that cluster with messages of the same size and no gradients, and
+every record of the trained run gets the time and the bytes of its simulated counterpart. The lines
+are byte-identical to the lines of a run trained on that cluster, in the same order.
 
-Decisions depend on time if workers share one budget of gradients, or if they ask for arrived
-messages (`Comm.poll`, `Comm.recv_any`). Such a run is refused.
+Decisions depend on time if workers share one budget of gradients or poll for arrived messages
+(`Comm.poll`, `Comm.recv_any`). Such a run is refused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DependsOnTime(Exception):
 class Machines:
     """Machines on which runs are re-timed.
 
-    name: of the folders of the re-timed runs
+    name: suffix of the folders of the re-timed runs
     source: a complete configuration
     keys: the settings of ``source`` that replace those of a run
     """
@@ -71,11 +71,11 @@ class Machines:
 
 
 def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Machines]:
-    """Return the machines that ``argv`` describes, one for each combination of their values.
+    """Return the machines for each combination of the values in ``argv``.
 
     argv: ``cluster=a,./lab.yaml`` or settings such as ``cluster.bandwidth=1Gbit/s``, which change
         the cluster of each run if no cluster is named
-    config_dir: a folder of presets, such as ``sgp-run calibrate`` writes
+    config_dir: a folder of presets, for example written by ``sgp-run calibrate``
     """
     from sgp_runner.config.command_line import parse, search_in, typed
     from sgp_runner.config.overrides import compose, configs
@@ -106,7 +106,7 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
 
 
 def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machines:
-    """Return the machines of one combination of values, whose complete settings are ``source``."""
+    """Return the machines of one combination of values; ``source`` has the complete settings."""
     from sgp_runner.report.read.naming import file_name
 
     values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
@@ -202,7 +202,7 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
 
 def check_decisions(run: Run, folder: Path) -> None:
-    """Raise ConfigError for asynchronous algorithms; `replay` raises it for those that poll."""
+    """Raise ConfigError for an asynchronous algorithm; `replay` refuses algorithms that poll."""
     if run.algo.asynchronous:
         refuse(
             folder,
@@ -268,7 +268,7 @@ class WithoutPolls(Transport):
 
 
 def unlearned(run: Run) -> Problem:
-    """Return a problem with as many parameters and steps as ``run``, zero and free to evaluate."""
+    """Return a problem with the size and steps of ``run``, zero parameters and a trivial task."""
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.models.vector import Placeholder
 

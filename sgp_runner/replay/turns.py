@@ -1,4 +1,4 @@
-"""Ranks that take turns: threads of which one runs at a time, in a deterministic order."""
+"""Ranks that take turns: one thread each, running one at a time in a deterministic order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sgp_runner.utils.errors import Aborted
 class Turns:
     """Runs one function per rank until all have returned.
 
-    A rank runs until it must wait, then the next one that can continue. The first error of any rank
-    ends all of them.
+    A rank runs until it must wait; then the next rank that can continue runs. The first error of
+    any rank ends all ranks.
 
-    present: the rank that runs; -1 before the first
-    waiting: for each other rank that has not returned, whether it can continue, and the reason
-        for which it waits
+    present: the running rank; -1 before the first turn
+    waiting: for each other unfinished rank, a function that returns whether the rank can continue,
+        and the reason why it waits
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Turns:
         self.pass_on()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Pause the present rank until it is ``ready``, and let others run until then."""
+        """Pause the present rank until ``ready()``; the other ranks run until then."""
         if not ready():
             rank = self.present
             self.waiting[rank] = ready, what

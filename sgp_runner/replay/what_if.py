@@ -1,11 +1,11 @@
 """Simulation of another algorithm on the recorded times of a real run.
 
-The k-th gradient of a node takes as long as its k-th recorded one; after the last one they start
-over. A message takes as long as the recorded ones of its link with the closest size, in their
-order; a link without recorded messages has the delays of all others. All-reduces follow the
-formulas of the settings' ``cluster`` (``collective``, ``overlap``, ``bucket_bytes``), with the
-bandwidth of the recorded messages. Everything else takes no time, as in every simulation, and
-recorded delays include queueing.
+The k-th gradient of a node takes as long as the node's k-th recorded gradient; after the last, the
+recorded durations repeat. A message takes the delay of the recorded messages with the closest size
+on its link, in their order; a link without recorded messages has the delays of all other links.
+All-reduces follow the formulas of the settings' ``cluster`` (``collective``, ``overlap``,
+``bucket_bytes``), with the bandwidth of the recorded messages. Everything else takes no time, as in
+every simulation, and recorded delays include queueing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]
 def with_settings_of(
     source: Mapping[str, Any], keys: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return ``config`` with ``keys``, such as ``cluster.bandwidth``, as in ``source``."""
+    """Return ``config`` with ``keys``, such as ``cluster.bandwidth``, taken from ``source``."""
     tree = deepcopy(dict(config))
     for key in keys:
         *parents, name = key.split(".")
@@ -127,7 +127,7 @@ def with_settings_of(
 
 
 def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, float]:
-    """Return the steps of a node and the simulated seconds."""
+    """Return the number of steps of a node, and the simulated seconds."""
     header, delays = recordings[0].header, delays_of(recordings)
     if not delays and run.ranks > 1:
         raise ConfigError(
@@ -155,7 +155,7 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
 
 
 class RecordedGradients:
-    """The duration of a rank's next gradient: its recorded ones in order, over and over."""
+    """The duration of a rank's next gradient: the recorded durations in order, repeated."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         own = [
@@ -163,7 +163,7 @@ class RecordedGradients:
             for recording in recordings
         ]
         together = [seconds for durations in own for seconds in durations]
-        # A node may have had no step of a shared budget.
+        # A node may have drawn no step from a shared budget.
         self.seconds = [cycle(durations or together) for durations in own]
 
     def __call__(self, rank: int) -> float:
@@ -171,7 +171,7 @@ class RecordedGradients:
 
 
 class RecordedDelays:
-    """The delay of the next message from ``src`` to ``dst``: a recorded one of the closest size."""
+    """The delay of the next message from ``src`` to ``dst``, recorded at the closest size."""
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
@@ -192,10 +192,9 @@ class RecordedDelays:
 def delays_of(recordings: Sequence[Recording]) -> Delays:
     """Return the delay of each message, with the clocks of different machines synchronized.
 
-    The n-th message that a rank received from another is the n-th of that tag which the other sent.
-    Between machines whose ranks sent to each other in both directions, clocks are set so that the
-    fastest message took equally long either way (NTP's rule). No message arrives before it was
-    sent.
+    For each sender, receiver and tag, the n-th received message is the n-th sent message. If the
+    ranks of two machines sent in both directions, the clocks are shifted so that the fastest
+    message took equally long either way (NTP's rule). No message arrives before it was sent.
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
@@ -230,8 +229,8 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
     """Return the cluster for all-reduces.
 
-    Its bandwidth follows from the largest messages, its latency from the smallest ones if these
-    are far smaller.
+    The bandwidth follows from the largest messages. The latency follows from the smallest messages
+    if they are over 100 times smaller, and is 0 otherwise.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
     for messages in delays.values():

@@ -34,7 +34,7 @@ def has_yaml(extension: choices.Extension, group: str, name: str) -> bool:
 
 
 def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
-    """Return the YAML file of a choice of others; ``search``: folders of presets."""
+    """Return the YAML file of a choice outside this package; ``search``: folders of presets."""
     extension = choices.EXTENSIONS.get((group, choice))
     if isinstance(extension, Values):
         return Path(extension.source)
@@ -54,7 +54,7 @@ def read_values(source: str, key: str) -> dict[str, Any]:
 
 
 def check_plain(value: object, key: str, where: str) -> None:
-    """Raise ConfigError for values that YAML has but settings do not, such as sets."""
+    """Raise ConfigError for YAML values that are invalid as settings, such as sets."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(name, str | int | float):
@@ -72,7 +72,7 @@ def check_plain(value: object, key: str, where: str) -> None:
 
 
 def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
-    """Return a node for a choice, whose parts are the defaults of its class."""
+    """Return a node for a choice; the class defines the default parts."""
     parts, values = [], {}
     for field in dataclasses.fields(cls):
         inner = choices.group_of(f"{group}.{field.name}")
@@ -98,7 +98,7 @@ def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
-    """Return the default as it would stand in a file."""
+    """Return the default of a field as it would be written in a file."""
     value = (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     )

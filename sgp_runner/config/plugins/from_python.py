@@ -1,4 +1,4 @@
-"""Choices that a Python program brings for its own runs: its classes, and objects in its memory."""
+"""Choices that a Python program adds for its runs: classes, and objects in memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ IN_MEMORY = "in_memory"  # the choice of a model or of data whose class is of th
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """A class as a choice, whose code no file has to have.
+    """A class as a choice; its code need not be in a file.
 
     title: its name in errors
-    hash: of its code; None for a class of this package, whose settings identify the object
+    hash: hash of the code; None for a class of this package, as its settings identify the object
     """
 
     name: str
@@ -41,9 +41,9 @@ class InMemory:
 
 
 def bring(group: str, cls: type[Any]) -> str:
-    """Add the user's class ``cls`` to the choices of ``group`` and return its name there.
+    """Add the user's class ``cls`` to the choices of ``group`` and return the name of the choice.
 
-    Raises ConfigError for a class that lacks something, or whose name is taken.
+    Raises ConfigError if the class lacks a required member or its name exists already.
     """
     group, name = "algo" if group == "base" else group, cls.__name__
     if group not in INTERFACES:

@@ -1,7 +1,7 @@
 """The code of plug-ins: its files, their hash, and their import.
 
-What is imported is what was hashed: modules are made from the bytes that were read, never from
-cached bytecode, and no folder of the user's is added to ``sys.path``.
+The imported code is exactly the hashed code: modules are made from the hashed bytes, never from
+cached bytecode, and no folder of the user is added to ``sys.path``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sgp_runner.utils.user_code import FILES
 class Code:
     """The files of a plug-in.
 
-    folder: what paths in records are relative to
+    folder: base of the paths in records
     modules: the file of each module, by its full name
     others: files that are hashed but not imported from here, such as compiled modules
     """
@@ -55,10 +55,9 @@ class Code:
 
 
 def code_of_file(file: Path) -> Code:
-    """Return ``file`` with every module that it imports from its folder, at whatever depth.
+    """Return ``file`` with all modules that it imports from its folder, directly or indirectly.
 
-    Raises OSError or ValueError for a file that cannot be read, SyntaxError for one that is not
-    Python.
+    Raises OSError or ValueError for an unreadable file, SyntaxError for a file that is not Python.
     """
     folder, modules, waiting = file.parent, {file.stem: file}, [file.stem]
     while waiting:
@@ -83,7 +82,7 @@ def code_of_package(name: str, folder: Path) -> Code:
 
 
 def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Yield the modules that import statements may name, wherever they stand."""
+    """Yield the modules in all import statements of ``tree``, nested statements included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
@@ -166,7 +165,7 @@ class Finder(MetaPathFinder):
             return folder
         spec = spec_from_file_location(name, file, loader=Source(name, str(file)))
         if spec is not None and file.stem == "__init__":
-            # A package is hashed as a whole, a folder next to a file only as far as it is imported.
+            # A package is hashed completely; next to a file, only imported modules are hashed.
             whole = name.partition(".")[0] in self.of_plugin
             spec.submodule_search_locations = [str(file.parent)] if whole else []
         return spec
@@ -176,7 +175,7 @@ FINDER = Finder()
 
 
 def file_of(module: str) -> Path | None:
-    """Return the file of a module, or its name if it has none; None if there is no module."""
+    """Return the file of a module, or the module's name without a file; None if it is missing."""
     try:
         spec = find_spec(module)
     except ValueError:  # a module without a spec

@@ -1,4 +1,4 @@
-"""The interfaces of the classes that a user may bring, and sentences for what one lacks."""
+"""The interfaces of user-defined classes, and error messages for missing members."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sgp_runner.utils.user_code import nearby
 class Interface:
     """The interface of a kind of class.
 
-    kind: in words
-    needs: the members that a class must define, with how to write them; the first one is what
-        distinguishes the kind
+    kind: the kind of class, in words
+    needs: the members that a class must define, and their code; the first member distinguishes the
+        kind
     inherits: members that ``base`` defines already
     """
 
@@ -79,7 +79,7 @@ INTERFACES = {
 
 
 def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
-    """Return the class of each kind in a file, if it has one of this kind."""
+    """Return (group, choice) -> class for each kind with exactly one class in a file."""
     found = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
     return {
         (group, module.__name__): classes[0]
@@ -89,7 +89,7 @@ def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
 
 
 def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
-    """Return the classes of a kind that a file defines, without those that others derive from."""
+    """Return the classes of a kind that a file defines, without base classes of other classes."""
     own = [
         each
         for each in vars(module).values()
@@ -103,7 +103,7 @@ def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
 
 
 def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigError:
-    """Return the error for a file without exactly one class of the kind that it was named for."""
+    """Return the error for a file without exactly one class of the kind of ``group``."""
     interface = INTERFACES.get(group)
     if interface is None:
         kinds = ", ".join(INTERFACES)
@@ -121,7 +121,7 @@ def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigErr
 
 
 def check_class(cls: type[Any], group: str) -> None:
-    """Raise ConfigError for a class that lacks something that its kind needs."""
+    """Raise ConfigError for a class without a member that its interface requires."""
     interface = INTERFACES.get(group)
     if interface is None:
         return
@@ -152,7 +152,7 @@ def place_of(cls: type[Any]) -> str:
 
 
 def lacks(cls: type[Any], name: str, base: type) -> bool:
-    """Return whether ``cls`` has no member ``name`` but the declaration of its interface."""
+    """Return whether ``cls`` does not define ``name``; a declaration in ``base`` does not count."""
     if any(field.name == name for field in getattr(cls, "__dataclass_fields__", {}).values()):
         return False
     own = inspect.getattr_static(cls, name, None)

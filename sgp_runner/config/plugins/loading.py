@@ -31,17 +31,17 @@ GONE = (
     "which a Python program had in its memory, and nothing of it is stored: "
     "call sgp_runner.run with it again."
 )
-NO_NAMES = ("null", "true", "false", "nan", "inf")  # read as values by Hydra
-VALUES = ("cluster", "faults", "experiment")  # groups whose choices are values alone
+NO_NAMES = ("null", "true", "false", "nan", "inf")  # Hydra reads these as values
+VALUES = ("cluster", "faults", "experiment")  # groups with choices that are values only
 
 
 @dataclass(frozen=True, eq=False)
 class Plugin:
-    """A plug-in, whose code is read and imported when it is first used.
+    """A plug-in; its code is read and imported at the first use.
 
-    source: what names it on a command line, from any folder
+    source: name or absolute path of the plug-in, as on a command line
     find: returns the class of each group and choice, or ``module:Class``, of the imported module
-    configs: folder of its YAML files, by group
+    configs: folder of the YAML files, with a subfolder per group
     """
 
     name: str
@@ -58,7 +58,7 @@ class Plugin:
 
     @property
     def where(self) -> str:
-        """The file or folder that it is in."""
+        """The file or folder of the plug-in."""
         return self.source if self.configs is None else str(self.configs.parent)
 
     @property
@@ -99,7 +99,7 @@ class Plugin:
         return found
 
     def unload(self) -> None:
-        """Make its modules unimportable again."""
+        """Make the modules of the plug-in unimportable again."""
         FINDER.remove(self.name)
 
     @property
@@ -131,7 +131,7 @@ LOADED: dict[str, Plugin] = {}
 
 @contextmanager
 def explained(source: str) -> Iterator[None]:
-    """Turn an error of a plug-in's import into a ConfigError with the line and the cause."""
+    """Convert an error while importing a plug-in to a ConfigError with the line and the cause."""
     try:
         yield
     except (ConfigError, KeyboardInterrupt):
@@ -144,9 +144,9 @@ def explained(source: str) -> Iterator[None]:
 
 
 def named(overrides: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
-    """Return ``overrides`` with choices by name, after loading ``sources`` and their files.
+    """Load ``sources`` and the files in ``overrides``; return ``overrides`` with choices by name.
 
-    Only for overrides of a command line: whatever they name is imported. Raises ConfigError for a
+    Only for overrides of a command line: their files are imported. Raises ConfigError for a
     plug-in that does not work.
     """
     discover()
@@ -163,7 +163,7 @@ def without_options(argv: Sequence[str]) -> list[str]:
 
 
 def named_in(override: str) -> str:
-    """Return an override with the files that it chooses, ``algo=sgp,./mine.py``, by name."""
+    """Return an override such as ``algo=sgp,./mine.py`` with names in place of files."""
     key, equals, value = override.partition("=")
     group = choices.group_of(re.sub(r"^[+~]*(\w+@)?", "", key))
     if group is None:
@@ -173,7 +173,7 @@ def named_in(override: str) -> str:
 
 
 def choice_in(source: str, group: str, key: str) -> str:
-    """Return the name of the choice of ``group`` that the file ``source`` brings."""
+    """Return the name of the choice that the file ``source`` adds to ``group``."""
     group, source = "algo" if group == "base" else group, os.path.expanduser(source)
     if source.endswith(".py"):
         try:
@@ -198,7 +198,7 @@ def choice_in(source: str, group: str, key: str) -> str:
 
 
 def load(source: str) -> Plugin:
-    """Load the plug-in that a file, a folder or an installed package is. Loads it once."""
+    """Load a plug-in (a file, a folder or an installed package) unless it is loaded already."""
     source = os.path.expanduser(source)
     plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
     known = LOADED.get(plugin.name)
@@ -214,7 +214,7 @@ def load(source: str) -> Plugin:
 
 
 def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
-    """Add the choices that ``plugin`` brings."""
+    """Add the choices ``found`` in ``plugin``."""
     if plugin.name in LOADED:
         there = LOADED[plugin.name].source
         raise ConfigError(

@@ -34,7 +34,7 @@ class Csv:
 class CsvTable:
     """A table whose columns are the fields seen so far.
 
-    With a new field, and when a run resumes, it is made again from the records on disk.
+    The table is written again from the records on disk when a new field appears or a run resumes.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -51,7 +51,7 @@ class CsvTable:
         """Do nothing: every row is in the file already."""
 
     def attempt(self, work: Callable[[], None]) -> None:
-        """Do some work on the table; its first failure is a warning, and the last work done."""
+        """Do ``work`` on the table; after a first failure, warn and do no more."""
         try:
             work()
         except (CannotWrite, OSError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Mirror: a copy of a run's metrics elsewhere, made by a thread of its own.
+"""Mirror: a copy of a run's metrics elsewhere, made on a separate thread.
 
 A failing mirror never stops training: its error becomes one line on stderr, and the run continues
-with ``metrics.jsonl`` alone. Training does not wait either: the thread talks to the destination,
-and only the end of the run gives it some time.
+with ``metrics.jsonl`` alone. Training never waits for the destination; only the end of the run
+waits for the last rows, for a limited time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import number
 
 FINISH_SECONDS = 60.0  # how long the last rows may delay the exit
-HEAD_START = 2.0  # seconds that training has, unless it records before, to start alone
+HEAD_START = 2.0  # seconds that training may start undisturbed, or until the first record
 MAX_WAITING_ROWS = 100_000  # waiting for the destination
 
-abandoned = Event()  # set if a thread still waits for a destination, which would delay the exit
+abandoned = Event()  # set if a thread still waits for a destination and would delay the exit
 
 SPREAD = {name: f"eval/{name}" for name in ("accuracy_mean", "accuracy_min", "accuracy_max")}
 NOT_METRICS = ("kind", "rank", "time_s", "clock")
@@ -39,7 +39,7 @@ Row = tuple[int, Mapping[str, float]]  # line of metrics.jsonl, from 0, and the 
 class Destination(Protocol):
     """The copy that a mirror makes. Its methods may raise any exception.
 
-    first: the line of ``metrics.jsonl`` from which it needs rows
+    first: the first line of ``metrics.jsonl`` that is not in the copy
     """
 
     @property
@@ -49,16 +49,16 @@ class Destination(Protocol):
         """Add rows, which come in order."""
 
     def finish(self, summary: Mapping[str, object] | None) -> str:
-        """Close the copy and return a sentence about where it is."""
+        """Close the copy and return a sentence with its location."""
 
 
 class Mirror:
     """Copies the numbers of rank 0 and of the averaged model, until the first failure.
 
-    title: of the destination, in messages
-    start: opens the destination, on the mirror's thread; None: it could not, and has warned
-    first_step: lines of the metrics that were recorded before; those that the destination lacks
-        are read from the file
+    title: name of the destination in messages
+    start: opens the destination on the mirror's thread; returns None after a failure and a warning
+    first_step: number of earlier lines of the metrics; lines that the destination lacks are read
+        from the file
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Mirror:
     def _follow(self) -> None:
         """Open the destination, send the rows and close it, on the mirror's thread.
 
-        A destination's package is half a second of imports, which would delay the first step.
+        The import of a destination's package takes half a second, which would delay the first step.
         """
         self._recorded.wait(HEAD_START)
         try:
@@ -142,7 +142,7 @@ class Mirror:
 
 
 def row_of(record: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a record as ``<kind>/<field>``, with ``time_s``; none unless of rank 0.
+    """Return the numbers of a record as ``<kind>/<field>``, with ``time_s``; empty for ranks > 0.
 
     The spread over the workers, which the ``average`` record holds, joins the ``eval`` charts.
     """
@@ -158,7 +158,7 @@ def row_of(record: Mapping[str, object]) -> dict[str, float]:
 
 
 def exact(value: object) -> float | None:
-    """Return ``value`` if it is a number, a whole one as it is."""
+    """Return ``value`` if it is a number; an integer stays an integer."""
     return value if isinstance(value, int | float) and number(value) is not None else None
 
 
@@ -170,12 +170,12 @@ def final(summary: Mapping[str, object]) -> dict[str, float]:
 
 
 def training_step(row: Mapping[str, float], before: int) -> int:
-    """Return the step of training that a row is about; ``before`` if it has none."""
+    """Return the training step of a row; ``before`` if the row has no step."""
     return int(next((row[name] for name in STEPS if name in row), before))
 
 
 def described(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the choices that runs are grouped by under flat names, the rest below ``settings``.
+    """Return the choices for grouping runs under flat names, the other settings in ``settings``.
 
     The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
     """
@@ -185,7 +185,7 @@ def described(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the choices that runs are grouped by, and every setting under its dotted key."""
+    """Return the choices for grouping runs, and every setting under its dotted key."""
     return {**choices(config), **dict(flat(config))}
 
 
@@ -204,7 +204,7 @@ def check_installed(name: str, *modules: str) -> None:
 
 
 def stored_id(path: Path, new: bool) -> str:
-    """Return the id in the file ``path``, or a new one for a run that starts over."""
+    """Return the id in the file ``path``; write a new id there for a run that starts over."""
     if new or not path.exists():
         path.write_text(secrets.token_hex(6) + "\n", encoding="utf-8")
     return read_text(path).strip()

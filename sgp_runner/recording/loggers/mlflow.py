@@ -1,7 +1,7 @@
 """``logger=mlflow``: a run of MLflow, in a SQLite file by default or on a server.
 
-A resumed run continues its MLflow run: a tag of it counts the records that it has received, so that
-no point is there twice and none is missing.
+A resumed run continues its MLflow run. A tag of the MLflow run counts the received records, so that
+no point is duplicated or missing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Mlflow:
                 for at in range(0, len(params), PARAMS):
                     client.log_batch(made, params=params[at : at + PARAMS])
                 path.write_text(made + "\n", encoding="utf-8")
-            # A run is continued after the records that it has.
+            # A resumed copy continues after its last record.
             run = client.get_run(read_text(path).strip())
             client.update_run(run.info.run_id, status="RUNNING")
             first, step = (int(run.data.tags.get(tag, 0)) for tag in (RECORDS, STEP))
@@ -108,7 +108,7 @@ class Mlflow:
 class MlflowRun:
     """An MLflow run: points by training step, whose timestamps follow the clock of the run.
 
-    started: its start in ms
+    started: start of the run in ms
     """
 
     client: MlflowClient

@@ -1,6 +1,7 @@
 """``logger=tensorboard``: event files of TensorBoard in ``<run_dir>/tensorboard``.
 
-When a run resumes they are made again from ``metrics.jsonl``, so that no point is there twice.
+When a run resumes, the files are written again from ``metrics.jsonl``, so that no point is
+duplicated.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Wandb:
 
     @property
     def actual_mode(self) -> str:
-        """The mode, where ``auto`` stands for another one."""
+        """The mode, with ``auto`` resolved."""
         if self.mode != "auto":
             return self.mode
         return os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
@@ -153,8 +153,8 @@ class Wandb:
 class WandbRun:
     """A W&B run.
 
-    Its step is the line number in ``metrics.jsonl``, so that a resumed run continues where it
-    stopped.
+    The W&B step is the line number in ``metrics.jsonl``, so that a resumed run continues at the
+    right step.
     """
 
     run: Run
@@ -187,7 +187,7 @@ class WandbRun:
 
 
 def has_login() -> bool:
-    """Return whether W&B has a key in WANDB_API_KEY or, for its host, in netrc; asks no server."""
+    """Return whether WANDB_API_KEY, or netrc for the host of W&B, has a key; contact no server."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = os.environ.get("WANDB_BASE_URL")
