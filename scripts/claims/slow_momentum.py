@@ -264,7 +264,7 @@ def with_adam(results: Path, seeds: Sequence[int]) -> tuple[Side, Side]:
 
 
 def with_beta(each: Side, beta: float) -> Side:
-    """Return the same with this slow momentum, and the learning rate that was found for it."""
+    """Return the side with this slow momentum and the learning rate found for it."""
     assert isinstance(each.search, Joint)
     words = (*each.words, f"{each.search.key}={beta:g}")
     return replace(each, words=words, search=each.search.part(beta))

@@ -132,7 +132,7 @@ def cells(without_connecting: bool = False) -> list[Cell]:
 
 
 def cells_by_law() -> list[Cell]:
-    """Return the shaped cells with H = 8 and 32 when rings have the bit/s that `achieved` says."""
+    """Return the shaped cells with H = 8 and 32 for rings with the rate of `achieved`."""
     return [
         cell_of(cell, f"cluster.all_reduce_bandwidth={achieved(cell.rate)}")
         for cell in measured()

@@ -180,7 +180,7 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster_name(machines: Mapping[str, object]) -> str:
-    """Name a profile with the rate of its links; the slowest links matter most."""
+    """Name a profile with the rates of its links, its slowest node, and its regions."""
     name = machines.get(CLUSTER_NAME)
     if name is None:
         return ""
