@@ -177,14 +177,14 @@ class Claim:
     """A sentence of a paper and its test.
 
     subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
-    first finding, ``{0:size}`` for that without its sign, and so on.
-    source: paper and table or figure, of a claim of its own. tried: the runs, how they are judged,
-    and further attempts where the claim does not reproduce.
+    first finding, ``{0:size}`` for the same mean without sign, and so on.
+    source: paper and table or figure; empty for an explanation of another claim. tried: the
+    runs, their test, and further attempts where the claim does not reproduce.
     samples: the first one is required; each of the others, specified later, counts once it has
     finished. plan: the power of the primary finding; None where nothing is random, or where the
     runs are older than the rule. earlier: the verdict of an earlier design, whose page is kept.
-    curves: what its figure shows in place of the findings. explains:
-    the number of the claim whose verdict it gives a reason for; 0 for a claim of its own.
+    curves: the content of its figure, if not the findings. explains:
+    the number of the claim whose verdict it explains; 0 for an independent claim.
     """
 
     number: int

@@ -1,9 +1,8 @@
 """Tasks and runs that the claims about quality share: two generated tasks and algorithms on them.
 
 The primary measure is the validation loss of the averaged model on 10,000 samples or more. An
-update of all nodes has the same number of samples whatever their number, so that what changes with
-the nodes is how they average. Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet
-cluster.
+update of all nodes has the same number of samples for any number of nodes, so that only the
+averaging differs. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
 """
 
 from __future__ import annotations

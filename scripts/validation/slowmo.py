@@ -1,7 +1,8 @@
 """The twelve published times of the SlowMo paper, each also predicted without it.
 
 Each of the four constants of ``slowmo_ethernet`` and ``slowmo_ethernet_in_memory`` is fitted on one
-row. Without that row, the constant is fitted on its twin with SlowMo. No fit uses the eight other rows.
+row. Without that row, the constant is fitted on its twin with SlowMo. No fit uses the
+eight other rows.
 """
 
 from __future__ import annotations
