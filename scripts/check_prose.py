@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/**/*.md")
 CHECKED = (*PAGES, "sgp_runner/**/*.py", "scripts/**/*.py")
 AVOIDED = ("nobody", "everybody", "whoever", "goes on", "for good", "anew", "roll call")
-# On pages also these, for "next to", "the server's", "instead of", "in flight", "separate".
+# Checked on pages only; instead: "next to", "the server's", "instead of", "in flight", "separate".
 AVOIDED_ON_PAGES = (
     *("beside", "meanwhile", "that of", "those of", "in place of", "under way", "of its own"),
     *("of their own", "told apart", "keep apart", "keeps apart", "kept apart", "folded in"),

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def draw(ranking: Ranking, path: Path) -> None:
-    """Draw the curves above the times to the target, whose names are the legend of both."""
+    """Draw the curves above the times to the target; their names are the legend of both."""
     assert ranking.target is not None
     rows = [row for row in ranking.rows if row.times]
     fonts = {"font.size": FONT, "svg.hashsalt": path.name, "axes.spines.top": False}

@@ -53,7 +53,7 @@ CASES = {
     "permanent loss of messages": Case("faults=drop faults.resend_seconds=null"),
 }
 NONE = Case("")
-# Beginnings of the errors of runs that stop because of their fault.
+# First words of the errors with which a fault stops a run.
 MEANT = ("deadlock: ", "faults.", "on_failure: ")
 
 

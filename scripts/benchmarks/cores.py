@@ -34,8 +34,8 @@ PLAIN, COPY = "a plain PyTorch loop", "a copy of 256 MiB"
 OURS, THREADS = "simulated SGP", "PyTorch's threads"
 PASSIVE = "PyTorch's threads, passive"
 COPIED = 2**28  # bytes
-MAX_CORES = 16  # cores
-# By cores, over the plain loop on one. A process of each core would take 0.5 on two.
+MAX_CORES = 16
+# Goals by cores, relative to the plain loop on one. A process per core would take 0.5 on two.
 GOALS = {2: Goal("at most", 0.58)}
 BESIDE = Goal("at most", 2.2)  # a third program on two cores leaves two thirds of them
 
@@ -52,7 +52,7 @@ def measure(
 
 
 def numbers_of_cores() -> list[int]:
-    """Return the numbers of cores that are measured: powers of two up to those present."""
+    """Return the measured numbers of cores: powers of two up to the available number."""
     from sgp_runner.utils.cores import present_cores
 
     most = min(present_cores(), MAX_CORES)
@@ -94,7 +94,7 @@ def copy_seconds() -> float:
 
 
 def learning(repeats: int, words: tuple[str, ...]) -> Table:
-    """Compare simulated SGP on one core and on more with a loop over as many PyTorch models."""
+    """Compare simulated SGP on one core and on several with a loop over as many PyTorch models."""
     with ExitStack() as stack:
         pools = {count: stack.enter_context(process_on(count)) for count in numbers_of_cores()}
         alone = stack.enter_context(process_on(1))
@@ -131,7 +131,7 @@ def on(count: int) -> str:
 
 
 def beside_it(turns: Mapping[str, tuple[float, ...]]) -> tuple[Result, Result]:
-    """Return the plain loop and the copy of the same turns."""
+    """Return the results of the plain loop and of the copy from the same turns."""
     return Result(PLAIN, "s", turns[PLAIN]), Result(COPY, "s", turns[COPY])
 
 
@@ -164,7 +164,7 @@ def command(*words: str) -> None:
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment of programs: all cores, and no server of W&B."""
+    """Return the environment of a run: all cores, and W&B without a server."""
     unlimited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return {**unlimited, "WANDB_MODE": "offline"}
 
@@ -177,7 +177,7 @@ def plain_program(words: Sequence[str]) -> None:
 
 
 def beside(repeats: int, words: tuple[str, ...]) -> Table:
-    """Time gradients of a large model beside a program that keeps a core busy, and without one."""
+    """Time gradients of a large model with and without another program that keeps a core busy."""
     count = numbers_of_cores()[-1]
     with ExitStack() as stack:
         pool = {

@@ -26,7 +26,7 @@ from benchmarks.step import run, train
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
 # Operations for an image of 224 x 224 pixels; torchvision's table says 4.09 G multiply-adds.
 FLOPS = 3 * 2 * 4.09e9
-# Published dense bf16 operations per second with their source, by a part of torch's name of the
+# Published dense bf16 operations per second and their source, by a substring of torch's name of the
 # card; the first match counts. Rates with sparsity, which are twice as high, are halved.
 CARDS = {
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),

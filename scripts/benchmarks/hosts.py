@@ -24,8 +24,8 @@ from benchmarks.measure import Skipped
 CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 PORT = 5001
-# Bytes that TCP hands down at once: less than the usual 64 KiB, so that buckets can be small, but
-# not much, as each costs the processors time that the ranks then miss.
+# Largest segment of TCP in bytes: below the usual 64 KiB, so that buckets can be small, but
+# not far below, as each segment costs processor time that the ranks then lack.
 PIECE = 32768
 BUFFER = 5_000_000  # bytes
 LINK = "eth0"
@@ -118,7 +118,7 @@ class Hosts:
         return excursion(self.hosts[host])
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
-        """Limit the links of ``hosts``, by default all, in either direction.
+        """Limit the links of ``hosts`` in either direction; by default the links of all hosts.
 
         Buffers hold two messages of our model, so that nothing is lost. Unlike on a real link, a
         full bucket passes at once, so it is as small as timers allow.
@@ -146,7 +146,7 @@ class Hosts:
     def achieved(self, num_bytes: int, count: int | None = None) -> float:
         """Return the mean TCP bits/s when ``count`` hosts send ``num_bytes`` to the next at once.
 
-        count: by default all
+        count: number of hosts; by default all
         """
         count = count or self.count
         servers = [self.listen(host) for host in range(count)]
@@ -203,7 +203,7 @@ def enter(path: str | Path) -> None:
 
 @contextmanager
 def excursion(namespace: int | None = None) -> Iterator[None]:
-    """Move this thread into ``namespace`` if one is given, and back to its own at the end."""
+    """Move this thread into ``namespace``, unless it is None, and back at the end."""
     home = os.open(OWN, os.O_RDONLY)
     try:
         if namespace is not None:

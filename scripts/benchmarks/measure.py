@@ -31,7 +31,7 @@ class Skipped(Exception):
 class Goal:
     """A bound on a median.
 
-    relation: a key of `RELATIONS`. bound: in the unit of the result.
+    relation: a key of `RELATIONS`. bound: bound in the unit of the result.
     """
 
     relation: str
@@ -48,7 +48,7 @@ class Goal:
 class Result:
     """One quantity with all its repeats in order.
 
-    unit: ``x`` for ratios. goal: for the median.
+    unit: ``x`` for ratios. goal: bound on the median.
     """
 
     what: str
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Lower and upper quartile, with the extremes included; a single value twice."""
+        """Lower and upper quartile by the inclusive method; a single value counts as both."""
         if len(self.values) == 1:
             return self.values[0], self.values[0]
         low, _, high = quantiles(self.values, n=4, method="inclusive")

@@ -16,7 +16,7 @@ from benchmarks.timing_studies import apart
 
 # A model with 9.2 million parameters.
 WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
-# The vectors that a worker keeps: parameters, momentum, and a message where there are any.
+# Vectors in a worker's memory: parameters, momentum, and a message if the algorithm sends any.
 KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}
 
 

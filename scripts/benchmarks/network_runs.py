@@ -61,7 +61,7 @@ class Network:
 
     @property
     def tolerance(self) -> float:
-        """How far TCP's rate may be off; headers take 5 % on real links."""
+        """Largest relative error of TCP's rate; headers take 5 % on real links."""
         return 0.05 if self.imitated else 0.1
 
     @property
@@ -73,7 +73,7 @@ class Network:
         return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
 
     def words(self, *more: str, longer: int = 1) -> list[str]:
-        """Return settings of a real run with so many times as many steps."""
+        """Return settings of a real run with ``longer`` times as many steps."""
         steps = longer * self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = (
@@ -115,18 +115,18 @@ class Timed:
 
     @property
     def longer(self) -> int:
-        """How many times as long it runs: AD-PSGD until its slowest averages have come round."""
+        """Factor on the length of the run: AD-PSGD needs time for its slowest averages."""
         return LONGER if self.words == ALGORITHMS["AD-PSGD"] else 1
 
     @property
     def faults(self) -> list[str]:
-        """Settings that slow the simulator's node or link; a real link is slowed itself."""
+        """Settings that slow a node or a simulated link; real links are slowed without settings."""
         return [f"faults.slow_{self.slow}s={{{SLOW}: {FACTOR}}}"] if self.slow else []
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A calibrated network: settings that choose its profile, and what TCP achieved, bit/s."""
+    """A calibrated network: settings that choose its profile, and the rate of TCP in bit/s."""
 
     words: tuple[str, ...]
     cluster: Cluster
@@ -144,7 +144,7 @@ class Bench:
         self.kept: dict[str, dict[str, bytes]] = {}  # contents by run and repeat, and by file
 
     def achieved(self) -> tuple[float, ...]:
-        """Slow the links and return the bits per second that hosts achieve, all sending at once."""
+        """Limit the links and return the bits per second that hosts achieve when all send."""
         rate, nodes = self.network.bits_per_second, self.network.nodes
         if isinstance(self.hosts, Hosts):
             self.hosts.shape(rate)
@@ -190,7 +190,7 @@ class Bench:
         for key in ("bandwidth", "all_reduce_bandwidth"):
             rate = 1 / (1 / getattr(first.cluster, key) + slower)
             here.append(f"cluster.{key}={rate!r}")
-        # A time for each byte, and a share of the time that it takes on the link.
+        # Processor time: a constant for each byte, and a share of the byte's time on the link.
         costs = [each.cluster.passing_seconds_per_byte for each in profiles]
         share = (costs[0] - costs[1]) / (1 / first.achieved - 1 / second.achieved)
         passing = max(min(costs) / 2, costs[0] + share * slower)
@@ -273,7 +273,7 @@ class Bench:
         return run
 
     def keep(self, run: Path) -> None:
-        """Keep what `sgp-replay` and others need of a run for the archive of recordings."""
+        """Store the files of a run that `sgp-replay` needs, for the archive of recordings."""
         repeat = 1 + sum(name.startswith(f"{run.name}-") for name in self.kept)
         self.kept[f"{run.name}-{repeat}"] = {
             path.name: path.read_bytes().replace(str(self.folder).encode(), b"results")
@@ -350,7 +350,7 @@ def calibrate(config: str, seconds: float) -> None:
 def send_around(bits_per_second: float, num_bytes: int) -> float:
     """Send ``num_bytes`` over imitated links to the next rank, receive as many, return the rate.
 
-    It is the mean of all ranks.
+    The rate is the mean over all ranks.
     """
     import torch
 

@@ -30,9 +30,10 @@ TIMEOUT_SECONDS = 600.0
 class Ranks:
     """A context manager that starts ``size`` processes on ``hosts``, as torchrun does.
 
-    pinned: each stays on one core; otherwise three of four ranks may run on one of two cores
+    pinned: each process stays on one core; else three of four ranks may run on one of two cores
 
-    Each has one thread. Functions passed to `call` may make a process group if they destroy it.
+    Each process has one thread. Functions passed to `call` may make a process group if they destroy
+    it.
     """
 
     def __init__(self, size: int, hosts: Hosts | Here, pinned: bool = False) -> None:
@@ -65,7 +66,7 @@ class Ranks:
     def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
         """Call ``work``, a function of a module, in all processes and return the results.
 
-        Raises the first error of a process; the others may wait for that one.
+        Raises the first error of a process, as other processes may wait for the failed one forever.
         """
         answers = [pool.submit(work, *arguments) for pool in self.pools]
         for answer in as_completed(answers, TIMEOUT_SECONDS):
@@ -112,7 +113,7 @@ def settle(
 
 @contextmanager
 def process_on(cores: int, **environment: str) -> Iterator[ProcessPoolExecutor]:
-    """Start a process on ``cores`` cores, with these variables when it imports PyTorch."""
+    """Start a process on ``cores`` cores; the variables are set before it imports PyTorch."""
     environment = {"OMP_NUM_THREADS": str(cores), **environment}
     arguments = environment, sorted(os.sched_getaffinity(0))[:cores]
     context = multiprocessing.get_context("spawn")

@@ -86,7 +86,7 @@ def whole(words: Sequence[str], pause: float) -> dict[str, float]:
 
 
 def memory(process: int) -> int:
-    """Return the memory of a process and its children; what they share counts once."""
+    """Return the memory of a process and its children; shared memory counts once."""
     folder = Path("/proc", str(process))
     try:
         lines = (folder / "smaps_rollup").read_text("ascii").splitlines()

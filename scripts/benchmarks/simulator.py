@@ -28,7 +28,7 @@ ENGINES = {
     "mlp": ("model=mlp", "batch_size=16"),
     "transformer": ("model=transformer", "batch_size=16"),
 }
-# Where vmap pays: models, samples of a batch, and how many workers share a call at most.
+# Cases for vmap: models, samples of a batch, and the most workers that share a call.
 VMAPPED, SAMPLES, WIDTH = ("transformer", "gpt"), (2, 4, 8, 16, 32), 16
 SETTLING = 4  # rounds in which vmap tries its widths
 
@@ -139,7 +139,7 @@ def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], 
 def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], None]:
     """Return a function that trains models without communication, with PyTorch alone.
 
-    steps: of each; None: those of the run
+    steps: steps of each model; None for the steps of the run
     """
     import copy
 
@@ -192,7 +192,7 @@ def engines(repeats: int, nodes: int) -> Table:
 
 
 def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
-    """Compare the loop with vmap for gradients of `WIDTH` workers, by the samples of a batch."""
+    """Compare the loop with vmap for gradients of `WIDTH` workers, by batch size."""
     results = []
     for name in VMAPPED:
         for count in samples:

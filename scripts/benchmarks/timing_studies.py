@@ -45,7 +45,7 @@ def measure(repeats: int = REPEATS, steps: Mapping[int, int] = STEPS) -> Iterato
 
 
 def apart(*words: str) -> dict[str, float]:
-    """Make a run in a process of its own: its processor time and peak memory."""
+    """Make a run in a new process and return its processor time and peak memory."""
     with TemporaryDirectory() as folder:
         return in_process(alone, [f"results={folder}", "logger=jsonl", *words], OMP_NUM_THREADS="1")
 

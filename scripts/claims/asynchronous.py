@@ -18,8 +18,8 @@ PLAN = Plan(
     unit="nats",
     pilot="pilot: the largest of all pairs on images, biased OSGP less OSGP, seeds 201 to 203",
 )
-# Of the second sample, about momentum in plain ASGD: other seeds, 89 % power at the effect (0.0239
-# nats) and spread (0.0351) of the first.
+# Second sample, on momentum in plain ASGD: other seeds; 89 % power at the effect (0.0239 nats) and
+# spread (0.0351) of the first sample.
 NEW_SEEDS = tuple(range(11, 35))
 NO_MOMENTUM = ("optim.momentum=0", "optim.nesterov=false")
 VARIANTS: dict[str, tuple[str, ...]] = {

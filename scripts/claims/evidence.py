@@ -68,10 +68,10 @@ class Between:
     most: float = inf
 
     def test(self, effect: Interval) -> tuple[Verdict, float]:
-        """The verdict that ``effect`` speaks for, and the p-value of the opposite.
+        """The verdict that ``effect`` supports, and the p-value of the opposite.
 
-        That the effect lies inside is shown by two one-sided tests (TOST), one for each bound, of
-        which the larger p-value counts; that it lies outside, by either.
+        Two one-sided tests (TOST), one for each bound, show that the effect lies inside; the
+        larger p-value counts. Either test alone can show that the effect lies outside.
         """
         if effect.spreadless:
             return Verdict.UNDECIDED, 1.0
@@ -99,11 +99,11 @@ class Between:
 class Finding:
     """One comparison.
 
-    part: the part of the claim's sentence that it tests. what: a description. unit: of the effect.
-    jobs: the runs that it rests on. beside: the same comparison by another measure, which decides
-    nothing. primary: it is tested alone, and the claim's seeds were chosen for it; the others share
-    one level. earlier: it is shown, but a second sample, specified before it was run, decides in
-    its place.
+    part: the tested part of the claim's sentence. what: a description. unit: unit of the effect.
+    jobs: the runs that give the effect. beside: the same comparison by another measure, which
+    decides nothing. primary: whether it is tested alone, with seeds chosen for it; the other
+    findings share one level. earlier: whether it is only shown, and a second sample decides, which
+    was specified before it was run.
     """
 
     part: str
@@ -127,9 +127,9 @@ class Judged:
 
     @property
     def wanted(self) -> str:
-        """How many seeds tell, if effect and spread are as measured; empty once it is told.
+        """The seeds needed for a verdict at the measured effect and spread; empty once decided.
 
-        Without the adjustment for other findings.
+        The number ignores the adjustment for other findings.
         """
         effect = self.finding.effect
         if self.verdict is not Verdict.UNDECIDED or effect.spreadless:
@@ -155,8 +155,8 @@ class Curves:
 class Sample:
     """Runs that are judged together.
 
-    searches: the tuning that comes first. jobs: the runs, known once that has finished. find: the
-    findings of the finished runs.
+    searches: the tuning before the runs. jobs: the runs, known once the tuning has finished.
+    find: the findings of the finished runs.
     """
 
     jobs: Callable[[], Sequence[RunJob]]
@@ -177,14 +177,14 @@ class Claim:
     """A sentence of a paper and its test.
 
     subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
-    first finding, ``{0:size}`` for that without its sign, and so on.
-    source: paper and table or figure, of a claim of its own. tried: the runs, how they are judged,
-    and further attempts where the claim does not reproduce.
+    first finding, ``{0:size}`` for the same mean without sign, and so on.
+    source: paper and table or figure; empty for an explanation of another claim. tried: the
+    runs, their test, and further attempts where the claim does not reproduce.
     samples: the first one is required; each of the others, specified later, counts once it has
     finished. plan: the power of the primary finding; None where nothing is random, or where the
     runs are older than the rule. earlier: the verdict of an earlier design, whose page is kept.
-    curves: what its figure shows in place of the findings. explains:
-    the number of the claim whose verdict it gives a reason for; 0 for a claim of its own.
+    curves: the content of its figure, if not the findings. explains:
+    the number of the claim whose verdict it explains; 0 for an independent claim.
     """
 
     number: int
@@ -201,7 +201,7 @@ class Claim:
 
     @property
     def origin(self) -> str:
-        """Where the sentence comes from."""
+        """Source of the sentence."""
         if self.explains:
             return f"Ours, a reason for the verdict of claim {self.explains}, decided after it"
         return self.source
@@ -260,7 +260,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def parts(judged: Sequence[Judged]) -> dict[str, Verdict]:
-    """Judge each part: contradicted by any of its findings, reproduced by all of them."""
+    """Judge each part: any of its findings can contradict it, only all together reproduce it."""
     found: dict[str, list[Verdict]] = {}
     for each in judged:
         if not each.finding.earlier:
@@ -276,7 +276,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def headline(judged: Sequence[Judged]) -> str:
-    """How many parts hold, which do not, and what the open ones need."""
+    """Count the parts that hold; name the other parts, and the needs of open parts."""
     by_part = parts(judged)
     if len(by_part) == 1:
         return next(each.value for each in by_part.values())

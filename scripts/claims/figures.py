@@ -57,7 +57,7 @@ def blank(height: float) -> Figure:
 
 
 def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judged]]]:
-    """Return the findings that decide, by unit and part, in their order."""
+    """Return the deciding findings by unit and part, in their order."""
     out: dict[str, dict[str, list[Judged]]] = {}
     for each in judged:
         if not each.finding.earlier:
@@ -232,7 +232,7 @@ def summary(claims: Sequence[Line], reasons: Sequence[Line] = ()) -> Figure:
 
 
 def caption(judged: Sequence[Judged]) -> str:
-    """Return the text that stands for the figure where it cannot be seen."""
+    """Return the alternative text of the figure."""
     return "; ".join(
         f"{each.finding.part}: {each.finding.effect.mean:.3g}, {each.verdict.value}"
         for each in judged

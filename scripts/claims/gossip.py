@@ -325,7 +325,7 @@ def different_data(results: Path) -> Claim:
     unequal = ("data.partition=dirichlet_equal", "data.alpha=0.1")
 
     def pair(algo: str) -> tuple[Side, Side]:
-        """On different data, and on equal data."""
+        """Return the runs on different data and the runs on equal data."""
         return (
             side(results, IMAGES, algo, f"{algo}-dirichlet", unequal, nodes=16, seeds=SEEDS),
             side(results, IMAGES, algo, nodes=16, seeds=SEEDS),

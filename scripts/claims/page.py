@@ -129,7 +129,7 @@ class View:
 
     @property
     def outdated(self) -> str:
-        """Names the runs from before a correction; empty without any."""
+        """Names of the runs made before a correction; empty without any."""
         return outdated(self.runs)
 
     @property
@@ -140,7 +140,7 @@ class View:
 
     @property
     def cost(self) -> str:
-        """How long the runs took, one after the other."""
+        """Total duration of the runs."""
         if not self.runs:
             return "no runs"
         seconds = sum(float(str((job.summary or {}).get("real_s", 0))) for job in self.runs)

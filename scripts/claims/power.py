@@ -13,9 +13,9 @@ MAX_SEEDS = 1000  # seeds; more are not looked for
 def power(distance: float, spread: float, seeds: int, *, equivalence: bool = False) -> float:
     """Return the probability that an interval lies inside a range, by Student's noncentral t.
 
-    distance: of the true effect to the nearest bound, above 0. spread: standard deviation of the
-    paired differences, in the same unit. equivalence: the range has a bound at this distance on
-    either side; the probability is then a lower bound, exact where it is near 1.
+    distance: distance of the true effect to the nearest bound, above 0. spread: standard deviation
+    of the paired differences, in the same unit. equivalence: the range has a bound at this
+    distance on either side; the probability is then a lower bound, exact where it is near 1.
     """
     from scipy.stats import nct, t
 
@@ -45,7 +45,7 @@ class Plan:
 
     matters: the smallest effect that matters, as the distance to the nearest bound. spread:
     standard deviation of the paired differences in the pilot runs. pilot: which runs these were.
-    Raises ValueError if the seeds have not the power of `WANTED`.
+    Raises ValueError if the power of the seeds is below `WANTED`.
     """
 
     matters: float

@@ -28,8 +28,8 @@ BASES = ("local_sgd", "sgp", "osgp")
 TAU = 12  # 104 slow steps in 1,250
 TAUS = (3, TAU, 48)
 ADAM_TAU = 4  # 256 slow steps in 1,024, and 25 in the warm-up
-# Of the second sample over Adam. The search of the first ended at the smallest slow momentum that
-# it might try.
+# Second sample over Adam. The search of the first sample ended at the lowest slow momentum of its
+# ladder.
 NEW_SEEDS = tuple(range(10, 19))
 FIRST_BETA = 0.1
 MARGIN = 0.03  # nats; on images one to two points of accuracy
@@ -264,7 +264,7 @@ def with_adam(results: Path, seeds: Sequence[int]) -> tuple[Side, Side]:
 
 
 def with_beta(each: Side, beta: float) -> Side:
-    """Return the same with this slow momentum, and the learning rate that was found for it."""
+    """Return the side with this slow momentum and the learning rate found for it."""
     assert isinstance(each.search, Joint)
     words = (*each.words, f"{each.search.key}={beta:g}")
     return replace(each, words=words, search=each.search.part(beta))

@@ -79,7 +79,7 @@ def mean_square(job: RunJob) -> float:
 def exponent(points: Mapping[RunJob, int]) -> float:
     """Return the exponent of the mean squared gradient norm in the numbers of ``points``.
 
-    It is fitted by least squares of the logarithms.
+    The fit is least squares of the logarithms.
     """
     from scipy.stats import linregress
 

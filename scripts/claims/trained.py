@@ -1,9 +1,8 @@
 """Tasks and runs that the claims about quality share: two generated tasks and algorithms on them.
 
 The primary measure is the validation loss of the averaged model on 10,000 samples or more. An
-update of all nodes has the same number of samples whatever their number, so that what changes with
-the nodes is how they average. Nodes keep simulated time of ResNet-50 on the SGP paper's Ethernet
-cluster.
+update of all nodes has the same number of samples for any number of nodes, so that only the
+averaging differs. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ MORE_BETAS = (0.02, 0.05, 0.1, *BETAS, 0.8, 0.9)
 class Task:
     """A model, its data and its schedule.
 
-    name: the beginning of run names. words: settings of model, data and optimizer. tuning: what is
-    added in searches. epochs: length of the schedule. update: samples of an update of all nodes.
-    rates: the learning rates that are tried first; half and double the best one follow. guess: the
-    loss of a model that knows nothing, which a diverged run counts as. accuracy: whether there is
-    one.
+    name: the beginning of run names. words: settings of model, data and optimizer. tuning: further
+    settings in searches. epochs: length of the schedule. update: samples of an update of all nodes.
+    rates: the first learning rates of a search; half and double the best rate follow. guess: the
+    loss of random guessing, also assigned to a diverged run. accuracy: whether accuracy is
+    measured.
     """
 
     name: str
@@ -145,7 +144,7 @@ class Side:
         return tuple(map(self.job, self.seeds))
 
     def lengthened(self, times: int, seeds: Sequence[int]) -> Side:
-        """Return the same with so many times the data and steps; nothing is searched again."""
+        """Return the side with the data and steps multiplied; nothing is searched again."""
         task = replace(self.task, name=f"{self.task.name}{times}x")
         words = tuple(
             f"{SIZE}{times * int(word.removeprefix(SIZE))}" if word.startswith(SIZE) else word
@@ -176,8 +175,8 @@ def side(
     """Make runs of ``algo`` with further settings ``words``, called ``label``.
 
     The learning rate is searched for exactly these settings. times: factor of the schedule's
-    epochs. slow: the slow momentum is searched with it. like: the search of another side that
-    chooses the settings, where only what is not tuned differs.
+    epochs. slow: whether the slow momentum is searched too. like: another side whose search
+    chooses the settings, if the sides differ only in untuned settings.
     """
     longer = (f"x{times}",) if times > 1 else ()
     name = "-".join([task.name, label or algo, f"n{nodes}", *longer])
@@ -227,7 +226,7 @@ def found(part: str, what: str, pairs: Pairs, expected: Between, primary: bool) 
 
 
 def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]:
-    """Return the difference of the first pair of sides less that of the second, if any, by seed."""
+    """Return the difference of the first pair of sides minus any second pair's, by seed."""
     first, *others = (
         [measure(a) - measure(b) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
         for ours, theirs in pairs

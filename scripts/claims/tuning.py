@@ -32,7 +32,7 @@ def number(job: RunJob, key: str) -> float:
 
 
 def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
-    """Return ``middle`` and what is up to 2 ** ``times`` times smaller or larger."""
+    """Return ``middle`` and its doublings and halvings, ``times`` of each."""
     return tuple(middle * 2.0**power for power in range(-times, times + 1))
 
 
@@ -44,7 +44,7 @@ def climb(
 ) -> tuple[float, ...]:
     """Return the values to try: ``first``, and more as long as the best one is at the edge.
 
-    They are neighbours on ``ladder``, which increases. The lowest score is best; of equal ones,
+    The values are neighbours on ``ladder``, which increases. The lowest score is best; ties go to
     the smaller value.
     """
     tried = sorted(first)
@@ -61,7 +61,7 @@ def climb(
 class Search:
     """A search of the best value for ``key``, each with the same seeds.
 
-    The lowest mean validation loss wins; of equal ones, the smaller value.
+    The lowest mean validation loss wins; ties go to the smaller value.
     name: the beginning of run names. words: all other settings. first: the values that are tried
     first. ladder: all that may be tried, increasing.
     """
@@ -115,7 +115,7 @@ class Search:
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether the best value is the last of the ladder, so that another may be better still."""
+        """Whether the best value is an end of the ladder, so that a value beyond may be better."""
         return self.best in (self.ladder[0], self.ladder[-1])
 
     @property

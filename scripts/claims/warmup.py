@@ -21,8 +21,8 @@ PLAN = Plan(
     pilot="pilot: SGP less AR-SGD, both with batches of 256, seeds 201 to 204",
     equivalence=True,
 )
-# Of the second sample, about 16 times the batch: other seeds, 84 % power for what warm-up adds at
-# the effect (0.00515 nats) and spread (0.0086) of the first.
+# Second sample, on 16 times the batch: other seeds; 84 % power for the gain of warm-up at the
+# effect (0.00515 nats) and spread (0.0086) of the first sample.
 NEW_SEEDS = tuple(range(11, 37))
 LARGEST = 64  # 3.2 % of the images
 LARGEST_PLAN = Plan(

@@ -17,7 +17,7 @@ from sgp_runner.report.read.published import Published, published
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
-# What the words in the names of tests are called.
+# Display names of the words in the names of tests.
 NAMES = {
     "ar sgd": "AR-SGD",
     "ad psgd": "AD-PSGD",

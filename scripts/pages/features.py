@@ -25,7 +25,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 
 
 def features(_: str) -> str:
-    """Return a row for each algorithm: ``yes``, or the sentence in which a feature is refused."""
+    """Return a row for each algorithm: ``yes``, or the error that refuses a feature."""
     from sgp_runner.config.choices import groups
 
     rows = [

@@ -1,4 +1,4 @@
-"""Tables of settings: of one choice, and of all there are."""
+"""Tables of settings: of one choice, and of all choices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import compose, configs
 
-# Choices that are not there by default, and what makes room for them.
+# Choices that are absent by default, and the setting that adds them.
 BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("network=sim",)}
 
 

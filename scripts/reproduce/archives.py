@@ -73,7 +73,7 @@ def archive_of(run: str) -> str:
 def archived(folder: Path) -> Path:
     """Return the place of a run in its archive, as pages name it.
 
-    It is ``logs/digits.tar.xz#digits-sgp-n16-s1`` for ``runs/digits-sgp-n16-s1``.
+    For ``runs/digits-sgp-n16-s1`` this is ``logs/digits.tar.xz#digits-sgp-n16-s1``.
     """
     return folder.parents[1] / "logs" / f"{archive_of(folder.name)}#{folder.name}"
 
@@ -128,7 +128,7 @@ def pack(results: Path) -> None:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Return the files of a run that are kept, by name."""
+    """Return the archived files of a run by name."""
     return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
 

@@ -41,7 +41,7 @@ def stated(path: Path = STATED) -> Iterator[Ordering]:
 
 
 def tau(published: Sequence[float], ours: Sequence[float]) -> float:
-    """Return Kendall's tau-b of two lists of the same rows; nan if all of one are equal."""
+    """Return Kendall's tau-b of two lists of the same rows; nan if a list is constant."""
     from scipy.stats import kendalltau
 
     return float(kendalltau(published, ours).statistic)
@@ -50,8 +50,8 @@ def tau(published: Sequence[float], ours: Sequence[float]) -> float:
 def interval(value: float, rows: int) -> tuple[float, float]:
     """Return the 95 % interval of a tau: Fisher's z with the variance 0.437 / (rows - 4).
 
-    That is Fieller, Hartley and Pearson 1957; it treats rows as a sample, so it is wide. As a
-    perfect order has no finite z, it counts as half a pair short of one.
+    The variance is from Fieller, Hartley and Pearson (1957). Rows count as a sample, so the
+    interval is wide. A perfect order has no finite z and counts as half a pair short of perfect.
     """
     short = 2 / (rows * (rows - 1))
     z = atanh(min(max(value, short - 1), 1 - short))
@@ -76,7 +76,7 @@ def agreement(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
 
 
 def pairs(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
-    """How many pairs that differ in the paper are in its order here, and which are not."""
+    """Count the pairs that differ in the paper and have the same order here; name the rest."""
     different = [(a, b) for a, b in combinations(published, 2) if published[a] != published[b]]
     turned = [
         (a, b) for a, b in different if (published[a] - published[b]) * (ours[a] - ours[b]) <= 0

@@ -59,7 +59,7 @@ MISSING = "**{count} of {all} runs are still to be made:** `scripts/reproduce.py
 class Rehearsed:
     """The finished rehearsals of a row, with every seed.
 
-    guess: loss of a model that knows nothing, which a diverged run counts as
+    guess: loss of random guessing, also assigned to a diverged run
     """
 
     jobs: Sequence[RunJob]

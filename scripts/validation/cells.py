@@ -18,9 +18,9 @@ from sgp_runner.recording.recorder import read_metrics
 class Cell:
     """One time, in seconds.
 
-    what: which, in words, one for each column of a table. fitted: whether a constant of the model
-    was fitted on it. left_out: the simulated time when the model is fitted without it, if it is
-    part of the fit. repeats: the measured times whose median ``real`` is.
+    what: description in words, one for each column of a table. fitted: whether a constant of the
+    model was fitted on this time. left_out: the simulated time after a fit without this time; None
+    if no fit used it. repeats: the measured times; ``real`` is their median.
     """
 
     what: Sequence[str]
@@ -50,7 +50,7 @@ def mean_and_worst(errors: Iterable[float]) -> tuple[float, float]:
 def simulated(*words: str, steps: tuple[int, int] | None = None) -> float:
     """Return simulated seconds of a timing study.
 
-    steps: (first, last): of these steps of node 0 alone, which are counted from 0; None: per step
+    steps: (first, last) step of node 0 that counts, from 0; None for the mean time per step
     """
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         result: Result = run(*words, results=folder)

@@ -1,9 +1,9 @@
-"""Measured steps of DiLoCo (``results/validation/``) and what the simulator says they take.
+"""Measured steps of DiLoCo (``results/validation/``) and their simulated times.
 
 Constants come from the runs with H = 1: one time for a step, one for a synchronisation at each
-rate, and one for what the first synchronisation of a process takes longer, in which NCCL connects
-the nodes. With H = 32 the first lies among the measured steps, with H = 8 in the warm-up. They
-stand in ``configs/cluster/diloco_l40s*.yaml``.
+rate, and one for the extra time of a process's first synchronisation, in which NCCL connects the
+nodes. With H = 32 that synchronisation is among the measured steps, with H = 8 in the warm-up. The
+constants are in ``configs/cluster/diloco_l40s*.yaml``.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def cells(without_connecting: bool = False) -> list[Cell]:
 
 
 def cells_by_law() -> list[Cell]:
-    """Return the shaped cells with H = 8 and 32 when rings have the bit/s that `achieved` says."""
+    """Return the shaped cells with H = 8 and 32 for rings with the rate of `achieved`."""
     return [
         cell_of(cell, f"cluster.all_reduce_bandwidth={achieved(cell.rate)}")
         for cell in measured()

@@ -1,7 +1,8 @@
 """The twelve published times of the SlowMo paper, each also predicted without it.
 
 Each of the four constants of ``slowmo_ethernet`` and ``slowmo_ethernet_in_memory`` is fitted on one
-row. If that is left out, its twin with SlowMo is taken; the eight others are never fitted on.
+row. Without that row, the constant is fitted on its twin with SlowMo. No fit uses the
+eight other rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
 
-# What an earlier fit, before the times of three rows of WMT'16 were known, had there.
+# Constants of an earlier fit, made before the times of three rows of WMT'16 were known.
 EARLIER = ("cluster.bandwidth=10e9", "cluster.input_seconds=0.049")
 WERE_UNKNOWN = ("slowmo_wmt16_sgp", "slowmo_wmt16_sgp_slowmo", "slowmo_wmt16_ar_adam")
 STEPS = 480  # whole periods of SlowMo, 48 steps
@@ -43,7 +44,7 @@ def earlier_cells() -> list[Cell]:
 
 
 def without_local_adam() -> Cell:
-    """Local Adam when the time of a gradient is fitted on AR-Adam, not on either of its rows."""
+    """Local Adam's times with the gradient time fitted on AR-Adam instead of local Adam's rows."""
     row, other = "slowmo_wmt16_local_adam", "slowmo_wmt16_ar_adam"
     seconds = run_of(row).cluster.step_seconds["transformer_big"]
     seconds += real(other) - simulated_row(other)

@@ -1,12 +1,12 @@
-"""One law of what TCP achieves on a link whose rate ``tc`` limits, fitted on our own networks.
+"""One law of TCP's rate on a link whose rate ``tc`` limits, fitted on our own networks.
 
     payload bits per second = SHARE x rate
 
 The rest is headers: 1448 bytes of payload in a frame of 1514 that the token bucket counts, 95.6 %,
-and the bucket's queue. It is the mean over networks of 100 and 300 Mbit/s, with 4 and 8 nodes, as
-they were measured before the law was applied to other people's runs; the networks are measured
-again with each benchmark, the law stays. At 1000 Mbit/s the two cores on which all those hosts run
-were the limit, not the links, so that rate says nothing about other machines.
+and the bucket's queue. SHARE is the mean over networks of 100 and 300 Mbit/s with 4 and 8 nodes.
+They were measured before the law was applied to other people's runs. Each benchmark measures the
+networks again, but the law stays. At 1000 Mbit/s the limit was not the links but the two cores of
+all hosts, so that rate does not apply to other machines.
 """
 
 from __future__ import annotations

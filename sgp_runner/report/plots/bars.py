@@ -93,7 +93,7 @@ def network(ranking: Ranking) -> str:
 
 
 def ends_of(ranking: Ranking) -> list[Row]:
-    """Return the fastest row, and the one that its speed-up is over, if it is another one."""
+    """Return the fastest row, and the baseline of its speed-up if that is another row."""
     first = ranking.rows[0]
     others = [row for row in ranking.rows[1:] if row.times and row.name == first.over]
     same = [row for row in others if row.setting.nodes == first.setting.nodes]
@@ -199,7 +199,7 @@ def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
 
 
 def table_of(row: str) -> str:
-    """Return the first words of a row's name, which its table shares."""
+    """Return the first words of a row's name, which all rows of its table share."""
     return "_".join(row.split("_")[: 2 if row.startswith("slowmo") else 1])
 
 
@@ -243,7 +243,7 @@ def rows_of(
     ranges: Sequence[Sequence[float]],
     texts: Sequence[str],
 ) -> tuple[list[str], list[Series]]:
-    """Return the name of the row of each setting, and the series with its value.
+    """Return the row names of the settings, and the series with their values.
 
     ranges: mean, lowest and highest value
     texts: details

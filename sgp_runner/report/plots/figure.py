@@ -2,8 +2,8 @@
 
 The colour and shape of a marker show the algorithm, shade and dash its settings and nodes. The fill
 of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
-simulated time, with a dot for timing only, a star for published figures. Names of lines stand at
-the right edge, none over another.
+simulated time, with a dot for timing only, a star for published figures. Line names stand at the
+right edge without overlap.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Series:
     def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
         """Return the distances from each point down to ``low`` and up to ``high``.
 
-        middle: position of each point along the bar. Distances are not negative: the mean of equal
-            values may differ from them in its last bit.
+        middle: position of each point along the bar. Distances are clipped at 0, as the mean of
+            equal values may differ from them in its last bit.
         """
         assert self.low is not None and self.high is not None
         middles = list(map(float, middle))
@@ -109,9 +109,9 @@ class Label:
     """A text at the right edge that names a line or a row.
 
     text: lines without markup
-    colour: of the line; None for the colour of the text
-    x, y: end of the line, or nothing and the row of a category
-    height: of the middle of the text, from 0 to 1; None in a row
+    colour: colour of the line; None for the colour of the text
+    x, y: end of the line; in a row, x is None and y is the category
+    height: height of the middle of the text, from 0 to 1; None in a row
     """
 
     text: str
@@ -129,9 +129,9 @@ class Plot:
     title: the quantities, and the kinds of runs
     note: one or two sentences on how to read it
     spread: how ``low`` and ``high`` are drawn: a band around the line, or bars along x or y
-    bars: whether each series but published figures is a horizontal bar
+    bars: whether all series except published figures are horizontal bars
     labels: names of the lines, or values of the rows; they replace a legend
-    rest: settings that are left out to keep the plot readable
+    rest: settings omitted to keep the plot readable
     """
 
     name: str
@@ -155,7 +155,7 @@ class Plot:
 
     @property
     def text_lines(self) -> int:
-        """Number of text lines that the labels of lines need one below the other."""
+        """Number of text lines in all labels of lines, stacked."""
         return sum(label.text.count("\n") + 1 for label in self.labels if label.height is not None)
 
     def is_bar(self, series: Series) -> bool:
@@ -165,7 +165,7 @@ class Plot:
 def labelled(plot: Plot) -> Plot:
     """Return a plot with a label for each of its lines, at the height where it ends.
 
-    Both axes get a span, in which that height is measured.
+    Both axes get a span; heights are measured along the span of y.
     """
     x = spanned(
         plot.x, [value for series in plot.series for value in numbers(series.x)], HORIZONTAL_MARGIN
@@ -191,10 +191,10 @@ def labelled(plot: Plot) -> Plot:
 
 
 def placed(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Return the middles of labels as near as possible to where they are wanted.
+    """Return the middles of labels as near as possible to the wanted positions.
 
-    All are shares of the height of a plot; ``heights`` are those of the texts and add up to 1 or
-    less. Labels that would overlap are moved by the least sum of squares, in their order.
+    All numbers are shares of the plot's height. ``heights`` are the heights of the texts; their
+    sum is at most 1. Overlapping labels keep their order and move by the least sum of squares.
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     tall = [heights[number] for number in order]
@@ -234,7 +234,7 @@ def spanned(axis: Axis, values: Sequence[float], edge: float) -> Axis:
 
 
 def end_of(series: Series, x: Axis) -> tuple[float, float]:
-    """Return the last point of a line within the axis, which may end between two of its points."""
+    """Return the last point of a line within the axis, interpolated where the axis cuts it."""
     assert x.span is not None
     points = [
         (float(here), float(y))

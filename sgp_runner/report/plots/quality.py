@@ -69,13 +69,14 @@ def ends_of(settings: Sequence[RunGroup], column: str) -> tuple[list[float], lis
 def choose_axis(
     reach: Sequence[float], ends: Sequence[float], begins: Sequence[float]
 ) -> tuple[Literal["linear", "log"], float | None]:
-    """Choose the axis of time that lets no line squeeze the others: its scale and where it ends.
+    """Choose the scale and the end of the time axis so that no line squeezes the others.
 
-    Linear, and ended at `AXIS_END_MEDIANS` times the median reach, unless that would hide more than
-    one line in `LINES_PER_CUT_LINE`, or the beginning of any, or squeeze one that is
-    `MAX_AXIS_RATIO` times as fast. Else logarithmic.
+    The axis is linear and ends at `AXIS_END_MEDIANS` times the median reach. It is logarithmic if
+    that would hide more than one line in `LINES_PER_CUT_LINE` or the beginning of any line, or
+    squeeze a line that is `MAX_AXIS_RATIO` times as fast.
 
-    reach: time until a line reaches the target, or its end. begins, ends: of the lines.
+    reach: time until a line reaches the target, or its end
+    begins, ends: first and last time of each line
     """
     usual = median(reach)
     end = AXIS_END_MEDIANS * usual
@@ -90,14 +91,14 @@ def choose_axis(
 
 
 def against_epochs(settings: Sequence[RunGroup]) -> Iterator[Plot]:
-    """Plot quality against epochs. The settings come the best first."""
+    """Plot quality against epochs, the best setting first."""
     for facet, members in by_task(settings).items():
         axis = wide_axis("epochs", members, "epoch")
         yield curves(members, ("epochs", "against epochs"), ("epoch", 1.0), axis, facet)
 
 
 def against_bytes(settings: Sequence[RunGroup]) -> Iterator[Plot]:
-    """Plot quality against the bytes that a node sent. The settings come the best first."""
+    """Plot quality against the bytes that a node sent, the best setting first."""
     sent = [setting for setting in settings if setting.curve["bytes"].max() > 0]
     for facet, members in by_task(sent).items():
         unit, size = byte_unit(max(setting.curve["bytes"].max() for setting in members))

@@ -19,7 +19,7 @@ class Section:
     """A section of a report.
 
     absent: why there are no plots
-    aside: whether its plots only add to those of other sections, and are folded
+    aside: whether its plots only supplement other sections, and are folded
     """
 
     title: str

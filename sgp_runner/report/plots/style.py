@@ -36,10 +36,10 @@ DARKEST, LIGHTEST = -0.4, 0.45  # shades of an algorithm's variants
 
 
 class StyleMap:
-    """Styles of the settings of one plot; an algorithm has the same colour and marker in all.
+    """Styles of the settings of one plot; an algorithm looks the same in every plot.
 
-    Variants of an algorithm, such as other learning rates or base algorithms of SlowMo, are shades
-    of its colour; dashes distinguish variants and numbers of nodes.
+    Variants of an algorithm have shades of its colour: other learning rates, for example, or other
+    base algorithms of SlowMo. Dashes distinguish variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[RunGroup]) -> None:
@@ -99,7 +99,7 @@ def ticks_between(low: float, high: float) -> list[float]:
 
 
 def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> list[Item]:
-    """Return the `MAX_LINES` most informative of ``items``, in their order, best first.
+    """Return the `MAX_LINES` most informative of ``items``, which come best first, in their order.
 
     Prefers the baseline, then the best item of each other algorithm, then the next best items.
     """
@@ -112,12 +112,12 @@ def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> lis
 
 
 def family_member(algorithm: str) -> str:
-    """Return the algorithm whose look a title has: ``SlowMo(SGP)`` looks as SlowMo."""
+    """Return the algorithm that determines colour and marker: SlowMo for ``SlowMo(SGP)``."""
     return "SlowMo" if algorithm.startswith("SlowMo(") else algorithm
 
 
 def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Return colour and marker; algorithms outside the table differ by their place in ``others``.
+    """Return colour and marker; outside the table by position in ``others``.
 
     others: the algorithms outside the table, in the order of the report
     """

@@ -1,6 +1,6 @@
 """The ranked table: one definition for the terminal, the page, CSV and Markdown.
 
-Columns that all rows share are in the note instead: the number of nodes, and seeds without a range.
+Values that all rows share move to the note: the number of nodes, and seeds without a range.
 """
 
 from __future__ import annotations

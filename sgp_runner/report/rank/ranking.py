@@ -1,7 +1,7 @@
 """Settings ranked by the time to a target, and timing studies by their time per iteration.
 
-Only comparable settings are ranked together: one task, one clock, one cluster, and one model whose
-time it takes.
+Settings are ranked together only if they share the task, the clock, the cluster, and the model
+whose time they take.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_TARGET_GAP = (
 class Target:
     """A quality whose time is compared.
 
-    rule: why this one, as in ``as asked``
+    rule: reason for the choice, as in ``as asked``
     """
 
     value: float
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def time(self) -> float:
-        """Mean over the seeds that have a time; NaN if none has."""
+        """Mean over the seeds with a time; NaN without any."""
         return sum(self.times) / len(self.times) if self.times else math.nan
 
     @property
@@ -132,7 +132,7 @@ def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
         Row(None, distinguishing_overrides(setting, settings), setting, seconds, None, "")
         for setting, seconds in zip(settings, times, strict=True)
     ]
-    # Time per iteration of more nodes covers more samples: those are ranked by themselves.
+    # An iteration on more nodes covers more samples, so each number of nodes has its own ranks.
     by_nodes = target is None
     rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row)))
     groups = group_by(rows, lambda row: by_nodes * int(row.setting.nodes))
@@ -151,7 +151,7 @@ def times_of(setting: RunGroup, target: Target | None) -> list[float]:
 
 
 def order(row: Row) -> tuple[float, ...]:
-    """Sort by time; after those with a time come those without one, the best quality first."""
+    """Sort rows with a time by that time, then rows without a time, the best quality first."""
     if row.times:
         return row.missing, row.time
     quality = row.setting.mean("quality")
@@ -162,7 +162,8 @@ def order(row: Row) -> tuple[float, ...]:
 def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
     """Return the row with its rank and its speed-up over the baseline of its number of nodes.
 
-    That is AR-SGD, the variant whose settings are closest, or the slowest setting without AR-SGD.
+    The baseline is the variant of AR-SGD with the closest settings, or without AR-SGD the slowest
+    setting.
     """
     if not row.times:
         return row
@@ -177,16 +178,17 @@ def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
 
 
 def equal(one: Row, other: Row) -> int:
-    """Return the number of settings that have the same value in both."""
+    """Return the number of settings with the same value in both rows."""
     theirs: Mapping[str, object] = other.setting.settings
     return sum(theirs.get(key, theirs) == value for key, value in one.setting.settings.items())
 
 
 def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
-    """Return the target that was asked for, or one that the settings reach with every seed.
+    """Return the requested target, or a quality that the settings reach with every seed.
 
-    That is the best one that all reach, unless the worst setting drags it far down: then the best
-    that half of them reach. Settings that have not finished count only if none has.
+    The default is the best quality that all settings reach. If the worst setting drags it far down,
+    it is the best quality that half of them reach. Unfinished settings count only if none has
+    finished.
     """
     metric = settings[0].metric
     if asked is not None:

@@ -19,7 +19,7 @@ MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
 class RunSummary:
     """The box at the top of a report.
 
-    facts: names and values; a setting that differs has all of its values
+    facts: names and values; a setting that differs lists all its values
     shared: the other settings that all runs have in common, as on the command line
     """
 
@@ -77,9 +77,9 @@ def listed(found: Iterable[object]) -> str:
 
 
 def differing(settings: Sequence[RunGroup]) -> list[str]:
-    """Return the settings that differ beyond the choices that have them, in their order.
+    """Return the differing settings that have no column yet, in their order.
 
-    Settings of a choice, such as algo.tau, are compared among the runs that have the same choice.
+    Settings of a choice, such as algo.tau, are compared only among runs with the same choice.
     """
     keys = dict.fromkeys(key for setting in settings for key in setting.settings)
     return [key for key in keys if key not in HAVE_COLUMNS and differs(settings, key)]
@@ -101,7 +101,7 @@ def choices_around(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def shared(settings: Sequence[RunGroup]) -> list[str]:
-    """Return the settings that all have in common, as on the command line."""
+    """Return the settings that all runs have in common, as on the command line."""
     first: Mapping[str, Any] = settings[0].settings
     same = [
         key

@@ -42,7 +42,7 @@ class CellLink:
 class Cell:
     """A cell of a table.
 
-    kind: of the result in the cell
+    kind: kind of the result in the cell
     note: text below the links
     """
 
@@ -55,7 +55,7 @@ class Cell:
 class ReportTable:
     """A table of a report.
 
-    raw: a line for each line of ``cells``, in SI units
+    raw: the values of each line of ``cells``, in SI units
     text_columns: the columns that are not numbers
     """
 
@@ -69,7 +69,7 @@ class ReportTable:
 
 
 def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
-    """Return the tables of a report, with the one of pairs if there are any."""
+    """Return the tables of a report; the table of pairs only if there are any."""
     published = [of_pairs(pairs, link)] if pairs else []
     return [of_settings(settings, link), *published, of_runs(settings, link)]
 

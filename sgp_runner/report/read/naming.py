@@ -1,4 +1,4 @@
-"""Names of groups of runs, files and units, as titles, tables and plots have them."""
+"""Names of groups of runs, files and units, as shown in titles, tables and plots."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kinds(settings: Sequence[RunGroup]) -> str:
 
 
 def on_cluster(settings: Sequence[RunGroup]) -> str:
-    """Name the machines, and the model whose time they take if another one was trained."""
+    """Name the machines, and the timed model if it is not the trained one."""
     clusters = dict.fromkeys(setting.cluster for setting in settings if setting.cluster)
     clock = timed_models(settings)
     timed = f", clock of {clock} on" if clock else ","
@@ -95,7 +95,7 @@ def timed_models(settings: Sequence[RunGroup]) -> str:
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Return the largest unit with at least 3 of it in ``seconds``, and its length in seconds."""
+    """Return the largest unit that fits 3 times into ``seconds``, and its length in seconds."""
     return next(
         (
             (unit, size)
@@ -128,7 +128,7 @@ def wrap_label(label: str) -> str:
 
 
 def names(settings: Sequence[RunGroup]) -> list[str]:
-    """Name settings in a plot: the algorithm, and everything else that differs among them."""
+    """Name the settings of a plot by algorithm and by everything else that differs among them."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "nodes": lambda setting: counted(setting.nodes, "node"),
         "kind": lambda setting: setting.kind,

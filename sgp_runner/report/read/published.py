@@ -1,9 +1,9 @@
 """Published results by row, from ``published.csv``, and ours with them.
 
-``results/paper`` explains the file. A preset that reproduces a row has its name, which joins the
-two. A quality is compared only if it was reached on the published data set in as many epochs, a
-time only if a timing study or such a run gave it. Any other quality is shown with the published
-figure and labelled not comparable; any other time is left out.
+``results/paper`` explains the file. A preset has the name of the row that it reproduces, which
+joins the two. A quality is comparable only if it was reached on the published data set in as many
+epochs. A time is shown only if it comes from such a run or from a timing study. Any other quality
+is shown with the published figure and labelled not comparable.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
 class Pair:
     """A published figure and ours: mean, lowest and highest over the seeds, in the published unit.
 
-    averaged: mean of the averaged model, where there is one
+    averaged: mean quality of the averaged model, if there is one
     comparable: whether the error is meaningful
     """
 
@@ -138,7 +138,7 @@ class Pair:
 
     @property
     def ours_is(self) -> str:
-        """Description of ours: its kind, how it was obtained, and whether it is comparable."""
+        """Description of our figure: its kind, its origin, and whether it is comparable."""
         what = self.kind
         if self.metric in TIMES and self.kind != REAL:
             what = f"simulated, {'fitted to it' if self.setting.fitted else 'predicted'}"

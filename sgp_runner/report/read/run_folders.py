@@ -20,8 +20,8 @@ MAX_SWEEP_JOBS = 50_000  # of a sweep
 def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the runs in or below the folders, each once, and a sentence for each omission.
 
-    A folder with a run is that run alone, one of a sweep the runs of the sweep. Links that lead up
-    are not followed. Raises ConfigError for a folder that is none.
+    A run's folder stands for that run alone, a sweep's folder for the runs of the sweep. Links to a
+    parent folder are not followed. Raises ConfigError for a path that is not a folder.
     """
     runs: dict[Path, Path] = {}  # by their resolved paths
     seen: set[tuple[int, int]] = set()
@@ -78,7 +78,7 @@ def leads_up(path: Path) -> bool:
 
 
 def runs_of_sweep(folder: Path) -> list[Path]:
-    """Return the runs in the table of a sweep that are still there."""
+    """Return the runs in the table of a sweep whose folders still exist."""
     table = csv.DictReader(io.StringIO(read_text(folder / COMPARISON, 16 * MIB), newline=""))
     names = {row["run_dir"]: Path(row["run_dir"]) for row in table if row.get("run_dir")}
     if len(names) > MAX_SWEEP_JOBS:

@@ -27,12 +27,12 @@ MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs of one setting. Columns of ``runs`` are attributes, as all runs share their values.
+    """The runs of one setting. Columns of ``runs`` with a common value are attributes.
 
     overrides: the settings that distinguish it from the algorithm's other runs in this report
     cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
-    curves: their lines of ``Runs.curves``
+    curves: lines of ``Runs.curves`` of these runs
     curve: for each epoch that every seed has, the mean over the seeds of ``MEASURED`` and the range
         ``low`` to ``high`` of the quality
     """
@@ -72,7 +72,7 @@ class RunGroup:
 
     @property
     def utilisation(self) -> float:
-        """Share of the time of an iteration that its gradient computes, on average.
+        """Mean share of the iteration time in which the gradient is computed.
 
         NaN unless the setting is timed as a language model in simulated time.
         """
@@ -106,7 +106,7 @@ class RunGroup:
     def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
         """Return the seconds until a curve reaches the target, linearly between evaluations.
 
-        A target that the first evaluation reaches counts from there, as nothing is known before it.
+        If the first evaluation reaches the target, its time counts, as nothing is known before.
         """
         ahead = list(self.better * (curve["quality"] - target))
         times = list(curve["time_s"])
@@ -180,7 +180,7 @@ def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cluster_name(machines: Mapping[str, object]) -> str:
-    """Name a profile with the rate of its links, above all of the slowest ones."""
+    """Name a profile with the rates of its links, its slowest node, and its regions."""
     name = machines.get(CLUSTER_NAME)
     if name is None:
         return ""
@@ -226,9 +226,9 @@ def regions_in(value: object) -> tuple[list[float], float]:
 
 
 def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
-    """Return a few settings of each run.
+    """Return the few settings of each run that distinguish it.
 
-    They distinguish it from the other runs of the same algorithm, task, cluster and nodes.
+    It is compared with the other runs of the same algorithm, task, cluster and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
@@ -242,14 +242,14 @@ def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) ->
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runs that overrides distinguish."""
+    """Return the key of the runs among which overrides distinguish."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
     """Choose keys, ``known`` ones first, whose values together distinguish all members.
 
-    A key is chosen only if it distinguishes more members.
+    A key is chosen only if it separates members that the chosen keys do not.
     """
     chosen: list[str] = []
     groups = 1
@@ -276,7 +276,7 @@ def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[st
 
 
 def labels(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting by its method and its other differences among these settings."""
+    """Name each setting by its method and its other differences from these settings."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "model": lambda setting: setting.model,
         "data": lambda setting: f"on {setting.data}",

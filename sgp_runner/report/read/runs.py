@@ -3,9 +3,9 @@
 ``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
 model data nodes network seed epochs batch_size clock server label metric quality low high averaged
 time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality``
-is the mean over the workers' models, ``low`` and ``high`` their range; with a server all three are
-the server's model. ``fitted`` marks runs whose published time was used to fit the model of the
-machines. ``settings`` holds the dotted keys of the configuration.
+is the mean over the workers' models, ``low`` and ``high`` their range; with a server all three
+describe the server's model. ``fitted`` marks runs whose published time was used to
+fit the model of the machines. ``settings`` holds the dotted keys of the configuration.
 
 ``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
 averaged``.
@@ -153,7 +153,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
-    """Return the facts that the summary of an unfinished run would have."""
+    """Return the facts of an unfinished run that its summary would contain."""
     from sgp_runner.config.experiment import from_stored
 
     try:
@@ -176,7 +176,7 @@ def kind_of(facts: Mapping[str, object]) -> str:
 def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
     """Return the costs in a summary.
 
-    Time per iteration is a node's time divided by its steps, unless the summary has it.
+    Time per iteration comes from the summary, or else is a node's time divided by its steps.
     """
     out = {key: number(summary.get(key)) for key in COSTS}
     if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
@@ -261,10 +261,10 @@ def version(folder: Path) -> dict[str, object]:
 
 
 def completed(configs: Sequence[Settings]) -> list[Settings]:
-    """Add to each configuration the settings that came after it.
+    """Add to each configuration the settings that were introduced after it.
 
-    They come from the newer configurations that agree with it in everything else, if these agree
-    about them.
+    Their values come from the newer configurations that agree with it in everything else, if these
+    have the same values.
     """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))
@@ -285,7 +285,7 @@ def completion(config: Settings, known: Sequence[Settings]) -> Settings:
 def extends(newer: Settings, older: Settings, key: str = "") -> bool:
     """Return whether the two differ only in settings that ``older`` lacks.
 
-    A mapping that is itself a value must be equal: no key of it came later.
+    A mapping that is itself a value must be equal, as none of its keys was introduced later.
     """
     return all(
         name in newer

@@ -43,7 +43,7 @@ class Damaged(Exception):
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
-    """Raise Damaged for a stored configuration with values that no setting has.
+    """Raise Damaged for a stored configuration with values that its settings cannot have.
 
     A part of a run, such as ``cluster``, is a mapping of its settings.
     """
@@ -99,9 +99,9 @@ def check_facts(facts: Mapping[str, Any]) -> None:
 
 
 def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records of evaluations and training that a report uses, with their numbers alone.
+    """Return the evaluation and training records that a report uses, reduced to their numbers.
 
-    Raises Damaged for other values where numbers should be.
+    Raises Damaged for a value that should be a number.
     """
     out = []
     for record in records:

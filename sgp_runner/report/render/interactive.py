@@ -91,7 +91,7 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
 
 
 def points_of(series: Series) -> dict[str, Any]:
-    """Return the part of a trace that draws its line and markers."""
+    """Return the entries of a trace for its line and markers."""
     style = series.style
     parts = [name for name, wanted in (("lines", style.dash), ("markers", style.shape)) if wanted]
     trace: dict[str, Any] = {

@@ -128,7 +128,7 @@ def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
 
 
 def literal(text: str) -> str:
-    """``text`` as matplotlib draws it without mathematics between dollars."""
+    """Return ``text`` with dollars escaped, so that matplotlib draws no mathematics."""
     return text.replace("$", r"\$")
 
 

@@ -1,8 +1,8 @@
 """Tables and plots of a report on a terminal of 80 columns or more.
 
 A plot shows quality against time, each setting drawn with its rank in the table. The axis of time
-is logarithmic, so that equal speed-ups are equal distances. An axis of accuracies near 1 is one of
-their errors, logarithmic too, as 98 % and 99 % differ more than 58 % and 59 %.
+is logarithmic, so that equal speed-ups are equal distances. Accuracies near 1 are drawn on a
+logarithmic axis of errors, as 98 % and 99 % differ more than 58 % and 59 %.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Scale:
 
 
 def terminal_plot(ranking: Ranking) -> str:
-    """Draw the first settings of a ranking, as many as there are marks; empty without curves."""
+    """Draw the first settings of a ranking, one for each mark; empty without curves."""
     several = len({row.setting.nodes for row in ranking.rows}) > 1
     rows = [
         (mark, shown(row, several), curve)
@@ -181,7 +181,7 @@ def percent_of(share: float) -> str:
 
 
 def time_axis(ticks: dict[int, str]) -> list[str]:
-    """Draw the axis and the labels that do not run into the one before."""
+    """Draw the axis and each label that does not overlap the previous label."""
     axis, below = ["─"] * WIDTH, ""
     for column, label in sorted(ticks.items()):
         start = max(0, min(column - len(label) // 2, WIDTH - len(label)))

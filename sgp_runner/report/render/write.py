@@ -84,7 +84,7 @@ def report_on(
     target: quality whose time is compared; None chooses one
     kept: maps the folder of a run to the target of its links
 
-    Raises ConfigError for a target that cannot be, or if ``out`` cannot be written.
+    Raises ConfigError for an impossible target, or if ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
