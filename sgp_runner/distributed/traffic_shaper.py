@@ -74,7 +74,7 @@ class TrafficShaper:
     def collective(
         self, num_bytes: int, rounds: int, group: dist.ProcessGroup
     ) -> torch.futures.Future[float]:
-        """Return a future of when a collective begun here now ends; arguments as in `reduce`."""
+        """Return a future of the end (s) of a collective begun now; arguments as in `reduce`."""
         joined = dist.all_reduce(torch.zeros(1), group=group, async_op=True).get_future()
         end: torch.futures.Future[float] = joined.then(lambda _: self.reduce(num_bytes, rounds))
         return end

@@ -25,7 +25,7 @@ held: list[int] = []  # descriptors of this process's locks, for the ranks that 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the folder against other processes, making it if it is missing.
+    """Lock the folder against other processes; make the folder if needed.
 
     On exit the lock is removed, and so is an empty folder that was made here. Raises ConfigError if
     another process holds the lock, or the folder is not writable.

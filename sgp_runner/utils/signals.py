@@ -231,9 +231,9 @@ def exit_code(number: int) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """End the command with ``code``, after the exit handlers of others.
+    """End the command with ``code``, after all other exit handlers.
 
-    It does not wait for threads that a plug-in has started.
+    Threads started by a plug-in are not waited for.
     """
     signal_state.code = code
     user_code = sys.modules.get("sgp_runner.utils.user_code")
@@ -252,7 +252,7 @@ def end_at_once(code: int) -> NoReturn:
 def exit_with_code() -> None:
     """Exit before the interpreter removes the signal handlers in its shutdown.
 
-    It was registered before all other exit handlers, so it is called after them.
+    This handler is registered before all other exit handlers, so it runs last.
     """
     if signal_state.code is None:
         return
