@@ -106,7 +106,7 @@ def rank_backend(experiment: Experiment, world: World, ending: ExitStack) -> Ite
 
 @contextmanager
 def explaining_losses(experiment: Experiment, vote: Vote) -> Iterator[None]:
-    """Raise RankLost, or the error that explains it, after a loss without recovery."""
+    """Raise RankLost, or the error that explains the loss, after a loss without recovery."""
     try:
         yield
     except (LostConnection, MembershipChanged) as error:

@@ -1,7 +1,7 @@
 """A slow link imitated on a faster network by delaying the start and the end of messages.
 
 The model is that of the simulator (`sgp_runner.simulator.fabric`): each direction of a node's link
-is a queue that works off so many bits per second and saves nothing up. A message waits for its
+is a queue that drains at a fixed bit rate and saves up no credit. A message waits for its
 sender's queue, its first bit arrives ``latency_seconds`` after it left, and there it waits for the
 receiver's queue. A rank only reads its own clock, so that ranks may be on several machines: a
 message is really sent when its first bit would leave, and held back at the other end until its last
@@ -80,7 +80,7 @@ class TrafficShaper:
         return end
 
     def average(self, group: dist.ProcessGroup, tensor: Tensor) -> torch.futures.Future[Tensor]:
-        """Average a bucket of gradients, as DistributedDataParallel does, over such links."""
+        """Average a bucket of gradients, as DistributedDataParallel does, over imitated links."""
         tensor /= group.size()
         end = self.collective(all_reduce_bytes(tensor, group.size()), 2 * (group.size() - 1), group)
         work = dist.all_reduce(tensor, group=group, async_op=True)

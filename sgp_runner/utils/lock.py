@@ -1,8 +1,8 @@
 """A lock on the folder of a run, so that one process at a time writes it.
 
 The lock is on ``.lock`` in the folder; the kernel releases it when its holders have ended. Ranks
-started by a process inherit it, so they hold it until the last one has ended, even if that process
-is killed.
+inherit the lock from the process that starts them, and hold it until the last rank has ended, even
+if that process is killed.
 """
 
 from __future__ import annotations
