@@ -50,9 +50,9 @@ Child = subprocess.Popen[bytes] | Fork
 
 
 def is_fresh() -> bool:
-    """Return whether a fork of this process can compute: OpenMP's threads do not survive one.
+    """Return whether a fork of this process can compute: OpenMP's threads do not survive a fork.
 
-    A plug-in may have started them on import. The threads of numpy start again in a fork.
+    A plug-in may have started OpenMP's threads on import. A fork restarts the threads of numpy.
     """
     of_numpy = min(present_cores(), asked_cores() or MAX_NUMPY_THREADS) - 1
     threads = len(os.listdir("/proc/self/task"))
@@ -64,8 +64,8 @@ def start(
 ) -> Child:
     """Start ``python program words`` in a new session.
 
-    program: ``-m`` and a module, which has a function ``main`` of the words, or a script and words
-    fork: from this process, if it has computed nothing, so that PyTorch is imported only once
+    program: ``-m`` and a module whose function ``main`` takes the words, or a script and words
+    fork: fork this process if it has computed nothing, so that PyTorch is imported only once
     """
     if not fork or sys.platform != "linux" or not is_fresh():
         return subprocess.Popen(

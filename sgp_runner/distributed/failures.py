@@ -106,7 +106,7 @@ def rank_backend(experiment: Experiment, world: World, ending: ExitStack) -> Ite
 
 @contextmanager
 def explaining_losses(experiment: Experiment, vote: Vote) -> Iterator[None]:
-    """Raise RankLost, or the error that explains it, after a loss without recovery."""
+    """Raise RankLost, or the error that explains the loss, after a loss without recovery."""
     try:
         yield
     except (LostConnection, MembershipChanged) as error:
@@ -119,7 +119,7 @@ def explaining_losses(experiment: Experiment, vote: Vote) -> Iterator[None]:
 
 
 def close(world: World, run: Run) -> None:
-    """Close the connections; lost ones do not matter once rank 0 has the results."""
+    """Close the connections. Unless on_failure=stop, ignore losses: rank 0 has the results."""
     if run.on_failure == "stop":
         world.close()
     elif not left_behind:  # otherwise the process ends without waiting for its threads
@@ -129,7 +129,7 @@ def close(world: World, run: Run) -> None:
 
 @contextmanager
 def staying_for_the_others(world: World) -> Iterator[None]:
-    """Delay the exit after an error if this process hosts the store, where others read why."""
+    """Delay the exit after an error if this process hosts the store: others read it there."""
     try:
         yield
     except Exception:

@@ -67,7 +67,7 @@ WAKE = timedelta(seconds=2)  # for a survivor to receive the last header of an a
 
 
 class Transfer:
-    """A message under way to or from process ``rank``: a head, and a tail of `TAIL` bytes.
+    """A message in flight to or from process ``rank``: a head, and a tail of `TAIL` bytes.
 
     part: the moved part of the message
     move: starts to send or to receive a piece
@@ -101,7 +101,7 @@ class Transfer:
 
 
 def one_after_the_other(transfers: queue.SimpleQueue[Callable[[], Transfer] | None]) -> None:
-    """Start each transfer once the previous head has moved, and finish all, until None comes."""
+    """Start each transfer once the previous head has moved; at None, finish all and return."""
     before: Transfer | None = None
     while (start := transfers.get()) is not None:
         transfer = start()
@@ -122,8 +122,8 @@ class GlooTransport(Transport):
     deliver: called on the scheduler's thread with sender, tag and message
     part: the part of every message that this process sends and receives; the rest of a received
         message is not written
-    collectives: with their groups
-    device: of the messages
+    collectives: all-reduces and all-gathers, with their groups
+    device: device of the messages
     upward, downward: groups of all processes, for messages to higher and to lower ranks
     shaper: the imitated link of this node, if any
     memory: shared with other processes of this machine, if any
@@ -328,7 +328,7 @@ class GlooTransport(Transport):
 def release_group(
     group: dist.ProcessGroup, processes: Sequence[int], threads: Sequence[Thread]
 ) -> None:
-    """Wake ``processes``, which wait for headers over ``group``, and free its connections."""
+    """Wake ``processes`` that wait for headers over ``group``, and free the group's connections."""
     header = torch.tensor([0, 0, GOODBYE, NOWHERE])
     works = []
     for process in processes:

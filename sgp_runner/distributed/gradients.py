@@ -35,7 +35,7 @@ class LossScale:
         self.in_a_row = torch.zeros((), dtype=torch.int32, device=device)
 
     def removed(self, g: Tensor) -> Tensor:
-        """Return ``g`` [D] without the factor that it was computed with."""
+        """Return the gradient ``g`` [D] divided by its loss scale."""
         overflow = g.isfinite().all().logical_not()
         g = torch.where(overflow, 0.0, g / self.factor)
         torch._amp_update_scale_(self.factor, self.in_a_row, overflow.float(), 2.0, 0.5, 2000)
@@ -69,7 +69,7 @@ class Gradients:
         return self.compute(at, number, self.world.node, allow_parts)
 
     def local_async(self, at: Tensor, number: int) -> Callable[[], tuple[Gradient, Tensor]]:
-        """Return `local` for another thread to call, done when that returns.
+        """Return `local` for another thread; the gradient is complete when the call returns.
 
         On CUDA the device can do other work at the same time.
         """

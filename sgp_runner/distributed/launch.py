@@ -48,7 +48,7 @@ def launch(
 ) -> dict[str, object]:
     """Start one Python process per rank, and return the summary that rank 0 has written.
 
-    program, fork: as of `start`; ranks with GPUs, which do not work in forks, are not forked
+    program, fork: as in `start`; ranks with GPUs are not forked, as GPUs do not work in forks
 
     Each process reads the run's ``config.yaml`` and loads the plug-ins named by its options. Raises
     RankFailed or Diverged as the first failing rank, the ConfigError that all ranks agree on, or
@@ -146,8 +146,8 @@ def ended_by(codes: list[int], alarm: Store, received: list[int]) -> int | None:
 def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | None:
     """Return why the run failed; None if it did not.
 
-    A lost rank comes first, with the checkpoint that remains, as what the others report about it
-    only follows.
+    A lost rank comes first, with the remaining checkpoint, because errors of other ranks are its
+    consequences.
     """
     killed = [
         f"rank {rank} was killed by signal {signal.Signals(-code).name}"
@@ -164,7 +164,7 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
 
 
 class Heartbeat:
-    """Prints every half minute how many ranks have come, until rank 0 shows its progress."""
+    """Printer of the number of running ranks, every half minute until rank 0 shows progress."""
 
     def __init__(self, alarm: Store, ranks: int) -> None:
         self.alarm, self.ranks = alarm, ranks
@@ -189,7 +189,7 @@ def wait_for(
 ) -> list[int]:
     """Return exit codes; 0 for processes that still run some seconds after the first failure.
 
-    tell: called with the ranks of failed processes when there is one more; the others continue
+    tell: called with the ranks of all failed processes after each failure; the others continue
     tick: called often
     """
     deadline, told = float("inf"), list[int]()

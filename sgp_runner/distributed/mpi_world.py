@@ -119,7 +119,7 @@ class MpiWorld(World):
     def close(self) -> None:
         """Finalize MPI with all other ranks.
 
-        Finalizing waits for all of them, whereas ``mpirun`` ends the others when one leaves without
+        Finalizing waits for all ranks, whereas ``mpirun`` ends the others when one leaves without
         it.
         """
         wait_for(self.all_ranks)

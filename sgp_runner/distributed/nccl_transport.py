@@ -169,7 +169,7 @@ class NcclTransport(Transport):
             self.start_complete()
 
     def start_complete(self) -> None:
-        """Start the oldest exchanges, as far as all of their headers have arrived."""
+        """Start the oldest exchanges, up to the first whose headers have not all arrived."""
         while self.pending and len(self.arrived.get(self.pending[0].number, ())) == len(
             self.pending[0].outgoing
         ):

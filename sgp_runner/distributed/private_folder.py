@@ -1,9 +1,9 @@
 """Private folders in ``$TMPDIR``, in which the ranks of one machine meet.
 
-The process that makes one locks it, and the ranks that it starts inherit the lock, which the kernel
-releases when the last of them has ended. So a folder without a lock is left from killed processes,
-and the next start removes it. Folders of other users, and of other machines that share the file
-system, stay.
+The process that makes a folder locks it, and its ranks inherit the lock. The kernel releases the
+lock when the last of these processes has ended. So a folder without a lock is left from killed
+processes, and the next start removes it. Folders of other users, and of other machines that share
+the file system, stay.
 """
 
 from __future__ import annotations

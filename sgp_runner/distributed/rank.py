@@ -140,7 +140,7 @@ class Rank:
         return future
 
     def paced(self, compute: Callable[[], tuple[Gradient, Tensor]]) -> Timed:
-        """Compute a gradient as late as a slow node has it.
+        """Compute a gradient, delayed as on a slow node.
 
         Another thread serves messages at the same time.
         """
@@ -195,7 +195,7 @@ class Rank:
 class SharedBudget:
     """Budget of ``total`` gradients of all workers together, counted in the store of the run.
 
-    note: called with each step that this worker is given, and with None at the end
+    note: called with each step assigned to this worker, and with None at the end
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class RankBackend:
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
 
     def load(self, found: Found) -> State:
-        """Return this process's part of a checkpoint, or that of the device that leads it.
+        """Return this process's part of a checkpoint, or the part of its leading device.
 
         A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
         processes if the part of any does not fit.
@@ -303,8 +303,8 @@ class RankBackend:
     def common_epoch(self, own: tuple[float, float, float]) -> float:
         """Return the epoch from which all ranks continue.
 
-        own: epochs that this rank has taken between steps, that its budget has given out, and that
-            its dropped steps were
+        own: epochs that this rank had completed between steps, epochs that its budget has
+            issued, and epochs of its dropped steps
         """
         epochs = self.world.gather(own)
         shared = max(taken for _, taken, _ in epochs) - sum(dropped for *_, dropped in epochs)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class RankLayout:
     """One process of a real run.
 
-    ``nodes * devices`` processes compute gradients; a node has consecutive ones. Each server is one
-    more process.
+    ``nodes * devices`` processes compute gradients; a node has consecutive ranks. Each server is
+    one more process.
     """
 
     process: int

@@ -36,7 +36,7 @@ KEY = "network.start_timeout_seconds"
 def meet(seconds: float) -> tuple[Any, int, int]:
     """Return the store of all ranks, the rank of this process and their number.
 
-    Raises RankFailed if some do not come within ``seconds``.
+    Raises RankFailed if some ranks do not come within ``seconds``.
     """
     variable = os.environ
     rank, size = int(variable["RANK"]), int(variable["WORLD_SIZE"])
@@ -130,7 +130,7 @@ def wait_for_host(rank: int, host: str, port: int, seconds: float) -> None:
 
 
 def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: float) -> None:
-    """Wait until all ranks have come to the store. Raises RankFailed, or Aborted if it is gone."""
+    """Wait until all ranks have come to the store. Raises RankFailed or, without store, Aborted."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     here = PrefixStore(f"here {attempt}", store)
 
@@ -151,7 +151,7 @@ def wait_for_ranks(store: Store, rank: int, size: int, where: str, seconds: floa
 def wait(
     what: str, reason: Callable[[], str | None], seconds: float, fix: str, reports: bool = True
 ) -> None:
-    """Wait until there is no ``reason`` to, and warn from time to time with ``what`` and why.
+    """Wait until ``reason`` returns none; warn from time to time with ``what`` and the reason.
 
     A signal is stored for the watchdog, which tells ranks that are still to come. If none come, the
     process ends some seconds after it (`signals.signal_thread`). Raises RankFailed after

@@ -87,7 +87,7 @@ class ShardedTransport(Transport):
         self.base.close()
 
     def put_together(self, message: Tensor) -> Tensor:
-        """Assemble ``message``, of which each device has its part, in a tensor with all parts."""
+        """Assemble ``message`` in one tensor from the parts of all devices."""
         total = message.numel()
         length = self.part.length(total)
         own = message[self.part.of(total)]

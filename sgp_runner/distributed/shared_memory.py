@@ -38,7 +38,7 @@ NOWHERE = -1  # instead of the offset of a slot
 class Slot:
     """A part of the file of this process.
 
-    offset, num_bytes: of the message, whose marks come before
+    offset, num_bytes: position and size of the message; its marks precede it
     held: whether a tensor of this process uses it
     """
 
@@ -50,7 +50,7 @@ class Slot:
 class SharedMemory:
     """The file of this process, and the files of other processes of its machine.
 
-    readers: the processes that have opened the file of this one. Raises OSError where there are no
+    readers: the processes that have opened this process's file. Raises OSError where there are no
     files in memory.
     """
 
@@ -92,7 +92,7 @@ class SharedMemory:
     # Messages of this process.
 
     def empty_like(self, tensor: Tensor) -> Tensor | None:
-        """Return memory for a message like ``tensor``, or None if there is none to share."""
+        """Return memory for a message like ``tensor``, or None without shared memory for it."""
         if tensor.nbytes < SMALLEST or (slot := self.acquire(tensor.nbytes)) is None:
             return None
         message = tensor_in(
@@ -113,7 +113,7 @@ class SharedMemory:
     def share(self, message: Tensor, process: int) -> int:
         """Return the offset of ``message`` [m], which is copied unless it is in a slot already.
 
-        It is `NOWHERE` if ``process`` has to receive it otherwise.
+        The offset is `NOWHERE` if ``process`` must receive the message by another channel.
         """
         if process not in self.readers or message.nbytes < SMALLEST:
             return NOWHERE

@@ -76,7 +76,7 @@ class TorchCollectives:
         ), num_bytes
 
     def shaped(self, num_bytes: int, rounds: int) -> torch.futures.Future[float] | None:
-        """Return a future of when a collective ends over imitated links, if there are any."""
+        """Return a future of the end (s) of a collective over imitated links; None without them."""
         if self.shaper is None:
             return None
         return self.shaper.collective(num_bytes, rounds, self.group)

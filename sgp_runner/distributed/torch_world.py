@@ -51,7 +51,7 @@ class TorchWorld(World):
 
     devices: number per node
     leader_mode: whether the first device runs the algorithm and the others only compute gradients
-    backend: of the groups that move tensors between devices
+    backend: backend of the groups that move tensors between devices
     paired: whether messages move in `NcclTransport`'s exchanges instead of over gloo
     shaper: the imitated link of this node, which then has one device
     start_seconds: how long the ranks may take to find each other

@@ -1,4 +1,4 @@
-"""Recording of a real rank: what it sends and what reaches it, with times."""
+"""Recording of a real rank: sent messages and received events, with times."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class TraceRecorder:
         self.clock = RecordingClock(self.writer.add)
 
     def step(self, number: int | None) -> None:
-        """Record the step that this rank gets from the budget of all ranks."""
+        """Record the step that the budget of all ranks assigns to this rank."""
         self.writer.add(["step", number])
 
     @contextmanager

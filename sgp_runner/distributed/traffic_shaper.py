@@ -1,7 +1,7 @@
 """A slow link imitated on a faster network by delaying the start and the end of messages.
 
 The model is that of the simulator (`sgp_runner.simulator.fabric`): each direction of a node's link
-is a queue that works off so many bits per second and saves nothing up. A message waits for its
+is a queue that drains at a fixed bit rate and saves up no credit. A message waits for its
 sender's queue, its first bit arrives ``latency_seconds`` after it left, and there it waits for the
 receiver's queue. A rank only reads its own clock, so that ranks may be on several machines: a
 message is really sent when its first bit would leave, and held back at the other end until its last
@@ -74,13 +74,13 @@ class TrafficShaper:
     def collective(
         self, num_bytes: int, rounds: int, group: dist.ProcessGroup
     ) -> torch.futures.Future[float]:
-        """Return a future of when a collective begun here now ends; arguments as in `reduce`."""
+        """Return a future of the end (s) of a collective begun now; arguments as in `reduce`."""
         joined = dist.all_reduce(torch.zeros(1), group=group, async_op=True).get_future()
         end: torch.futures.Future[float] = joined.then(lambda _: self.reduce(num_bytes, rounds))
         return end
 
     def average(self, group: dist.ProcessGroup, tensor: Tensor) -> torch.futures.Future[Tensor]:
-        """Average a bucket of gradients, as DistributedDataParallel does, over such links."""
+        """Average a bucket of gradients, as DistributedDataParallel does, over imitated links."""
         tensor /= group.size()
         end = self.collective(all_reduce_bytes(tensor, group.size()), 2 * (group.size() - 1), group)
         work = dist.all_reduce(tensor, group=group, async_op=True)

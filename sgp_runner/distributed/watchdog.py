@@ -40,8 +40,8 @@ class Watchdog:
 
     world: the present processes
     begun: whether this rank has taken a step
-    alive: when it last did something before that, or waited for others
-    computed: seconds of processor time, of all threads but the watchdog's, until then
+    alive: when this rank, before its first step, last computed or waited for others
+    computed: seconds of processor time until ``alive``, of all threads but the watchdog's
     """
 
     world: World
@@ -59,12 +59,12 @@ class Watchdog:
     def follow(self, clock: RealClock | None, on_tick: Callable[[], None] | None = None) -> None:
         """Post errors to ``clock`` from now on, and call ``on_tick`` twice a second."""
         self.clock, self.on_tick = clock, on_tick
-        # One may have come while there was no clock to tell.
+        # An error may have come before there was a clock.
         if clock is not None and (error := interruption()) is not None:
             clock.post_error(error)
 
     def idle_seconds(self) -> float:
-        """Return how long this rank has stood still before its first step; to call often."""
+        """Return how long this rank has stood still before its first step. Call this often."""
         now, computed = time.monotonic(), time.process_time() - time.thread_time()
         busy = computed - self.computed > IDLE_SHARE * (now - self.alive)
         if busy or longest_wait() or self.begun():
@@ -213,7 +213,7 @@ def report(world: World) -> StallTimeout:
 
 
 def stands_still(watch: Watchdog) -> Exception:
-    """Return the error of this rank, whose main thread may never report it, after reporting it."""
+    """Report and return the error of this rank, whose main thread may never do so."""
     world = watch.world
     sentence = (
         f"rank {world.process_rank} has done nothing for "

@@ -27,7 +27,7 @@ class World(Protocol):
 
     process_rank, size: this process and their number, servers included
     layout: the device and node of this process
-    store: of this run
+    store: store of this run
     alarm: store where the first failing rank writes it, over a separate connection
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
     node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
@@ -62,14 +62,14 @@ class World(Protocol):
     def gather(self, value: object) -> list[Any]:
         """Return the values of all processes, by process rank, on all of them.
 
-        They travel as JSON: see `sgp_runner.distributed.json_collectives`.
+        Values travel as JSON: see `sgp_runner.distributed.json_collectives`.
         """
 
     def all_gather_workers(self, value: object) -> list[Any]:
-        """Return the values of the processes in ``running``; only these call it."""
+        """Return the values of the processes in ``running``, which alone call this method."""
 
     def mean(self, tensor: Tensor) -> None:
-        """Average in place over the processes that run a gradient worker; only these call it."""
+        """Average in place over processes with a gradient worker, which alone call this method."""
 
     def close(self) -> None:
         """Close the connections, once all processes have come here without an error."""

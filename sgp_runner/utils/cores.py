@@ -16,6 +16,6 @@ def present_cores() -> int:
 
 
 def asked_cores() -> int | None:
-    """Return the cores that OMP_NUM_THREADS asks for; None if it is not set."""
+    """Return the cores requested by OMP_NUM_THREADS; None if the variable is not set."""
     said = os.environ.get(KEY, "").partition(",")[0]
     return int(said) if said.isdecimal() and int(said) else None

@@ -112,7 +112,7 @@ class RecordsLost(RankFailed):
 
 
 class Aborted(RuntimeError):
-    """This rank stops because another one failed, which reports the reason."""
+    """This rank stops because another rank failed; the failed rank reports the reason."""
 
 
 class Lost(RuntimeError):
@@ -162,7 +162,7 @@ class CannotSave(RuntimeError):
 
 
 class RankLost(RankFailed):
-    """A rank is lost, by the account of another one."""
+    """A rank is lost, as another rank reports."""
 
 
 class DataError(RuntimeError):

@@ -56,7 +56,7 @@ def as_bytes(tensor: Tensor) -> bytes:
 
 
 def described(value: Any, seen: set[int]) -> object:
-    """``value`` as plain lists and texts; code that was met before counts by its name."""
+    """Return ``value`` as plain lists and texts; repeated code counts by its name."""
     match value:
         case None | bool() | int() | float() | complex() | str() | bytes():
             return repr(value)

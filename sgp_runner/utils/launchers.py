@@ -108,12 +108,12 @@ def under_launcher(environment: Environment = os.environ) -> bool:
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:
-    """Return whether the store of the run outlives this process: as a file, or kept by torchrun."""
+    """Return whether the store of the run outlives this process: in a file or in torchrun."""
     return STORE in environment or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def orphaned(environment: Environment = os.environ) -> bool:
-    """Return whether the process of ours that started this one has ended."""
+    """Return whether the process that launched this rank has ended."""
     return PARENT in environment and os.getppid() != int(environment[PARENT])
 
 
@@ -188,7 +188,7 @@ def master_address(process: Launched, environment: Environment) -> str:
 def first_host(environment: Environment) -> str:
     """Return the host of a step's first task.
 
-    SLURM_LAUNCH_NODE_IPADDR is another one when srun was started on a login node.
+    SLURM_LAUNCH_NODE_IPADDR is a different host when srun was started on a login node.
     """
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)

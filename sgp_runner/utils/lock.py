@@ -1,8 +1,8 @@
 """A lock on the folder of a run, so that one process at a time writes it.
 
 The lock is on ``.lock`` in the folder; the kernel releases it when its holders have ended. Ranks
-started by a process inherit it, so they hold it until the last one has ended, even if that process
-is killed.
+inherit the lock from the process that starts them, and hold it until the last rank has ended, even
+if that process is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ held: list[int] = []  # descriptors of this process's locks, for the ranks that 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the folder against other processes, making it if it is missing.
+    """Lock the folder against other processes; make the folder if needed.
 
     On exit the lock is removed, and so is an empty folder that was made here. Raises ConfigError if
     another process holds the lock, or the folder is not writable.

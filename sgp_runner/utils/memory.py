@@ -1,6 +1,6 @@
 """Memory of this machine, and settings for vectors of a hundred megabytes at every step.
 
-Call those that set something before the first tensor is made.
+Call the functions that change settings before the first tensor is made.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def most_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the memory free for further processes, without swap space; all where not known."""
+    """Return the memory free for further processes, without swap space; all memory if unknown."""
     free = system_bytes("MemAvailable")
     return most_bytes() if free is None else min([free, *limits_of_groups()])
 
 
 def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
-    """Yield the limits of the control groups of this process: of a container or a Slurm job."""
+    """Yield the memory limits of this process's control groups: a container's or a Slurm job's."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -77,7 +77,7 @@ def use_huge_pages() -> None:
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for the next allocation, as PyTorch does on GPUs.
 
-    Otherwise it returns a long vector to the system, which has to clear its pages again for the
+    Otherwise the library returns a long vector to the system, which clears new pages for the
     next one. For processes that allocate the same sizes in every step. Only glibc supports this.
     """
     import ctypes

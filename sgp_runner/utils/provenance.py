@@ -42,8 +42,8 @@ VARIABLES = (
 def environment(command: Sequence[str] = ()) -> dict[str, object]:
     """Return versions, machine, source state, start time (UTC) and the command of this process.
 
-    command: instead of this process's
-    None of the listed packages is imported. ``git`` is None outside a clone, ``packages`` has None
+    command: recorded instead of this process's command
+    The listed packages are not imported. ``git`` is None outside a clone, ``packages`` has None
     for a package that is not installed.
     """
     return {

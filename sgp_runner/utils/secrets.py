@@ -61,7 +61,7 @@ def redacted(text: str) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether ``text`` has a secret, or reads a variable that is named like one."""
+    """Return whether ``text`` has a secret, or reads a variable with a secret's name."""
     return redacted(text) != text or any(map(NAME.fullmatch, FROM_ENVIRONMENT.findall(text)))
 
 

@@ -47,7 +47,7 @@ class SignalState:
     handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
-    asked: the signal that asked the present run to stop, which may have come too late to save it
+    asked: the signal to stop the present run; it may have come too late to save the run
     """
 
     command: str = ""
@@ -174,8 +174,8 @@ def interruptible() -> Iterator[None]:
 def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Route the signals that ask a run to save and stop to ``handler``, and the first Ctrl-C.
 
-    The second one raises KeyboardInterrupt, except in a rank, which receives one from the terminal
-    and another from its launcher.
+    A second Ctrl-C raises KeyboardInterrupt, except in a rank, which receives one SIGINT from the
+    terminal and another from its launcher.
     """
     asked = False
 
@@ -205,7 +205,7 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
 
 
 def exit_now(number: int) -> NoReturn:
-    """End this process at once as the signal ``number`` asks, with one sentence on stderr."""
+    """End this process at once after the signal ``number``, with one sentence on stderr."""
     if not exiting.acquire(blocking=False):
         time.sleep(1)  # the other thread is exiting
     elif number == signal.SIGINT:
@@ -223,7 +223,7 @@ def report(sentence: str) -> None:
 
 
 def announce_stop() -> None:
-    """Write what the first Ctrl-C does, unless another process does."""
+    """Write the effect of the first Ctrl-C, unless another process writes it."""
     if signal_state.reports and (signal_state.command or not signal_state.deferred):
         write(f"\n{STOPPING}\n")
 
@@ -244,9 +244,9 @@ def exit_code(number: int) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """End the command with ``code``, after the exit handlers of others.
+    """End the command with ``code``, after all other exit handlers.
 
-    It does not wait for threads that a plug-in has started.
+    Threads started by a plug-in are not waited for.
     """
     signal_state.code = code
     user_code = sys.modules.get("sgp_runner.utils.user_code")
@@ -265,7 +265,7 @@ def end_at_once(code: int) -> NoReturn:
 def exit_with_code() -> None:
     """Exit before the interpreter removes the signal handlers in its shutdown.
 
-    It was registered before all other exit handlers, so it is called after them.
+    This handler is registered before all other exit handlers, so it runs last.
     """
     if signal_state.code is None:
         return

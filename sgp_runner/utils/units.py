@@ -37,7 +37,7 @@ class Unit:
     factors: Mapping[str, Fraction]
 
     def number(self, text: str) -> int | float | None:
-        """Return ``text`` as a number in this unit, correctly rounded; None if it is none."""
+        """Return ``text`` as a number in this unit, correctly rounded; None for other text."""
         found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
         if found is None or found[2] not in self.factors:
             return None

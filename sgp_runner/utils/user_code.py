@@ -1,4 +1,4 @@
-"""The user's own code in errors: the line of a plug-in that led to one."""
+"""The user's own code in errors: the line of a plug-in that led to an error."""
 
 from __future__ import annotations
 

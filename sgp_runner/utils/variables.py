@@ -13,7 +13,7 @@ SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 @contextmanager
 def setting(**variables: str) -> Iterator[None]:
-    """Set environment variables, and restore what they were."""
+    """Set environment variables, and restore the previous values on exit."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -47,7 +47,7 @@ def stall_report() -> str:
 
 
 def interrupt(error: Exception | None) -> None:
-    """Raise ``error`` from present and later `run_abandonable` calls; None ends that."""
+    """Raise ``error`` from present and later `run_abandonable` calls, until called with None."""
     _interruptions[:] = [] if error is None else [error]
 
 

@@ -90,7 +90,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
 def leader_mode(run: Run, gossip: str) -> bool:
     """Return whether the first device of a node runs the algorithm alone.
 
-    Asynchronous algorithms and those with a server need that.
+    Asynchronous algorithms and algorithms with a server require this mode.
     """
     return gossip == "leader" or (
         gossip == "auto" and (run.algo.asynchronous or run.algo.servers > 0)
