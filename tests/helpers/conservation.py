@@ -1,4 +1,4 @@
-"""What an algorithm conserves: the sum of all numerators and of all weights."""
+"""Conserved quantities: the sum of all numerators and the sum of all weights."""
 
 from __future__ import annotations
 
