@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from sgp_runner.data.dataset import Dataset, Pixels, check_shares
 from sgp_runner.data.sampler import partition_of
-from sgp_runner.data.shards import Shards
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import ConfigError
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from sgp_runner.data.shards import Shards
 
 Labelled: TypeAlias = "tuple[Sequence[str] | Shards, Tensor]"  # images and their classes, int64 [N]
 
