@@ -64,7 +64,7 @@ def resolved(value: T) -> Future[T]:
 class Task:
     """A running coroutine; ``finished`` resolves with its result.
 
-    explain: maps an error of the coroutine to the one to raise
+    explain: maps an error of the coroutine to the error to raise
     """
 
     __slots__ = ("coroutine", "explain", "finished", "name", "waiting")
@@ -102,7 +102,7 @@ class VirtualClock:
         self.never = 0  # events scheduled at infinity
 
     def at(self, seconds: float, event: str, *arguments: Any) -> None:
-        """Schedule ``event`` at the time ``seconds``, not before now; infinity means never."""
+        """Schedule ``event`` at the time ``seconds``, now or later; infinity means never."""
         if seconds == math.inf:
             self.never += 1
             return
@@ -167,7 +167,7 @@ class RealClock:
         self.posted.put(callback)
 
     def post_after(self, seconds: float, number: int, callback: Callable[[], None]) -> None:
-        """Post ``callback``, the end of the sleep ``number``, in ``seconds``."""
+        """Post ``callback`` after ``seconds``, at the end of the sleep ``number``."""
         timer = Timer(seconds, self.post, [callback])
         timer.daemon = True
         timer.start()
@@ -210,7 +210,7 @@ class RealClock:
 
 
 class Deadlock(RuntimeError):
-    """Every coroutine is blocked and no event is pending; the message lists what each waits for."""
+    """Every coroutine is blocked and no event is pending; the message lists the awaited events."""
 
 
 class Scheduler:
@@ -266,7 +266,7 @@ class Scheduler:
     def run(self) -> None:
         """Run until no coroutine is left.
 
-        Raises the errors of coroutines, and `Deadlock`, which lists what each waits for.
+        Raises the errors of coroutines, and `Deadlock` if all wait and no event is pending.
         """
         advance, ready, tasks, held = self.clock.advance, self.ready, self.tasks, self.held
         while True:

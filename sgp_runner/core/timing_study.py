@@ -2,7 +2,7 @@
 
 A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that
 depends on epochs (switches of algorithm, numbers of peers, warm-up) keeps its share of the run.
-Every step of the sample is simulated exactly and stands for the same number of real ones, so times
+Every step of the sample is simulated exactly and represents the same number of real steps, so times
 are scaled in proportion. One-time events, such as the exact average at a switch, are scaled too;
 they are 0.1 % of the time in a sample of 1,440 steps.
 """

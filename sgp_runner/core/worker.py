@@ -39,7 +39,7 @@ class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
-        """Start a gradient; ``allow_parts``: it may come in parts (`Gradient`)."""
+        """Start a gradient; ``allow_parts``: whether it may be a list of parts (`Gradient`)."""
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
@@ -293,7 +293,7 @@ class Worker:
         return before
 
     def state_dict(self) -> State:
-        """All mutable state of this worker at the start of a step, without copying tensors."""
+        """Return all mutable state of this worker at the start of a step, without copies."""
         progress = self.progress
         return {
             "push_sum": self.push_sum,
@@ -322,7 +322,7 @@ class Worker:
         self.load_side_effects(saved)
 
     def side_effects(self) -> State:
-        """State outside the algorithm that repeating a step does not restore."""
+        """Return the state outside the algorithm, which repeating a step does not restore."""
         progress = self.progress
         return {
             "taken": self.budget.taken,

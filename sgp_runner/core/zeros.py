@@ -245,7 +245,7 @@ class Zeros:
         return self
 
     def adds(self, other: Any, alpha: float) -> bool:
-        """Add ``alpha * other`` if that does not need the tensor; return whether it did not."""
+        """Add ``alpha * other`` if the sum is a `Zeros` too; return whether it is."""
         if not self.fits(other) or not isfinite(alpha):
             return False
         memory, number = self.memory, other.memory.number if other.reaches else 0.0

@@ -29,8 +29,8 @@ TRIES = 2  # timings of each width
 class Gradient:
     """A started gradient of worker ``rank`` on its ``step``-th batch, at ``params`` [D].
 
-    due: simulated time at which the gradient is needed, or its start if that time is unknown;
-        engines compute gradients in this order
+    due: simulated time at which the gradient is needed, or its start if that time is unknown; other
+        processes compute gradients in this order
     """
 
     __slots__ = ("buffers", "due", "loss", "params", "rank", "step", "value", "version")
