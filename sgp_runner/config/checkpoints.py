@@ -15,8 +15,8 @@ class Checkpoints:
     every_steps: save after this many steps of a node; null: never by steps
     every_minutes: save after this many wall-clock minutes; null: never by time
     keep: checkpoints kept on disk; a finished run deletes them all
-    keep_last: true: a finished simulation keeps its state from shortly before the end, from which
-        the same command with a larger epochs= continues
+    keep_last: true: a finished simulation keeps its state from shortly before the end; the same
+        command with a larger epochs= continues from this state
     """
 
     every_steps: int | None = None

@@ -61,18 +61,17 @@ class Run:
     batch_size: samples per node and step
     seed: decides initial parameters, data order, dropout and simulated compute times
     dtype: float32 | float64
-    eval_every: epochs between evaluations, as 5 or 0.25; the last one always happens
+    eval_every: epochs between evaluations, such as 5 or 0.25; a run always ends with an evaluation
     eval_workers: also evaluate each worker's own model, not only their average; always at the end
     log_every: steps between records of one worker
     checkpoint: when the state of the run is saved
-    record: true: a real run records what sgp-replay needs to repeat it, and writes no
-        checkpoints
-    timed_as: the training that simulated time models; null: the real one
+    record: true: a real run makes a recording for sgp-replay, and writes no checkpoints
+    timed_as: the training that simulated time models; null: the training of this run
     row: the published row that a preset reproduces
-    rehearsal: true: small data and a small model, as the preset says; same algorithm, in simulated
-        time
-    on_failure: stop | continue: without a rank that is lost (gossip and asynchronous algorithms;
-        sim and gloo)
+    rehearsal: true: the same algorithm in simulated time, with the small data and the small model
+        that the preset sets
+    on_failure: stop | continue: whether a run continues without a lost rank (gossip and
+        asynchronous algorithms; sim and gloo)
     resume: auto: resume an interrupted run, report a finished one; never: start from scratch
     name: folder in results/runs; null: made from the settings
     results: where results go, relative to where the command is started

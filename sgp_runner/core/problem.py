@@ -50,9 +50,9 @@ class Problem:
 
     Only one caller at a time may use the module.
 
-    part: the part of every batch that is read here.
-    sums_of: computes the sums of each of the `chunks` at parameters [D] with buffers, elsewhere.
-    initial: the parameters [D] of a timing study, in place of the module's.
+    part: the part of every batch that this device reads.
+    sums_of: computes `sums` of all `chunks` from parameters [D] and buffers, in parallel.
+    initial: the parameters [D] of a timing study; None: the module's.
     """
 
     flat: FlatModule
@@ -81,9 +81,9 @@ class Problem:
             self.dataset.train.batch(*self.request(rank, 0))
 
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
-        """Return the samples to read here, and the seed of their augmentation.
+        """Return the samples that this device reads, and the seed of their augmentation.
 
-        With fewer samples than devices, a sample of weight zero takes the place of none.
+        If a batch has no sample for this device, it reads one whose weight is zero.
         """
         indices = self.sampler.indices(rank, step)
         mine = indices[self.part.of(len(indices))]
@@ -102,7 +102,7 @@ class Problem:
         )
 
     def examples(self, rank: int) -> float:
-        """Return the examples of a worker's shard, as a multiple of the mean shard's."""
+        """Return the number of examples in a worker's shard, divided by the mean of all shards."""
         if not isinstance(self.sampler, ShardSampler):
             return 1.0
         sizes = [len(shard) for shard in self.sampler.shards]
@@ -111,7 +111,7 @@ class Problem:
     def dropout_seed(self, rank: int, step: int) -> int:
         """Return the seed of a step's dropout on this device.
 
-        Devices of one node drop different elements; the first one drops those of a one-device node.
+        Devices of one node drop different elements. The first drops the same as if it were alone.
         """
         return seed_of(
             self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else [])
@@ -132,7 +132,7 @@ class Problem:
     ) -> tuple[Tensor, Tensor]:
         """Gradient [D] and loss [] of one batch; updates BatchNorm's statistics in ``buffers``.
 
-        module: called instead of the model, which it wraps.
+        module: wrapper of the model, to call instead of it.
         scale: [], factor of the returned gradient.
         """
         loss = self.backward(params, buffers, rank, step, module, scale)
@@ -147,7 +147,7 @@ class Problem:
         module: nn.Module | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """Compute what `gradient` does, and leave the gradient at the parameters of `flat`."""
+        """Return the loss as `gradient` does, but leave the gradient in ``flat.parameters``."""
         bound = self.flat.bind(params, buffers).train()
         self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
         loss = self.loss(bound if module is None else module, self.batch(rank, step))
@@ -184,7 +184,7 @@ class Problem:
 
     @property
     def chunks(self) -> Sequence[Tensor]:
-        """The validation samples of each forward pass of an evaluation, if it has sums."""
+        """The validation samples of each forward pass; empty if the task does not add up sums."""
         import torch
 
         task, valid = self.dataset.task, self.dataset.valid
@@ -197,7 +197,7 @@ class Problem:
     def sums(
         self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
     ) -> list[Sequence[float]]:
-        """Return the sums of each of the `chunks`, or of some of them."""
+        """Return the sums of each of the `chunks`, or of ``only`` some of them."""
         import torch
 
         task = self.dataset.task
@@ -226,7 +226,7 @@ class Problem:
             random = generator(self.seed, _RE_ESTIMATE)
             self.flat.set_dropout_seed(buffers, seed_of(self.seed, _RE_ESTIMATE))
             order = torch.randperm(len(train), generator=random)[:RE_ESTIMATED]
-            batches = order.chunk(ceil(len(order) / 128))  # of equal size, as all count equally
+            batches = order.chunk(ceil(len(order) / 128))  # of equal size: they have equal weight
             update_bn(
                 (inputs for inputs, _ in read(train, batches)),
                 module,

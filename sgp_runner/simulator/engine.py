@@ -2,9 +2,9 @@
 
 A gradient's inputs are fixed when it starts and its value is first visible when it ends, so an
 engine may compute it at any time in between. `Loop` computes gradients one by one as they end, when
-the memory is needed anyway; `Vmap` computes the one that is due together with others in flight.
-Both give the same numbers, up to rounding. `sgp_runner.simulator.parallel` computes on several
-cores what `Loop` would compute, to the same bytes.
+the memory is needed anyway. `Vmap` computes a due gradient together with others in flight. Both
+return the same numbers, up to rounding. `sgp_runner.simulator.parallel` returns the same bytes as
+`Loop` but uses several cores.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ TRIES = 2  # timings of each width
 
 
 class Gradient:
-    """A started gradient: worker ``rank``, its ``step``-th batch, at ``params`` [D].
+    """A started gradient of worker ``rank`` on its ``step``-th batch, at ``params`` [D].
 
-    due: the simulated time at which it is needed, as far as that is known; what is due first is
-        best computed first
+    due: simulated time at which the gradient is needed, or its start if that time is unknown; other
+        processes compute gradients in this order
     """
 
     __slots__ = ("buffers", "due", "loss", "params", "rank", "step", "value", "version")
@@ -49,7 +49,7 @@ class Gradient:
 
 @contextmanager
 def naming_the_rank(gradient: Gradient) -> Iterator[None]:
-    """Name the rank whose data cannot be read: gradients are computed outside of its coroutine."""
+    """Add the rank to a DataError: gradients are computed outside of the rank's coroutine."""
     try:
         yield
     except DataError as error:
@@ -62,7 +62,7 @@ class Engine(Protocol):
 
     def start(self, gradient: Gradient) -> None: ...
     def finish(self, gradient: Gradient) -> Tensor: ...  # [D]
-    def close(self) -> None: ...  # end the processes that compute, if any
+    def close(self) -> None: ...  # end other processes, if any
 
 
 class Loop:
@@ -90,8 +90,9 @@ class Loop:
 class Vmap:
     """Computes gradients in flight together with `torch.func.vmap`, at most ``width`` per call.
 
-    The limit keeps few values waiting to be used. A half and a quarter of ``width`` are tried as
-    well while the run begins, and the fastest is kept: the one that fits into the cache.
+    The limit bounds the memory of computed values that wait for their use. At the start of a run
+    the engine also times a half and a quarter of ``width`` and then uses the fastest, which fits
+    into the cache.
     """
 
     def __init__(self, problem: Problem, width: int) -> None:
@@ -149,7 +150,7 @@ class Vmap:
 
     @property
     def width(self) -> int:
-        """The next width to try, then the fastest."""
+        """The next width to time; after all are timed, the fastest."""
         untried = [width for width, seconds in self.tried.items() if len(seconds) < TRIES]
         return untried[0] if untried else self.fastest
 

@@ -1,8 +1,8 @@
 """The choice of an engine and of the cores that it uses.
 
-Rounding must depend neither on the load of the machine nor on its number of cores, so the model
-alone decides which engine computes. Measurements only decide how many workers share one call of
-vmap and whether other processes help, which does not change a bit.
+Rounding must not depend on the load of the machine or its number of cores, so the choice of engine
+depends only on the model. Measurements choose the number of workers per call of vmap and whether
+other processes help; neither changes a bit of the results.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.memory import keep_freed_memory
 
 # Up to this size vmap is faster on a core: 3 times for an MLP of 5,000 parameters, 1.4 for a
-# Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster, and so it is for
-# language models of any size, 1.2 times: their samples are so long that one gradient fills a core.
+# Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster. For language
+# models of any size the loop is 1.2 times faster: with their long samples, a gradient fills a core.
 VMAP_PARAMETERS = 300_000
 MAX_WIDTH = 2**16  # more workers than a run has
 
 
 def prepare_process(problem: Problem) -> None:
-    """Set the threads of this process, and how it keeps memory, for a simulation of ``problem``."""
+    """Set the threads and the memory allocation of this process to simulate ``problem``."""
     import torch
 
     parameters = sum(problem.flat.layers)
@@ -38,9 +38,9 @@ def reads_ahead(problem: Problem) -> bool:
 
 
 def cores_for(parameters: int) -> int:
-    """Cores of a simulation, of a model with so many parameters, in a sweep.
+    """Return the cores for each simulation of a sweep.
 
-    One for small models: several runs at a time use the cores better.
+    A small model has one: several runs at a time use the cores better.
     """
     return (asked_cores() or present_cores()) if parameters >= LARGE else 1
 
@@ -48,7 +48,7 @@ def cores_for(parameters: int) -> int:
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     """Return the engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
 
-    ``auto`` takes vmap for the models that gain from it on a CPU, which are small.
+    ``auto`` chooses vmap for small models, which are faster with it on a CPU.
     """
     if not problem.trains:
         return NoGradients()

@@ -14,10 +14,10 @@ from sgp_runner.utils.launchers import Launched
 class Sim:
     """All nodes in one process, on a virtual clock.
 
-    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which
-        follows from the model: vmap for small ones without BatchNorm that are not language models
-    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; does not
-        change results
+    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto (vmap for
+        small models without BatchNorm, except language models; else loop)
+    vmap_width: largest number of nodes per call of vmap; smaller numbers are tried at the start of
+        a run; does not change results
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"

@@ -25,26 +25,26 @@ from sgp_runner.utils.units import BitsPerSecond, Seconds
 class Gloo:
     """Real messages between processes on CPUs, over TCP or through the memory of one machine.
 
-    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
-        algorithm, each moves its part of every message), leader (the first device runs it, the
-        others only compute gradients), or auto: leader for asynchronous algorithms and those with a
-        server
-    autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
-    channels_last: memory format of images
-    compile: the model, with torch.compile
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
-        for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
-        long one may stand still before its first step
-    vote_seconds: how long ranks that have lost another one wait for each other's answers; a rank
-        that does not answer is lost
+    gossip: how nodes of several devices (gpus_per_node) exchange messages: shards (every device
+        runs the algorithm and moves its shard of each message), leader (the first device runs the
+        algorithm, the other devices only compute gradients), or auto (leader for asynchronous
+        algorithms and algorithms with a server, else shards)
+    autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
+    channels_last: whether images are in channels-last memory format
+    compile: whether to compile the model with torch.compile
+    timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
+        all waiting ranks
+    start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
+        rank may stand still before its first step
+    vote_seconds: how long the remaining ranks wait for each other's answers after a rank is lost; a
+        rank that does not answer is lost too
     silence_seconds: with on_failure=continue, how long a rank may send no heartbeat while another
-        one waits
-    bandwidth: bit/s of each node's link in either direction, imitated; null: the real network.
-        100e6 is 100 Mbit/s
-    latency_seconds: s, one way, imitated
-    shared_memory: false: messages between ranks of one machine go over TCP too, as over imitated
-        links
+        rank waits
+    bandwidth: imitated rate of each node's link in either direction, in bit/s; 100e6 is 100 Mbit/s;
+        null: the real network
+    latency_seconds: imitated one-way latency of each link, in s
+    shared_memory: false: ranks of one machine also exchange messages over TCP, as they always do
+        over imitated links
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"

@@ -20,21 +20,21 @@ from sgp_runner.utils.units import Seconds
 class Nccl:
     """Real messages between GPUs.
 
-    NCCL cannot receive from any source, so asynchronous algorithms and those with a server send
-    their messages over gloo, through pinned memory; within a node their gradients are averaged over
+    NCCL cannot receive from any source, so asynchronous algorithms and algorithms with a server
+    send their messages over gloo, through pinned memory. Within a node they average gradients over
     NCCL. A server computes on its CPU.
 
-    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
-        algorithm, each moves its part of every message), leader (the first device runs it, the
-        others only compute gradients), or auto: leader for asynchronous algorithms and those with a
-        server
-    autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
-    channels_last: memory format of images
-    compile: the model, with torch.compile
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
-        for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
-        long one may stand still before its first step
+    gossip: how nodes of several devices (gpus_per_node) exchange messages: shards (every device
+        runs the algorithm and moves its shard of each message), leader (the first device runs the
+        algorithm, the other devices only compute gradients), or auto (leader for asynchronous
+        algorithms and algorithms with a server, else shards)
+    autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
+    channels_last: whether images are in channels-last memory format
+    compile: whether to compile the model with torch.compile
+    timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
+        all waiting ranks
+    start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
+        rank may stand still before its first step
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
