@@ -40,8 +40,8 @@ class DPSGD(Algorithm):
             kept, outgoing = shares(worker, peers, x)
             for j, share in outgoing:
                 worker.comm.send(j, share)
-            d = worker.update(await worker.grad())  # at x; messages travel meanwhile
+            d = worker.update(await worker.grad())  # at x, while messages travel
             x.copy_(kept).sub_(d)
-            del d  # not held while waiting
+            del d  # free its memory before waiting
             for j in peers.incoming:
                 x += await worker.comm.recv(j)

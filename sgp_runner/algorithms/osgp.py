@@ -1,7 +1,7 @@
 """tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): messages travel during ``tau`` gradients.
 
-A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest,
-so ``tau = 0`` is SGP. Mass in flight makes ``w != 1`` even on regular graphs, so the model must be
+A message sent in step ``k`` is added before the gradient of step ``k + 1 + tau`` at the latest, so
+``tau = 0`` is SGP. Mass in flight makes ``w != 1`` even on regular graphs, so the model must be
 de-biased.
 
 Differences from the listing of Alg. 2:
@@ -71,7 +71,7 @@ class OSGP(Algorithm):
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         late = LateMessages(worker, x, self.push_sum_weight)
         for k in worker.steps():
-            d = await worker.local_step()  # at z; messages travel meanwhile
+            d = await worker.local_step()  # at z, while messages travel
             if k % self.interval:
                 descend(x, d)  # x <- z w - d
             else:

@@ -42,7 +42,7 @@ async def run_released(
                 x[-1] = 1
             late.expect(k, peers.incoming)
         to_model(x)
-        d = await worker.local_step()  # at the kept share; messages travel meanwhile
+        d = await worker.local_step()  # at the node's share, while messages travel
         if scale_by_weight:
             worker.descend(d)
             to_numerator(x)  # x <- (z - d) w

@@ -1,4 +1,4 @@
-"""QG-DSGDm (Lin et al. 2021): momentum from the change of the model by a step with gossip.
+"""QG-DSGDm (Lin et al. 2021): momentum from the model's change in a step, gossip included.
 
     x_half = x - lr (g + beta m),  m = beta m_hat + g        (Nesterov; else x - lr m)
     x_new = W x_half

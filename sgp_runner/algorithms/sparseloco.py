@@ -1,4 +1,4 @@
-"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps, and outer steps of coded differences.
+"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps, and outer steps on coded differences.
 
 Every ``period`` inner steps, with error feedback ``e`` on each worker:
 

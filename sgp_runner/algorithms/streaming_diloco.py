@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamingDiLoCo(Algorithm):
-    """DiLoCo whose fragments are exchanged one after the other while the workers compute.
+    """DiLoCo with fragments that are exchanged in turn while the workers compute.
 
     codec: codes the differences; the coding error is not sent later
     period: inner steps between two exchanges of a fragment, H

@@ -98,7 +98,7 @@ class Cluster:
     fitted_on: published rows (``row`` of their presets) to which a constant of this cluster was
         fitted; the times of other rows are predictions
     validated: range in which times were compared with real ones; a run outside it gets a warning.
-        Keys, all optional: nodes: largest number; bandwidth; least_bytes and most_bytes of a model
+        Optional keys: nodes (the largest number), bandwidth, least_bytes and most_bytes of a model
     """
 
     step_seconds: Mapping[str, Seconds]

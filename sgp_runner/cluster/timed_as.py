@@ -158,8 +158,8 @@ class TimedAs:
 class Wire:
     """The bytes that messages count for in simulated time.
 
-    dtype: dtype of parameters that are sent without a codec; coded messages have another
-    number: bytes for one parameter of this dtype; other elements count for their real size
+    dtype: dtype of parameters that are sent without a codec
+    number: bytes that such a parameter counts for; a coded message counts for its own bytes
     scale: number of parameters for which each real one stands
     grain: real parameters in a timing study; a single additional element, such as a push-sum
         weight, is not scaled

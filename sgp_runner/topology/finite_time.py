@@ -48,7 +48,7 @@ class Rounds(Topology, Protocol):
 
 @dataclass(frozen=True)
 class HyperHypercube(Rounds):
-    """A hypercube for k peers: nodes whose numbers differ only in one digit average, in turn.
+    """A hypercube for k peers: a step averages nodes whose numbers differ only in one digit.
 
     peers: largest number of peers of a node in a step, k; no prime factor of the number of nodes
         may be above k + 1

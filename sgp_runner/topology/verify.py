@@ -38,7 +38,7 @@ def verify(
 
     needs: ``columns``: they sum to one; ``doubly stochastic``: rows also sum to one;
         ``odd with even``: all edges join an odd and an even rank, in both directions, and every odd
-        rank has one; ``balanced``: each node sends as many messages as it receives.
+        rank has an edge; ``balanced``: each node sends as many messages as it receives.
     weighted: whether ``by`` uses the weights of the graph instead of equal ones.
     """
     topology.check(size)
