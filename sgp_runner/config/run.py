@@ -23,6 +23,7 @@ from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
+from sgp_runner.utils.devices import settled
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.launchers import Launched
 
@@ -113,6 +114,7 @@ class Run:
     model: ModelConfig
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "network", settled(self.network, self.dtype))
         if (
             isinstance(self.model, TimingOnly)
             and self.timed_as.num_parameters is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
@@ -31,14 +32,26 @@ LARGE_CHUNK = 64  # samples per forward pass of an evaluation of a large model o
 class Compute:
     """Where and how gradients are computed; evaluation is in full precision and not compiled.
 
-    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``. channels_last: memory format
-        of images. compile: whether to use torch.compile.
+    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
+        replaced, counts as ``none``. channels_last: memory format of images. compile: whether to
+        use torch.compile. deterministic: whether a GPU must give the same bytes twice.
     """
 
     device: str = "cpu"
-    autocast: Literal["none", "bf16", "fp16"] = "none"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
+    deterministic: bool = False
+
+    def autocasting(self) -> AbstractContextManager[object]:
+        """Return a context in which PyTorch casts the forward pass."""
+        import torch
+
+        return torch.autocast(
+            torch.device(self.device).type,
+            torch.float16 if self.autocast == "fp16" else torch.bfloat16,
+            enabled=self.autocast in ("bf16", "fp16"),
+        )
 
 
 ON_CPU = Compute()
@@ -156,14 +169,8 @@ class Problem:
         return loss.detach()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
-        import torch
-
         inputs, targets = batch
-        autocast = self.compute.autocast
-        dtype = torch.float16 if autocast == "fp16" else torch.bfloat16
-        with torch.autocast(
-            torch.device(self.compute.device).type, dtype, enabled=autocast != "none"
-        ):
+        with self.compute.autocasting():
             return self.dataset.task.loss(module(*inputs), targets)
 
     def evaluate(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:

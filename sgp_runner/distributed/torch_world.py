@@ -153,7 +153,12 @@ class TorchWorld(World):
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         part = Shard(self.layout.device, self.devices) if self.sharded else WHOLE
         collectives = TorchCollectives(
-            scheduler, clock, self.averaging, self.layout.nodes, self.shaper
+            scheduler,
+            clock,
+            self.averaging,
+            self.layout.nodes,
+            self.shaper,
+            through_host=self.backend == "gloo" and self.device.type != "cpu",
         )
 
         def gloo(

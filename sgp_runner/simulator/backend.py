@@ -57,7 +57,7 @@ class SimulatedBackend:
         self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
         self.begun = self.before = 0
-        self.candidates = Candidates(experiment)
+        self.candidates = Candidates(experiment, network.device)
 
     def open(self) -> Found | None:
         candidate = self.candidates.next("run.pt")
@@ -75,13 +75,16 @@ class SimulatedBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position:
         self.membership, self.listener = membership, listener
-        self.problem = build_problem(membership.run)
+        self.problem = build_problem(membership.run, self.network.compute)
         prepare_process(self.problem)
         self.make_machines()
         if found is None:
             return START
         with using(found.path):
-            at_steps = (read(found.path / f"rank{worker.rank}.pt") for worker in self.workers)
+            at_steps = (
+                read(found.path / f"rank{worker.rank}.pt", self.network.device)
+                for worker in self.workers
+            )
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
@@ -90,7 +93,10 @@ class SimulatedBackend:
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
-        self.engine = make_engine(self.problem, network.engine, network.vmap_width)
+        width = network.vmap_width
+        if network.device != "cpu":
+            width = min(width, run.nodes)  # calls are padded to it
+        self.engine = make_engine(self.problem, network.engine, width)
         if isinstance(self.engine, Parallel):
             self.problem = replace(self.problem, sums_of=self.engine.sums)
         self.total = run.steps(self.problem) * run.nodes
