@@ -36,6 +36,7 @@ NOT_IN_NAME = (
 LATER: Mapping[str, object] = {
     "device": "cpu",
     "deterministic": True,
+    "micro_batch": None,
     "sim.autocast": "none",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,

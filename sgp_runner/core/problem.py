@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Literal
@@ -66,6 +66,7 @@ class Problem:
     part: the part of every batch that this device reads.
     sums_of: computes `sums` of all `chunks` from parameters [D] and buffers, in parallel.
     initial: the parameters [D] of a timing study; None: the module's.
+    micro_batch: samples of each forward and backward pass; None: the whole batch.
     """
 
     flat: FlatModule
@@ -78,6 +79,7 @@ class Problem:
     part: Shard = WHOLE
     sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
     initial: Tensor | None = None
+    micro_batch: int | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
         """Return this part of the batch of worker ``rank`` for its own ``step``."""
@@ -121,14 +123,13 @@ class Problem:
         sizes = [len(shard) for shard in self.sampler.shards]
         return sizes[rank] * len(sizes) / sum(sizes)
 
-    def dropout_seed(self, rank: int, step: int) -> int:
+    def dropout_seed(self, rank: int, step: int, piece: int = 0) -> int:
         """Return the seed of a step's dropout on this device.
 
         Devices of one node drop different elements. The first drops the same as if it were alone.
         """
-        return seed_of(
-            self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else [])
-        )
+        of_device = [self.part.index] if self.part.index or piece else []
+        return seed_of(self.seed, _DROPOUT, rank, step, *of_device, *([piece] if piece else []))
 
     def start(self) -> Tensor:
         """Return the initial parameters [D], the same on every worker."""
@@ -162,11 +163,37 @@ class Problem:
     ) -> Tensor:
         """Return the loss as `gradient` does, but leave the gradient in ``flat.parameters``."""
         bound = self.flat.bind(params, buffers).train()
-        self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
-        loss = self.loss(bound if module is None else module, self.batch(rank, step))
+        called = bound if module is None else module
         weight = self.sampler.weight(rank, step, self.part)
-        (loss * (weight if scale is None else weight * scale)).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        losses = []
+        pieces = self.pieces(self.batch(rank, step))
+        for number, (piece, share) in enumerate(pieces, start=1):
+            self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step, number - 1))
+            # Data parallelism averages with the last piece what all of them have added up.
+            more = number < len(pieces)
+            with getattr(called, "no_sync", nullcontext)() if more else nullcontext():
+                loss = self.loss(called, piece)
+                factor = weight * share if scale is None else weight * share * scale
+                (loss * factor).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach() if len(pieces) == 1 else loss.detach() * share)
+        return sum(losses[1:], start=losses[0])
+
+    def pieces(self, batch: Batch) -> list[tuple[Batch, float | Tensor]]:
+        """Cut a batch into pieces of `micro_batch` samples.
+
+        Each comes with its share of what the loss counts, which is samples or tokens.
+        """
+        import torch
+
+        inputs, targets = batch
+        if self.micro_batch is None or len(targets) <= self.micro_batch:
+            return [(batch, 1.0)]
+        count = getattr(self.dataset.task, "count", len)
+        parts = [torch.split(tensor, self.micro_batch) for tensor in (*inputs, targets)]
+        return [
+            ((tuple(of_inputs), of_targets), count(of_targets) / count(targets))
+            for *of_inputs, of_targets in zip(*parts, strict=True)
+        ]
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         inputs, targets = batch
@@ -265,6 +292,7 @@ def make_problem(
     seed: int,
     dtype: torch.dtype,
     compute: Compute = ON_CPU,
+    micro_batch: int | None = None,
 ) -> Problem:
     """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
     import torch
@@ -280,5 +308,12 @@ def make_problem(
             module = torch.nn.Sequential(Normalise(dataset.pixels), module)
         module = module.to(compute.device, dtype)
     return Problem(
-        FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, compute
+        FlatModule(module),
+        dataset,
+        sampler,
+        seed,
+        model.trains,
+        model.vectorizes,
+        compute,
+        micro_batch=micro_batch,
     )

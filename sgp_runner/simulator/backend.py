@@ -26,7 +26,7 @@ from sgp_runner.elastic.build import (
 from sgp_runner.elastic.membership import Membership, common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
-from sgp_runner.recording.estimate import Work
+from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
 from sgp_runner.recording.recorder import START, Position
 from sgp_runner.simulator.engine import Engine, NoGradients
@@ -36,7 +36,9 @@ from sgp_runner.simulator.network import Sim
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
+from sgp_runner.utils.devices import free_bytes
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
+from sgp_runner.utils.messages import logger
 
 EXTREME = 30.0  # a number with larger powers of ten may make a time infinite
 TRIED_STEPS = 3
@@ -76,6 +78,9 @@ class SimulatedBackend:
     ) -> Position:
         self.membership, self.listener = membership, listener
         self.problem = build_problem(membership.run, self.network.compute)
+        if self.network.device.startswith("cuda"):
+            free = free_bytes(self.network.device)
+            logger.info(gpu_memory(membership.run, self.problem, free))
         prepare_process(self.problem)
         self.make_machines()
         if found is None:

@@ -65,7 +65,8 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     """
     if not problem.trains:
         return NoGradients()
-    if choice == "vmap" or (choice == "auto" and gains_from_vmap(problem)):
+    whole = problem.micro_batch is None
+    if choice == "vmap" or (choice == "auto" and whole and gains_from_vmap(problem)):
         return Vmap(problem, min(width, MAX_WIDTH))
     if problem.compute.device != "cpu":
         return Loop(problem)  # a process that uses a GPU cannot be forked

@@ -68,6 +68,11 @@ class Sim:
                 f"{every}: use model.sample_steps=null, or faults that last for the whole run.",
             )
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        if self.engine == "vmap" and run.micro_batch is not None:
+            raise ConfigError(
+                "network.engine",
+                "vmap computes whole batches: use network.engine=loop, or micro_batch=null.",
+            )
         if self.engine == "vmap" and not run.model.vectorizes:
             raise ConfigError(
                 "network.engine",

@@ -67,3 +67,10 @@ def count_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def free_bytes(device: str) -> int:
+    """Return the free memory of a GPU."""
+    import torch
+
+    return torch.cuda.mem_get_info(torch.device(device))[0]

@@ -1,4 +1,4 @@
-"""Devices of a run: what `auto` stands for, what names them, and what a machine without one says."""
+"""Devices of a run: what `auto` stands for, their names, and what a machine without one says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment, from_stored, stored
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.elastic.build import build_problem
+from sgp_runner.recording.estimate import bytes_of_vectors, gpu_memory
 from sgp_runner.utils import devices
 from sgp_runner.utils.errors import ConfigError
 
@@ -112,3 +114,21 @@ def test_what_ranks_that_share_gpus_cannot_do(words: str, key: str, sentence: st
     words_ = ["network=gloo", "network.device=cuda", *words.replace(": ", ":").split()]
     with pytest.raises(ConfigError, match=f"^{key}: {sentence}"):
         named(*words_)
+
+
+def test_the_memory_of_the_gpu_is_named_and_checked() -> None:
+    run = experiment_of([*TINY, "data=digits", "model.hidden=[1000]"]).run
+    problem = build_problem(run)
+    count = 65 * 1000 + 1001 * 10  # of parameters
+    needed = 4 * count * (2 + 2 * 3)  # model, gradient; for each node parameters, momentum, message
+    assert bytes_of_vectors(run, problem) == needed == 2_400_320
+    assert gpu_memory(run, problem, 8 * 10**9) == (
+        "Of 8 GB free on the GPU, this takes 2.4 MB for parameters, optimizer state and messages; "
+        "activations come on top."
+    )
+    with pytest.raises(
+        ConfigError,
+        match="^nodes: 2 nodes of model=mlp need 2.4 MB for parameters, optimizer state and "
+        "messages, but the GPU has 2.4 MB free: use fewer nodes, or network.device=cpu.",
+    ):
+        gpu_memory(run, problem, needed - 1)
