@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 630,
     "sgp_runner/simulator": 1623,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1143,
+    "sgp_runner/utils": 1144,
 }
 
 
