@@ -60,7 +60,7 @@ class Transport(ABC):
         return message
 
     def flush(self) -> None:
-        """Start everything that is held back: something else is about to use the network."""
+        """Start what is held back: the network or the device is about to do something else."""
 
     def quiesce(self) -> None:
         """Complete arrived messages: all ranks are between steps and about to checkpoint."""
