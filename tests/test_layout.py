@@ -49,7 +49,7 @@ CEILINGS = {
     "sgp_runner/config": 1784,
     "sgp_runner/core": 2399,
     "sgp_runner/data": 2027,
-    "sgp_runner/distributed": 2831,
+    "sgp_runner/distributed": 2825,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 681,
     "sgp_runner/recording": 1845,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 630,
     "sgp_runner/simulator": 1661,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1196,
+    "sgp_runner/utils": 1197,
 }
 
 
