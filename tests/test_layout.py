@@ -47,7 +47,7 @@ CEILINGS = {
     "sgp_runner/cli": 1542,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1770,
-    "sgp_runner/core": 2380,
+    "sgp_runner/core": 2395,
     "sgp_runner/data": 2024,
     "sgp_runner/distributed": 2804,
     "sgp_runner/elastic": 397,

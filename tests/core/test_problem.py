@@ -1,12 +1,20 @@
-"""Parameters lie in a vector, which a model is bound to."""
+"""Where parameters lie in a model, and how an evaluation computes on a GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import torch
-from torch import nn
+from helpers.tiny import tiny_problem
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.problem import Compute
+from sgp_runner.data.tasks import Classification
 
 
 class Operations(TorchDispatchMode):
@@ -36,3 +44,32 @@ def test_a_vector_that_is_bound_again_costs_no_operation() -> None:
         assert flat.module.weight.tolist() == weight
     x += 1
     assert flat.module.weight.tolist() == [[1, 2]]
+
+
+class Interrupted(Exception):
+    """An evaluation that fails."""
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_an_evaluation_on_a_gpu_is_in_full_precision(device: str) -> None:
+    """Convolutions of gradients use TF32, PyTorch's default."""
+    operations = torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul
+    before = [each.fp32_precision for each in operations]
+    assert before == ["tf32", "tf32", "none"]
+    seen: list[Any] = []
+
+    def sums_of(params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
+        seen.append([each.fp32_precision for each in operations])
+        raise Interrupted
+
+    problem = tiny_problem()
+    problem = replace(
+        problem,
+        compute=Compute(device),
+        sums_of=sums_of,
+        dataset=replace(problem.dataset, task=Classification()),
+    )
+    with pytest.raises(Interrupted):
+        problem.evaluate(problem.start(), [])
+    assert seen == [before if device == "cpu" else ["ieee"] * 3]
+    assert [each.fp32_precision for each in operations] == before
