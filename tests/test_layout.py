@@ -47,7 +47,7 @@ CEILINGS = {
     "sgp_runner/cli": 1542,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1784,
-    "sgp_runner/core": 2399,
+    "sgp_runner/core": 2416,
     "sgp_runner/data": 2027,
     "sgp_runner/distributed": 2825,
     "sgp_runner/elastic": 397,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
@@ -30,11 +30,17 @@ LARGE_CHUNK = 64  # samples per forward pass of an evaluation of a large model o
 
 @dataclass(frozen=True)
 class Compute:
-    """Where and how gradients are computed; evaluation is in full precision and not compiled.
+    """Where and how gradients are computed.
+
+    Gradients in float32 follow PyTorch's defaults on a GPU, where convolutions round to TF32.
+    Evaluation is in full precision (`full_precision`) and not compiled.
 
     autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
-        replaced, counts as ``none``. channels_last: memory format of images. compile: whether to
-        use torch.compile. deterministic: whether a GPU must give the same bytes twice.
+        replaced, counts as ``none``.
+    channels_last: memory format of images. Parameters stay contiguous, since an algorithm sees them
+        as one vector; a convolution converts its own, which are small next to its images.
+    compile: whether to use torch.compile.
+    deterministic: whether a GPU must give the same bytes twice, without TF32.
     """
 
     device: str = "cpu"
@@ -55,6 +61,25 @@ class Compute:
 
 
 ON_CPU = Compute()
+
+
+@contextmanager
+def full_precision(device: str) -> Iterator[None]:
+    """Compute float32 without TF32 on a GPU, where PyTorch uses it in convolutions by default."""
+    import torch
+
+    cudnn = torch.backends.cudnn
+    operations: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
+    if device == "cpu":
+        operations = []
+    before = [each.fp32_precision for each in operations]
+    try:
+        for each in operations:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, precision in zip(operations, before, strict=True):
+            each.fp32_precision = precision
 
 
 @dataclass(frozen=True)
@@ -205,12 +230,11 @@ class Problem:
         import torch
 
         task, valid = self.dataset.task, self.dataset.valid
-        if isinstance(task, Summed):
-            sums = self.sums_of or self.sums
-            return task.metrics(added(sums(params, buffers)), len(valid))
-        module = self.flat.bind(params, buffers).eval()
-        with torch.no_grad():
-            return task.evaluate(module, valid)
+        with full_precision(self.compute.device), torch.no_grad():
+            if isinstance(task, Summed):
+                sums = self.sums_of or self.sums
+                return task.metrics(added(sums(params, buffers)), len(valid))
+            return task.evaluate(self.flat.bind(params, buffers).eval(), valid)
 
     @property
     def is_large(self) -> bool:
@@ -261,11 +285,12 @@ class Problem:
             self.flat.set_dropout_seed(buffers, seed_of(self.seed, _RE_ESTIMATE))
             order = torch.randperm(len(train), generator=random)[:RE_ESTIMATED]
             batches = order.chunk(ceil(len(order) / 128))  # of equal size: they have equal weight
-            update_bn(
-                (inputs for inputs, _ in read(train, batches)),
-                module,
-                torch.device(self.compute.device),
-            )
+            with full_precision(self.compute.device):
+                update_bn(
+                    (inputs for inputs, _ in read(train, batches)),
+                    module,
+                    torch.device(self.compute.device),
+                )
         return self.evaluate(params, buffers)
 
     def among(self, workers: int, batch_size: int) -> Problem:
