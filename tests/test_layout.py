@@ -49,16 +49,16 @@ CEILINGS = {
     "sgp_runner/config": 1770,
     "sgp_runner/core": 2377,
     "sgp_runner/data": 2024,
-    "sgp_runner/distributed": 2804,
+    "sgp_runner/distributed": 2807,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 681,
-    "sgp_runner/recording": 1832,
+    "sgp_runner/recording": 1837,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1944,
     "sgp_runner/session": 630,
-    "sgp_runner/simulator": 1623,
+    "sgp_runner/simulator": 1625,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1143,
+    "sgp_runner/utils": 1165,
 }
 
 

@@ -28,7 +28,7 @@ from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer, position_in
-from sgp_runner.recording.recorder import START, Position
+from sgp_runner.recording.recorder import START, Position, record_gpus
 from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
@@ -37,6 +37,7 @@ from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
+from sgp_runner.utils.provenance import gpu
 
 EXTREME = 30.0  # powers of ten of a number that may make a time infinite
 TRIED_STEPS = 3
@@ -76,6 +77,7 @@ class SimulatedBackend:
     ) -> Position:
         self.membership, self.listener = membership, listener
         self.problem = build_problem(membership.run)
+        record_gpus(self.experiment.directory, [gpu(self.problem.compute.device)])
         prepare_process(self.problem)
         self.make_machines()
         if found is None:
