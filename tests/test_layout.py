@@ -49,16 +49,16 @@ CEILINGS = {
     "sgp_runner/config": 1784,
     "sgp_runner/core": 2416,
     "sgp_runner/data": 2027,
-    "sgp_runner/distributed": 2825,
+    "sgp_runner/distributed": 2828,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 681,
-    "sgp_runner/recording": 1845,
+    "sgp_runner/recording": 1850,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1944,
     "sgp_runner/session": 630,
-    "sgp_runner/simulator": 1661,
+    "sgp_runner/simulator": 1663,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1197,
+    "sgp_runner/utils": 1219,
 }
 
 

@@ -28,7 +28,7 @@ from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
 from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
-from sgp_runner.recording.recorder import START, Position
+from sgp_runner.recording.recorder import START, Position, record_gpus
 from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
@@ -39,6 +39,7 @@ from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.devices import free_bytes
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
 from sgp_runner.utils.messages import logger
+from sgp_runner.utils.provenance import gpu
 
 EXTREME = 30.0  # a number with larger powers of ten may make a time infinite
 TRIED_STEPS = 3
@@ -79,6 +80,7 @@ class SimulatedBackend:
         self.membership, self.listener = membership, listener
         self.problem = build_problem(membership.run, self.network.compute)
         if self.network.device.startswith("cuda"):
+            record_gpus(self.experiment.directory, [gpu(self.network.device)])
             free = free_bytes(self.network.device)
             logger.info(gpu_memory(membership.run, self.problem, free))
         prepare_process(self.problem)
