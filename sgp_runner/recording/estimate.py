@@ -62,10 +62,11 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """Return the memory of all processes on this machine, at least the peak of this one for each.
+    """Return the estimated memory of all processes of the run on this machine.
 
-    A process has the model and its gradient. Each of its nodes adds parameters, optimizer state
-    and a message, except in a timing study.
+    A process holds the model and its gradient. Except in a timing study, each of its nodes adds
+    parameters, optimizer state and a message. No process counts for less than the present peak
+    of this process.
     """
     simulated = run.network.clock == "simulated"
     nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))
@@ -75,13 +76,13 @@ def memory_bytes(run: Run, problem: Problem) -> int:
 
 
 def peak_bytes() -> int:
-    """Return the largest resident size of this process until now."""
+    """Return the peak resident size of this process so far."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
-    """Return the largest size of records and checkpoints of a run that takes ``seconds``.
+    """Return the peak disk space of the records and checkpoints of a run that takes ``seconds``.
 
     One checkpoint is always counted, because a signal may request it.
     """
