@@ -156,9 +156,9 @@ class Candidates:
         self.refused: UnusableCheckpoint | None = None
 
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
-        """Return the next checkpoint and the state in its file ``name``; None if there is none.
+        """Return the next usable checkpoint and the state in its file ``name``; None without any.
 
-        Raises UnusableCheckpoint for the oldest checkpoint if all were refused.
+        Raises UnusableCheckpoint, for the oldest checkpoint, if every checkpoint was refused.
         """
         for path in self.paths:
             try:
@@ -211,7 +211,7 @@ class Draft:
             self.path.mkdir()
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
+        """Write ``state`` (tensors and plain data) to the file ``name``, or replace this file."""
         import torch
 
         path = self.path / name
@@ -223,7 +223,7 @@ class Draft:
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.
 
-        longer: whether a run with more epochs has the same state at this step
+        longer: whether the same run with more epochs would have this state at this step
         """
         manifest = {
             "version": VERSION,

@@ -63,7 +63,10 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """Return the memory of all processes on this machine: at least this one's peak for each."""
+    """Return the estimated memory of all processes of the run on this machine.
+
+    No process counts for less than the present peak of this process.
+    """
     simulated = run.network.clock == "simulated"
     processes = 1 if simulated else local_ranks(run.ranks)
     return processes * max(bytes_of_vectors(run, problem), peak_bytes())
@@ -97,13 +100,13 @@ def gpu_memory(run: Run, problem: Problem, free: int) -> str:
 
 
 def peak_bytes() -> int:
-    """Return the largest resident size of this process until now."""
+    """Return the peak resident size of this process so far."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
-    """Return the largest size of records and checkpoints of a run that takes ``seconds``.
+    """Return the peak disk space of the records and checkpoints of a run that takes ``seconds``.
 
     One checkpoint is always counted, because a signal may request it.
     """
