@@ -200,7 +200,7 @@ class Bench:
         return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
 
     def simulated(self, title: str, cell: Timed, here: Sequence[str]) -> float:
-        """Milliseconds per simulated step, with the real model's messages and gradient times."""
+        """Return milliseconds per simulated step with messages and gradients of the real model."""
         from sgp_runner.session.execution import perform
 
         network = self.network
