@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Compute utilisation and hours of Streaming DiLoCo's tables, simulated.
 
-scripts/streaming_diloco.py simulate and write results/streaming_diloco/; some minutes
-scripts/streaming_diloco.py page write the page from the simulated cells
+scripts/streaming_diloco.py         simulate and write results/streaming_diloco/; takes minutes
+scripts/streaming_diloco.py page    write the page from the simulated cells
 
 A cell of Table 4 is the smallest bandwidth of the paper's grid at which the simulated compute
 utilisation reaches the required percentage. Constants were fitted for the 1B model; see the

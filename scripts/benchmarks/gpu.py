@@ -29,7 +29,7 @@ OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
 # Operations per image of 224 x 224 pixels; torchvision's table lists 4.09 G multiply-adds.
 FLOPS = 3 * 2 * 4.09e9
 # Published dense bf16 operations per second and their source, by a substring of torch's name of the
-# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
+# card; the first match counts. Published rates with sparsity are twice as high and halved here.
 CARDS = {
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),

@@ -50,8 +50,8 @@ class Network:
     """A network and the length of the runs on it.
 
     bits_per_second: rate of each link. steps: number of measured steps per node, a multiple of
-    `EVERY`. repeats: number of runs. imitated: whether ``network.bandwidth`` imitates the links,
-    which limits only runs of ``sgp-run``.
+    `EVERY`. repeats: number of runs. imitated: whether ``network.bandwidth`` imitates the links;
+    other libraries cannot run on such links.
     """
 
     nodes: int

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.processes import in_process
 
-STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by nodes
-GOALS = {  # by nodes: seconds of the run, microseconds of a step of one node, GiB
+STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by number of nodes
+GOALS = {  # by number of nodes: seconds of the run, microseconds per step of a node, GiB
     4096: (Goal("less than", 17), Goal("at most", 20), None),
     65_536: (Goal("less than", 30), None, Goal("at most", 2)),
 }

@@ -1,1 +1,1 @@
-"""Claims of the papers, tested here: each with its runs, its statistics and its verdict."""
+"""Claims of the papers; each has its runs, its statistics and its verdict."""

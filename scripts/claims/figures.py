@@ -29,7 +29,7 @@ LOOKS = {
     Verdict.UNDECIDED: ("#8a8a8a", "D"),
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222", "#8a8a8a")
-FIRST_MARK, MARKS = 12.5, 6  # start of the marks in the summary, and room for this many
+FIRST_MARK, MARKS = 12.5, 6  # first mark in the summary, and number of marks with room
 APART = 20.0  # a larger ratio of effects of the same sign needs a logarithmic axis
 
 
@@ -134,7 +134,7 @@ def write(axes: Axes, place: float, text: str, **look: Any) -> None:
 
 
 def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float) -> None:
-    """Draw an effect and a band for its expected range, which ends at the ends of the axis."""
+    """Draw an effect and a band for its expected range, clipped to ``low`` and ``high``."""
     effect, expected = each.finding.effect, each.finding.expected
     begin, end = max(low, expected.least), min(high, expected.most)
     axes.barh(place, end - begin, 0.8, begin, color=BAND, zorder=0)
@@ -184,7 +184,7 @@ def name_ends(axes: Axes, wanted: Curves) -> None:
 
 
 def spaced(heights: Sequence[float], apart: float) -> list[float]:
-    """Move increasing heights so that they are ``apart`` and, if there is room, below 1."""
+    """Return the increasing heights, moved ``apart`` and, if there is room, below 1."""
     out: list[float] = []
     for height in heights:
         out.append(max(height, out[-1] + apart) if out else height)

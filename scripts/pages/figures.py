@@ -42,8 +42,9 @@ GRADIENT, MESSAGE, ALL_REDUCE, TEXT = "#5b8fd6", "#d9793d", "#8c9aa8", "#808489"
 class Trace:
     """The first seconds of a simulated run; all times are in seconds.
 
-    gradients: rank, begin and end messages: source, destination, begin and end all_reduces: begin
-    (when the last rank has joined) and end
+    gradients: rank, begin and end
+    messages: source, destination, begin and end
+    all_reduces: begin (when the last rank has joined) and end
     """
 
     ranks: int

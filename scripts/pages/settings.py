@@ -71,7 +71,7 @@ def choices(group: str) -> Iterator[str]:
     by_rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for choice in groups()[group]:
         by_rows.setdefault(tuple(rows_of(key, choice, group)), []).append(choice)
-    if group in ("base", "cluster", "faults"):  # the settings of algo=, or values of one class
+    if group in ("base", "cluster", "faults"):  # shown with algo=, or all of one class
         by_rows = {} if group == "base" else {next(iter(by_rows)): ["..."]}
     for found, names in by_rows.items():
         if found:

@@ -19,7 +19,7 @@ class Cell:
     """One time, in seconds.
 
     what: description in words, one for each column of a table. fitted: whether a constant of the
-    model was fitted on this time. left_out: the simulated time after a fit without this time; None
+    model was fitted to this time. left_out: the simulated time after a fit without this time; None
     if no fit used it. repeats: the measured times; ``real`` is their median.
     """
 
