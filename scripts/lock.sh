@@ -10,8 +10,8 @@ export UV_CUSTOM_COMPILE_COMMAND="scripts/lock.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# torch and torchvision have different builds for CPUs and GPUs, so they are not locked. The packages
-# of CUDA are not locked either; torch's metadata pins their versions.
+# torch and torchvision have different builds for CPUs and GPUs, so they are not locked. CUDA's
+# packages are not locked either; torch's metadata pins their versions.
 cat >"$work/cuda.txt" <<END
 cuda-bindings
 cuda-toolkit

@@ -6,8 +6,8 @@
 #       ILSVRC2012_devkit_t12.tar.gz [data/imagenet]
 #
 # The development kit needs scipy. A text file may replace it and list the classes in lines such as
-# "ILSVRC2012_val_00000293.JPEG n01440764". Unpacked classes are not unpacked again, so an interrupted
-# command can be run again.
+# "ILSVRC2012_val_00000293.JPEG n01440764". Unpacked classes are not unpacked again, so run an
+# interrupted command again to resume it.
 set -euo pipefail
 
 fail() {
