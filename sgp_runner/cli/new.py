@@ -1,4 +1,5 @@
-"""``sgp-run new``: a small folder with a working algorithm, model or data set, and a test.
+"""``sgp-run new``: write a folder with a small working algorithm, model or data set, and
+a test.
 
 The test makes a dry run, compares the simulator with real processes, and checks that the same seed
 gives the same bytes, also after a run is resumed.
@@ -260,7 +261,7 @@ def class_name(name: str) -> str:
 
 
 def check_name(name: str, group: str) -> None:
-    """Raise ConfigError unless ``name`` can name a new choice of ``group``."""
+    """Raise ConfigError unless ``name`` is valid and unused as a choice of ``group``."""
     from sgp_runner.config.choices import groups
     from sgp_runner.config.plugins.loading import check_name as check_value
 
