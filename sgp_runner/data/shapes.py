@@ -153,7 +153,8 @@ class Shapes:
 def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the depth of points (x, y) [N, H, W] in shapes of unit size and ``kinds`` (int64 [N]).
 
-    Depth is measured along a ray from the centre; it is negative outside the shape.
+    Depth is negative outside a shape. In polygons and stars it is measured along a ray from the
+    centre.
     """
     depth = x.new_empty(x.shape)
     for kind, field in enumerate(FIELDS):

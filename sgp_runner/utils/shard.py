@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shard:
-    """One of ``count`` consecutive shards of a whole, all of equal length but the last ones."""
+    """One of ``count`` consecutive shards; all have equal length, but the last may be shorter."""
 
     index: int = 0
     count: int = 1
 
     def length(self, total: int) -> int:
-        """Return the length of the longest shard."""
+        """Return the length of the longest shard of ``total`` elements."""
         return -(-total // self.count)
 
     def of(self, total: int) -> slice:
-        """Return the positions of this shard among ``total``."""
+        """Return the positions of this shard among ``total`` elements."""
         length = self.length(total)
         return slice(min(self.index * length, total), min((self.index + 1) * length, total))
 
