@@ -28,6 +28,7 @@ from sgp_runner.config.schema import (
     too_long,
     unknown_key,
 )
+from sgp_runner.utils.devices import AUTO
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import MAX_DIGITS, is_too_long
 from sgp_runner.utils.user_code import user_code_line
@@ -210,8 +211,8 @@ def built(value: object, key: str) -> object:
 def plain(part: CheckedPart, made: object) -> dict[str, object]:
     """Return ``part`` as plain values for config.yaml.
 
-    made: the object built from ``part``; settings that are null are replaced by its attributes,
-        for example the checksum of a file
+    made: the object built from ``part``; settings that are null or ``auto`` are replaced by its
+        attributes, for example the checksum of a file or the device that was found
     """
     named = {} if part.name is None else {NAME: part.name}
     return named | {
@@ -223,7 +224,11 @@ def plain_value(value: object, made: Any) -> object:
     if isinstance(value, list):
         return [plain_value(each, other) for each, other in zip(value, made, strict=True)]
     return (
-        plain(value, made) if isinstance(value, CheckedPart) else made if value is None else value
+        plain(value, made)
+        if isinstance(value, CheckedPart)
+        else made
+        if value in (None, AUTO)
+        else value
     )
 
 

@@ -31,8 +31,13 @@ NOT_IN_NAME = (
     *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
 )
 
-# Keys added later -> the value that is equivalent to their absence and not part of identity.
+# Keys added later, or keys of one choice -> the value that is equivalent to their absence and not
+# part of identity.
 LATER: Mapping[str, object] = {
+    "device": "cpu",
+    "deterministic": True,
+    "micro_batch": None,
+    "sim.autocast": "none",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,
@@ -65,11 +70,19 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return ``settings`` without those keys of `LATER` whose value has no effect."""
+    """Return ``settings`` without those keys of `LATER` whose value has no effect.
+
+    Only the kind of a device counts.
+    """
+    choice = settings.get("name")
     return {
-        key: identity_of(value) if isinstance(value, Mapping) else value
+        key: identity_of(value)
+        if isinstance(value, Mapping)
+        else str(value).partition(":")[0]
+        if key == "device"
+        else value
         for key, value in settings.items()
-        if key not in LATER or value != LATER[key]
+        if all(each not in LATER or value != LATER[each] for each in (key, f"{choice}.{key}"))
     }
 
 

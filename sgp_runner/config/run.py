@@ -23,6 +23,7 @@ from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
+from sgp_runner.utils.devices import settled
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.launchers import Launched
 
@@ -59,6 +60,8 @@ class Run:
         network=sim, the cluster defines this number
     epochs: passes over the training set, all nodes together
     batch_size: samples per node and step
+    micro_batch: samples per forward and backward pass of a device; null: all of its batch. The
+        gradient is the same, except that BatchNorm and dropout see one pass at a time
     seed: decides initial parameters, data order, dropout and simulated compute times
     dtype: float32 | float64
     eval_every: epochs between evaluations, such as 5 or 0.25; a run always ends with an evaluation
@@ -90,6 +93,7 @@ class Run:
     gpus_per_node: int = 1
     epochs: float = 15
     batch_size: int = 32
+    micro_batch: int | None = None
     seed: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     eval_every: int | float = 1
@@ -114,6 +118,7 @@ class Run:
     model: ModelConfig
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "network", settled(self.network, self.dtype))
         if (
             isinstance(self.model, TimingOnly)
             and self.timed_as.num_parameters is None
@@ -127,6 +132,8 @@ class Run:
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
+        if self.micro_batch is not None:
+            self.check_micro_batch(self.micro_batch)
         if not self.eval_every > 0:
             raise ConfigError(
                 "eval_every", f"{self.eval_every} must be positive, for example 1 or 0.25."
@@ -154,6 +161,18 @@ class Run:
         self.network.check(self)
         if self.on_failure == "continue":
             self.check_on_failure()
+
+    def check_micro_batch(self, size: int) -> None:
+        """Raise ConfigError unless a batch divides into pieces of ``size`` samples."""
+        batch = self.batch_size // self.gpus_per_node
+        if size < 1 or batch % size:
+            sizes = [each for each in range(1, batch + 1) if batch % each == 0]
+            fits = min(sizes, key=lambda each: abs(each - size))
+            raise ConfigError(
+                "micro_batch",
+                f"{batch} samples per device do not divide into pieces of {size}: "
+                f"use micro_batch={fits}, or another divisor of {batch}.",
+            )
 
     def check_on_failure(self) -> None:
         """Raise ConfigError if ``on_failure=continue`` cannot work.

@@ -60,7 +60,7 @@ class Transport(ABC):
         return message
 
     def flush(self) -> None:
-        """Start all delayed exchanges, before something else uses the network."""
+        """Start all delayed exchanges, before the network or the device does something else."""
 
     def quiesce(self) -> None:
         """Complete arrived messages before a checkpoint, when all ranks are between steps."""

@@ -50,6 +50,7 @@ class FlatModule:
 
         self.module = module
         self.parameters = list(module.parameters())
+        self.bound: Tensor | None = None  # the vector of the latest `bind`
         self.own = [p.data for p in self.parameters]  # initial values; `bind` does not change them
         self.shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
         self.layers = tuple(p.numel() for p in self.parameters)
@@ -83,8 +84,10 @@ class FlatModule:
 
     def bind(self, vector: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
         """Return the module with these parameters [D] and buffers, which it updates in place."""
-        for p, part in zip(self.parameters, vector.split_with_sizes(self.layers), strict=True):
-            p.data = part.view(p.shape)
+        if vector is not self.bound:  # one rank binds the same vector in each step
+            for p, part in zip(self.parameters, vector.split_with_sizes(self.layers), strict=True):
+                p.data = part.view(p.shape)
+            self.bound = vector
         for (m, name), buffer in zip(self.slots, buffers, strict=True):
             m._buffers[name] = buffer
         return self.module

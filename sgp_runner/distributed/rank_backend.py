@@ -47,7 +47,7 @@ from sgp_runner.recording.observer import (
     spread,
     total_cost,
 )
-from sgp_runner.recording.recorder import START, Position, num_whole_lines
+from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
     ConfigError,
@@ -56,7 +56,7 @@ from sgp_runner.utils.errors import (
     MembershipChanged,
     RankFailed,
 )
-from sgp_runner.utils.provenance import code_version
+from sgp_runner.utils.provenance import code_version, gpu
 from sgp_runner.utils.shard import Shard
 
 MAX_IDLE_VOTES = 3
@@ -95,7 +95,10 @@ class RankBackend:
         check_agreement(world, "code version", code_version())
         candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
         own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
-        name, names = world.gather(own)[0] or ("", [])
+        starts = world.gather((own, gpu(world.compute.device)))
+        if world.process_rank == 0:
+            record_gpus(self.experiment.directory, [facts for _, facts in starts])
+        name, names = starts[0][0] or ("", [])
         if name and self.experiment.run.record:
             raise ConfigError(
                 "record",

@@ -144,9 +144,13 @@ def using(path: Path) -> Iterator[None]:
 
 
 class Candidates:
-    """The valid checkpoints that an interrupted run may resume from, newest first."""
+    """The valid checkpoints that an interrupted run may resume from, newest first.
 
-    def __init__(self, experiment: Experiment) -> None:
+    device: where their tensors go
+    """
+
+    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
+        self.device = device
         self.ranks = experiment.run.ranks
         self.paths = valid_checkpoints(experiment)
         self.refused: UnusableCheckpoint | None = None
@@ -159,7 +163,7 @@ class Candidates:
         for path in self.paths:
             try:
                 with using(path):
-                    state = read(path / name)
+                    state = read(path / name, self.device)
                     return Found(path, ranks_in(state, self.ranks)), state
             except UnusableCheckpoint as error:
                 self.refuse(error)

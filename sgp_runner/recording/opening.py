@@ -13,6 +13,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
+from sgp_runner.utils.devices import device_of
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted, number
@@ -67,7 +68,7 @@ def open_recorder(
 def oversubscribed(run: Run) -> list[str]:
     """Return a warning if ranks share cores of this machine, which makes measured times longer."""
     ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
-    on_cpus = run.network.clock == "wall" and run.network.name != "nccl"
+    on_cpus = run.network.clock == "wall" and device_of(run.network) == "cpu"
     if not on_cpus or ranks <= cores:
         return []
     share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"

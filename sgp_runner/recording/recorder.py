@@ -349,6 +349,13 @@ def record_in(line: bytes) -> dict[str, Any]:
     return record
 
 
+def record_gpus(directory: Path, gpus: list[dict[str, object] | None]) -> None:
+    """Add the GPU of every process to ``environment.json``, which stays as it is without any."""
+    path = directory / "environment.json"
+    if any(gpus) and path.exists():
+        replace_file(path, json.dumps({**read_json(path), "gpus": gpus}, indent=2) + "\n")
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file atomically. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.part")

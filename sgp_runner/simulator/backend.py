@@ -26,9 +26,9 @@ from sgp_runner.elastic.build import (
 from sgp_runner.elastic.membership import Membership, common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
-from sgp_runner.recording.estimate import Work
+from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
-from sgp_runner.recording.recorder import START, Position
+from sgp_runner.recording.recorder import START, Position, record_gpus
 from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
@@ -36,7 +36,10 @@ from sgp_runner.simulator.network import Sim
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
+from sgp_runner.utils.devices import free_bytes
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
+from sgp_runner.utils.messages import logger
+from sgp_runner.utils.provenance import gpu
 
 EXTREME = 30.0  # a number with larger powers of ten may make a time infinite
 TRIED_STEPS = 3
@@ -57,7 +60,7 @@ class SimulatedBackend:
         self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
         self.begun = self.before = 0
-        self.candidates = Candidates(experiment)
+        self.candidates = Candidates(experiment, network.device)
 
     def open(self) -> Found | None:
         candidate = self.candidates.next("run.pt")
@@ -75,13 +78,20 @@ class SimulatedBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position:
         self.membership, self.listener = membership, listener
-        self.problem = build_problem(membership.run)
+        self.problem = build_problem(membership.run, self.network.compute)
+        if self.network.device.startswith("cuda"):
+            record_gpus(self.experiment.directory, [gpu(self.network.device)])
+            free = free_bytes(self.network.device)
+            logger.info(gpu_memory(membership.run, self.problem, free))
         prepare_process(self.problem)
         self.make_machines()
         if found is None:
             return START
         with using(found.path):
-            at_steps = (read(found.path / f"rank{worker.rank}.pt") for worker in self.workers)
+            at_steps = (
+                read(found.path / f"rank{worker.rank}.pt", self.network.device)
+                for worker in self.workers
+            )
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
@@ -90,7 +100,10 @@ class SimulatedBackend:
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
-        self.engine = make_engine(self.problem, network.engine, network.vmap_width)
+        width = network.vmap_width
+        if network.device != "cpu":
+            width = min(width, run.nodes)  # calls are padded to it
+        self.engine = make_engine(self.problem, network.engine, width)
         if isinstance(self.engine, Parallel):
             self.problem = replace(self.problem, sums_of=self.engine.sums)
         self.total = run.steps(self.problem) * run.nodes

@@ -39,7 +39,7 @@ class Gradient:
         self.rank, self.step, self.params, self.buffers = rank, step, params, buffers
         self.version = params._version
         self.value: Tensor | None = None
-        self.loss = float("nan")
+        self.loss: float | Tensor = float("nan")
         self.due = 0.0
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class Loop:
             value, loss = self.problem.gradient(
                 gradient.params, gradient.buffers, gradient.rank, gradient.step
             )
-        gradient.loss = float(loss)
+        gradient.loss = loss if loss.is_cuda else float(loss)  # no wait for a GPU
         return value
 
     def close(self) -> None:
@@ -91,8 +91,9 @@ class Vmap:
     """Computes gradients in flight together with `torch.func.vmap`, at most ``width`` per call.
 
     The limit bounds the memory of computed values that wait for their use. At the start of a run
-    the engine also times a half and a quarter of ``width`` and then uses the fastest, which fits
-    into the cache.
+    on a CPU the engine also times a half and a quarter of ``width`` and then uses the fastest,
+    which fits into the cache. On a GPU, which rounds differently for another size of a batch, all
+    calls have this width.
     """
 
     def __init__(self, problem: Problem, width: int) -> None:
@@ -101,7 +102,9 @@ class Vmap:
         from sgp_runner.models.dropout import dropout_buffers
 
         self.problem = problem
-        widths = (w for w in (width, width // 2, width // 4) if w > 1 or w == width)
+        self.pads = problem.compute.device != "cpu"
+        tried = (width,) if self.pads else (width, width // 2, width // 4)
+        widths = (w for w in tried if w > 1 or w == width)
         self.tried: dict[int, list[float]] = {w: [] for w in widths}  # width -> seconds per worker
         self.fastest = width
         self.pending: dict[Gradient, None] = {}
@@ -118,8 +121,9 @@ class Vmap:
                 for name, part, shape in zip(names, parts, shapes, strict=True)
             }
             tensors |= dict.fromkeys(seeds, seed)
-            outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
-            return problem.dataset.task.loss(outputs, targets)
+            with problem.compute.autocasting():
+                outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
+                return problem.dataset.task.loss(outputs, targets)
 
         self.call = torch.func.vmap(torch.func.grad_and_value(loss), randomness="error")
 
@@ -157,11 +161,14 @@ class Vmap:
     def compute(self, gradients: list[Gradient]) -> None:
         for gradient in gradients:
             gradient.check()
-        if len(gradients) == 1:  # some kernels round differently for a batch of one
+        if self.pads:
+            gradients = gradients + gradients[:1] * (self.fastest - len(gradients))
+        elif len(gradients) == 1:  # some kernels round differently for a batch of one
             gradients = gradients * 2
         self.problem.flat.module.train()
         values, losses = self.call(*self.stacked(gradients))
-        for gradient, value, loss in zip(gradients, values, losses.tolist(), strict=True):
+        each = losses.unbind() if losses.is_cuda else losses.tolist()  # no wait for a GPU
+        for gradient, value, loss in zip(gradients, values, each, strict=True):
             # A copy: rows of one tensor share its version, so a write to one would look like a
             # write to all.
             gradient.value, gradient.loss = value.clone(), loss

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from sgp_runner.core.problem import LARGE, Problem
+from sgp_runner.core.problem import LARGE, Compute, Problem
 from sgp_runner.simulator.engine import Engine, Loop, NoGradients, Vmap
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.utils.cores import asked_cores, present_cores
@@ -26,10 +26,23 @@ def prepare_process(problem: Problem) -> None:
     """Set the threads and the memory allocation of this process to simulate ``problem``."""
     import torch
 
+    repeat_to_the_bit(problem.compute)
     parameters = sum(problem.flat.layers)
     torch.set_num_threads(cores_for(parameters) if reads_ahead(problem) else 1)
     if parameters >= LARGE:
         keep_freed_memory()
+
+
+def repeat_to_the_bit(compute: Compute) -> None:
+    """Let a GPU give the same bytes twice, if ``compute`` asks for it; a CPU does in any case."""
+    import torch
+
+    wanted = compute.deterministic and compute.device != "cpu"
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS as it starts
+        torch.backends.cudnn.allow_tf32 = False
+    if torch.are_deterministic_algorithms_enabled() != wanted:
+        torch.use_deterministic_algorithms(wanted)
 
 
 def reads_ahead(problem: Problem) -> bool:
@@ -52,8 +65,11 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     """
     if not problem.trains:
         return NoGradients()
-    if choice == "vmap" or (choice == "auto" and gains_from_vmap(problem)):
+    whole = problem.micro_batch is None
+    if choice == "vmap" or (choice == "auto" and whole and gains_from_vmap(problem)):
         return Vmap(problem, min(width, MAX_WIDTH))
+    if problem.compute.device != "cpu":
+        return Loop(problem)  # a process that uses a GPU cannot be forked
     count = asked_cores() or present_cores()
     if count > 1 and not reads_ahead(problem) and hasattr(os, "fork"):
         return Parallel(problem, count)

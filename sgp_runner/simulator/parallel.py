@@ -292,7 +292,7 @@ class Parallel:
         )
         with one_thread():
             value = self.loop.finish(early)
-        return Computed(value, early.loss, early.buffers)
+        return Computed(value, float(early.loss), early.buffers)
 
     @property
     def has_room(self) -> bool:

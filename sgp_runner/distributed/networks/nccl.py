@@ -10,6 +10,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
 from sgp_runner.distributed.world import World
 from sgp_runner.topology.verify import topologies, verify
+from sgp_runner.utils.devices import count_gpus
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.messages import logger
@@ -38,12 +39,13 @@ class Nccl:
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
-    autocast: Literal["none", "bf16", "fp16"] = "none"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
     name: ClassVar[str] = "nccl"
+    device: ClassVar[str] = "cuda"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
     def check(self, run: Run) -> None:
@@ -61,7 +63,7 @@ class Nccl:
     def check_start(self, run: Run, process: Launched | None) -> None:
         if process is not None:
             return
-        workers, have = run.nodes * run.gpus_per_node, count_gpus()
+        workers, have = run.nodes * run.gpus_per_node, present_gpus()
         if have < workers:
             gpus = f"{have} GPU{'s' if have > 1 else ''}"
             raise ConfigError(
@@ -95,7 +97,7 @@ class Nccl:
 
 def own_gpu() -> str:
     """Return the GPU with the number LOCAL_RANK, or the only one visible to this process."""
-    have, local = count_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
+    have, local = present_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
     if local >= have > 1:
         raise ConfigError(
             "LOCAL_RANK",
@@ -105,11 +107,9 @@ def own_gpu() -> str:
     return f"cuda:{local if have > 1 else 0}"
 
 
-def count_gpus() -> int:
+def present_gpus() -> int:
     """Return the number of visible GPUs. Raises ConfigError if there are none."""
-    import torch
-
-    if have := torch.cuda.device_count():
+    if have := count_gpus():
         return have
     raise ConfigError(
         "network", "nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo."
