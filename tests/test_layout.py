@@ -49,7 +49,7 @@ CEILINGS = {
     "sgp_runner/config": 1770,
     "sgp_runner/core": 2377,
     "sgp_runner/data": 2024,
-    "sgp_runner/distributed": 2798,
+    "sgp_runner/distributed": 2801,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 681,
     "sgp_runner/recording": 1832,
