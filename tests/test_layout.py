@@ -47,18 +47,18 @@ CEILINGS = {
     "sgp_runner/cli": 1542,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
-    "sgp_runner/core": 2416,
+    "sgp_runner/core": 2474,
     "sgp_runner/data": 2027,
-    "sgp_runner/distributed": 2838,
+    "sgp_runner/distributed": 2852,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 681,
-    "sgp_runner/recording": 1973,
+    "sgp_runner/recording": 1975,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1944,
     "sgp_runner/session": 630,
     "sgp_runner/simulator": 1671,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1219,
+    "sgp_runner/utils": 1230,
 }
 
 
