@@ -84,7 +84,8 @@ def check_finite(
     """Raise NotFinite, which names the tensor, if a number of ``x`` [n] is not finite or too large.
 
     x: the entries from ``begin`` of a vector that is made of tensors of these shapes
-    later: receives the check of a vector on a GPU, which would have to wait for the device
+    later: receives the check of a vector on a GPU, which has to wait for the device; until it is
+        made, other ranks may have failed with the same numbers
     """
     if x.is_meta or not x.numel():
         return
