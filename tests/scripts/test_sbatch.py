@@ -16,6 +16,7 @@ SHOWN = ("NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM
 # What srun is given; a step of one task runs its command.
 SRUN = """#!/usr/bin/env bash
 [[ $1 == --help ]] && echo "$SRUN_HELP" && exit
+[[ -z ${SLURM_HOSTFILE:-} ]] || echo "hosts: $(tr '\\n' ' ' <"$SLURM_HOSTFILE")" >&2
 [[ $1 == --nodes=1 ]] && echo "step: $*" >&2 && exec sgp-run --cfg job
 printf '%s\\n' "$@"
 for name in NAMES LOADED; do
@@ -23,11 +24,18 @@ for name in NAMES LOADED; do
 done
 """
 SGP_RUN = """#!/usr/bin/env bash
-printf 'gpus_per_node: 2\\non_failure: %s\\n' "${ON_FAILURE:-stop}"
+printf 'gpus_per_node: %s\\non_failure: %s\\n' "${DEVICES:-2}" "${ON_FAILURE:-stop}"
 """
 APPTAINER = """#!/usr/bin/env bash
 echo "apptainer: $*" >&2
 exec sgp-run
+"""
+IP = """#!/usr/bin/env bash
+echo '1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 state UNKNOWN\\    link/loopback 00:00:00:00:00:00'
+echo '2: eno1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500\\    link/ether 0c:42:a1:00:00:01'
+echo '3: ibp5s0: <BROADCAST,MULTICAST> mtu 4092 state DOWN\\    link/infiniband 80:00:00:01'
+echo '4: ibp6s0.8001@ibp6s0: <BROADCAST,UP,LOWER_UP> mtu 4092\\    link/infiniband 80:00:00:02'
+echo '5: ibp7s0: <BROADCAST,UP,LOWER_UP> mtu 4092 state UP\\    link/infiniband 80:00:00:03'
 """
 RANK = ["sgp-run", "algo=sgp", "nodes=2"]
 STEP = ["--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--wait=60"]
@@ -72,7 +80,15 @@ def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
         ({"SGP_FABRIC": "ethernet"}, ["NCCL_IB_DISABLE=1"]),
         (
             {"SGP_FABRIC": "infiniband"},
-            ["NCCL_IB_DISABLE=0", "GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=ib0"],
+            [
+                "NCCL_IB_DISABLE=0",
+                "GLOO_SOCKET_IFNAME=ibp6s0.8001",
+                "NCCL_SOCKET_IFNAME=ibp6s0.8001",
+            ],
+        ),
+        (
+            {"SGP_FABRIC": "infiniband", "SGP_INTERFACE": "ib1"},
+            ["NCCL_IB_DISABLE=0", "GLOO_SOCKET_IFNAME=ib1", "NCCL_SOCKET_IFNAME=ib1"],
         ),
         (
             {"SGP_INTERFACE": "eno1,eno2"},
@@ -81,9 +97,58 @@ def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
     ],
 )
 def test_the_network_is_chosen(programs: Path, variables: dict[str, str], seen: list[str]) -> None:
+    add(programs, "ip", IP)
     code, out, err = submit(programs, **variables)
     assert (code, err) == (0, "")
     assert out == [*STEP, *RANK, *seen, "OMP_NUM_THREADS=4"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "step", "hosts"),
+    [
+        # gossip nodes with one GPU each, four on a machine, and five on two machines
+        (
+            {"DEVICES": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4"},
+            ["--ntasks=4", "--ntasks-per-node=4", "--cpus-per-task=2"],
+            "",
+        ),
+        ({"DEVICES": "1", "SLURM_NTASKS": "5"}, ["--ntasks=5", "--cpus-per-task=2"], ""),
+        (
+            {"DEVICES": "1", "SLURM_NTASKS_PER_NODE": "4"},
+            ["--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2"],
+            "",
+        ),
+        # three nodes of two devices, and two nodes of three devices and a server
+        (
+            {"SLURM_NTASKS": "6"},
+            ["--ntasks=6", "--distribution=arbitrary", "--cpus-per-task=2"],
+            "hosts: a a a a b b \n",
+        ),
+        (
+            {"DEVICES": "3", "SLURM_JOB_NUM_NODES": "3", "SLURM_NTASKS": "7"},
+            ["--ntasks=7", "--distribution=arbitrary", "--cpus-per-task=2"],
+            "hosts: a a a b b b c \n",
+        ),
+        (
+            {"SLURM_NTASKS": "16", "SLURM_CPUS_ON_NODE": "6"},
+            ["--ntasks=16", "--ntasks-per-node=8", "--cpus-per-task=1"],
+            "",
+        ),
+        (
+            {"SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "3"},
+            ["--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=3"],
+            "",
+        ),
+    ],
+)
+def test_ranks_share_a_machine(
+    programs: Path, variables: dict[str, str], step: list[str], hosts: str
+) -> None:
+    add(programs, "scontrol", "#!/usr/bin/env bash\nprintf '%s\\n' a b c\n")
+    code, out, err = submit(programs, **variables)
+    assert (code, err) == (0, hosts)
+    cores = step[-1].replace("--cpus-per-task", "OMP_NUM_THREADS")
+    assert out == [*step, "--wait=60", *RANK, cores]
 
 
 def test_every_rank_reads_the_setup(programs: Path) -> None:
@@ -118,6 +183,11 @@ def test_apptainer_is_around_every_rank(programs: Path) -> None:
     ("variables", "sentence"),
     [
         ({"SGP_FABRIC": "tcp"}, "SGP_FABRIC is 'tcp'; use auto, ethernet or infiniband."),
+        (
+            {"SGP_FABRIC": "infiniband"},
+            "SGP_FABRIC=infiniband: no InfiniBand interface of this node is up; "
+            "name one in SGP_INTERFACE.",
+        ),
         ({"SGP_SETUP": "no.sh"}, "SGP_SETUP: there is no file 'no.sh'."),
         ({"SGP_ENV": "no"}, "SGP_ENV: there is no environment in 'no'."),
         (
