@@ -1,5 +1,4 @@
-"""Local SGD (or local Adam): independent steps, and an average of the parameters every
-``tau`` steps."""
+"""Local SGD (or local Adam): independent steps, and averaged parameters every ``tau`` steps."""
 
 from __future__ import annotations
 
