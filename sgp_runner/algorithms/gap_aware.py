@@ -91,7 +91,7 @@ class GapAware(Algorithm):
         g = gradient.add(x, alpha=server.optim.weight_decay)
         if self.penalty == "staleness":
             g /= max(1, k - step)
-        elif self.penalty == "gap" and k > 0 and lr_max > 0:
+        elif self.penalty == "gap" and k > 0 and (lr > 0 or lr_max > 0):
             typical_step = (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max)
             x_now = self.look_ahead(x, v, m * server.lr_at(k - 1))
             g /= self.gap_of(x_now - x_sent, typical_step, server.layers)

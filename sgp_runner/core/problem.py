@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.flat import FlatModule, to_device
 from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
@@ -133,8 +133,7 @@ class Problem:
         """Copy to the device without blocking, in the memory format of the convolutions."""
         import torch
 
-        if self.compute.device != "cpu":
-            t = t.pin_memory().to(self.compute.device, non_blocking=True)
+        t = to_device(t, self.compute.device)
         return (
             t.contiguous(memory_format=torch.channels_last)
             if self.compute.channels_last and t.dim() == 4

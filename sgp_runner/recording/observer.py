@@ -235,6 +235,7 @@ class Observer:
 
     def record_training(self, worker: Worker) -> None:
         """Record the training state of a worker, then raise Diverged if it has diverged."""
+        worker.check_now()
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
         record: dict[str, object] = {

@@ -20,6 +20,8 @@ _numbers = count()
 _interruptions: list[Exception] = []  # at most one
 left_behind: list[Name] = []  # waits of abandoned threads; the process should end soon
 _waits: dict[int, tuple[Name, float]] = {}  # of all threads, oldest first
+# Waits of the device, and whether each is over.
+_device_waits: dict[int, tuple[Name, float, Callable[[], bool]]] = {}
 
 
 @contextmanager
@@ -32,16 +34,33 @@ def waiting_for(what: Name) -> Iterator[None]:
         del _waits[number]
 
 
+def device_waits(what: Name, over: Callable[[], bool]) -> None:
+    """Count a wait of the device, in which no thread of this process needs to take part.
+
+    over: whether it is over; any thread may ask
+    """
+    present()  # or they would add up
+    _device_waits[next(_numbers)] = what, time.monotonic(), over
+
+
+def present() -> list[tuple[Name, float]]:
+    """Return the present waits, each with its begin."""
+    for number, (_, _, over) in list(_device_waits.items()):
+        if over():
+            _device_waits.pop(number, None)
+    return [*_waits.values(), *(wait[:2] for wait in list(_device_waits.values()))]
+
+
 def longest_wait() -> float:
     """Return the seconds that the longest present wait has lasted; 0 if there is none."""
-    return max((time.monotonic() - since for _, since in list(_waits.values())), default=0.0)
+    return max((time.monotonic() - since for _, since in present()), default=0.0)
 
 
 def stall_report() -> str:
     now = time.monotonic()
     words = [
         f"{what if isinstance(what, str) else what()} for {now - since:.1f} s"
-        for what, since in list(_waits.values())
+        for what, since in present()
     ]
     return "; ".join(words) or "waits for no rank"
 
