@@ -44,7 +44,7 @@ CEILINGS = {
     "sgp_runner/algorithms": 1073,
     "sgp_runner/api": 393,
     "sgp_runner/calibration": 336,
-    "sgp_runner/cli": 1542,
+    "sgp_runner/cli": 1813,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2474,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 630,
     "sgp_runner/simulator": 1671,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1230,
+    "sgp_runner/utils": 1275,
 }
 
 
