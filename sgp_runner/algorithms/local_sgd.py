@@ -1,4 +1,5 @@
-"""Local SGD (or local Adam): independent steps, with parameters averaged every ``tau`` steps."""
+"""Local SGD (or local Adam): independent steps, and an average of the parameters every
+``tau`` steps."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from sgp_runner.utils.errors import ConfigError
 class LocalSGD(Algorithm):
     """Independent steps and a periodic average.
 
-    tau: steps between exact averages, the last one at the end; null: never, as the base of SlowMo
+    tau: steps between exact averages; the run ends with an average. null: no averages, as the base
+        of SlowMo
     """
 
     tau: int | None = 12

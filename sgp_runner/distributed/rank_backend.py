@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import steps_in
 from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
@@ -38,6 +39,7 @@ from sgp_runner.recording.checkpoint import (
     read,
     using,
 )
+from sgp_runner.recording.chrome_trace import ProfiledSteps
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import (
     Observer,
@@ -117,7 +119,8 @@ class RankBackend:
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
-        self.membership, self.found, self.listener = membership, found, listener
+        self.membership, self.found = membership, found
+        self.listener = self.traced(listener)
         world, run, layout = self.world, membership.run, self.world.layout
         if not self.built:
             self.make_problem()
@@ -141,6 +144,14 @@ class RankBackend:
         if world.process_rank in found.back:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
+
+    def traced(self, listener: StepListener) -> StepListener:
+        """Return ``listener``, or one that also profiles the steps of ``trace_steps``."""
+        steps = self.experiment.run.trace_steps
+        if steps is None:
+            return listener
+        name = f"trace.rank{self.world.process_rank}.json"
+        return ProfiledSteps(listener, steps_in(steps), self.experiment.directory / name)
 
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout

@@ -82,9 +82,8 @@ def check_finite(
 ) -> None:
     """Raise NotFinite with the tensor's name if a number in ``x`` [n] is too large or not finite.
 
-    Waits for the device, unless ``later`` receives the check of a vector on a GPU.
-
     x: the entries, from ``begin`` on, of a vector that consists of tensors of ``shapes``
+    later: receives the check of a vector on a GPU, which would have to wait for the device
     """
     if x.is_meta or not x.numel():
         return
