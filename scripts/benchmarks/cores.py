@@ -1,8 +1,8 @@
-"""Wall time of simulated learning, on one core and on more.
+"""Wall time of simulated learning, on one core and on several.
 
-Runs that are compared take turns, each in a process of its own that may use one core, two, and so
-on up to all. A plain loop of PyTorch trains as many models on the same batches, on one core. The
-time of a copy of 256 MiB, also on one core, shows how fast memory was meanwhile.
+Compared runs take turns. Each runs in its own process with one core, two cores, and so on up to all
+cores. A plain PyTorch loop trains the same number of models on the same batches, on one core. The
+time to copy 256 MiB, also on one core, shows the speed of memory during these turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OURS, THREADS = "simulated SGP", "PyTorch's threads"
 PASSIVE = "PyTorch's threads, passive"
 COPIED = 2**28  # bytes
 MAX_CORES = 16
-# Goals by cores, relative to the plain loop on one. A process per core would take 0.5 on two.
+# Goals by number of cores, relative to the plain loop on one core. Two ideal processes take 0.5.
 GOALS = {2: Goal("at most", 0.58)}
 BESIDE = Goal("at most", 2.2)  # a third program on two cores leaves two thirds of them
 
@@ -76,7 +76,7 @@ def simulated_seconds(words: tuple[str, ...]) -> float:
 
     run, problem = made(words)
     prepare_process(problem)
-    gc.collect()  # workers of the turn before, which refer to each other
+    gc.collect()  # frees the workers of the previous turn, which are in reference cycles
     return seconds(simulated(run, problem, "auto"))()
 
 
@@ -88,7 +88,7 @@ def copy_seconds() -> float:
     import torch
 
     torch.set_num_threads(1)
-    source = torch.ones(COPIED, dtype=torch.uint8)  # zeros would be one page, read again and again
+    source = torch.ones(COPIED, dtype=torch.uint8)  # zeros could all share one page
     to = source.clone()
     return seconds(lambda: to.copy_(source))()
 

@@ -1,12 +1,12 @@
-"""One GPU: the overhead of the runner in a step of ResNet-50, and the distance to the card's bound.
+"""One GPU: overhead of the runner in a step of ResNet-50, and throughput relative to a bound.
 
-Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same
-model, data and batches, SGD with momentum, timed as ours is. The bound counts 3 x 4.09 billion
-multiply-adds for an image (forward, and twice that backward) at the card's published dense bf16
-rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
+Synthetic ImageNet, bf16 and channels-last, one process. The plain PyTorch loop has the same model,
+data, batches and SGD with momentum, and is timed in the same way. The bound counts 3 x 4.09 billion
+multiply-adds per image (forward, and twice as many backward) at the card's published dense bf16
+rate. No program comes near it, because memory limits some convolutions of ResNet-50.
 
-Simulated workers per second are gradients of small models, each with its own parameters and batch,
-which is read from the host: one by one, and all in one call of vmap.
+Simulated workers per second count gradients of small models, computed one by one, or all in one
+call of vmap. Each worker has its own parameters and its own batch, which is read from the host.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def settings(steps: int, batch_size: int) -> list[str]:
 
 
 def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
-    """Images per second, and their share of what the card's arithmetic allows."""
+    """Return images per second, also as a share of the bound."""
     results = [Result(name, "images/s", values) for name, values in images.items()]
     known = next((rate for name, rate in CARDS.items() if name in card), None)
     if known is None:

@@ -1,8 +1,8 @@
 """Virtual hosts on this machine: network namespaces, joined by a switch over links of any rate.
 
-A namespace without a name lives as long as a process has it open, so none is left behind even if
-this process is killed. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP is
-CUBIC on them, whatever the machine's default is.
+An unnamed namespace exists only while a process has it open, so none remains even if this process
+is killed. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP on the hosts is
+CUBIC, whatever the machine's default is.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 PORT = 5001
 # Largest segment of TCP in bytes: below the usual 64 KiB, so that buckets can be small, but
-# not far below, as each segment costs processor time that the ranks then lack.
+# not far below, because each segment takes processor time from the ranks.
 PIECE = 32768
 BUFFER = 5_000_000  # bytes
 LINK = "eth0"
 
 
 class Here:
-    """This machine in place of virtual hosts, without root."""
+    """This machine instead of virtual hosts, which needs no root."""
 
     interface = "lo"
 
@@ -120,8 +120,8 @@ class Hosts:
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
         """Limit the links of ``hosts`` in either direction; by default the links of all hosts.
 
-        Buffers hold two messages of our model, so that nothing is lost. Unlike on a real link, a
-        full bucket passes at once, so it is as small as timers allow.
+        Buffers hold two messages of our model, so that no packet is lost. Unlike on a real link,
+        the contents of a full bucket pass at once, so buckets are as small as timers allow.
         """
         bytes_per_second = bits_per_second / 8
         burst = max(3 * PIECE // 2, round(bytes_per_second * 0.4e-3))

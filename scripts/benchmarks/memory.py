@@ -1,8 +1,8 @@
 """Memory of a simulated worker while a large model trains.
 
-It is the growth of peak memory from one number of workers to another, divided by the difference.
-A simulation of a large model keeps freed memory for the next vector, which saves the system from
-clearing it again; parts of it that no vector fits into are counted here.
+The memory of a worker is the growth of peak memory from few to many workers, divided by the number
+of added workers. A simulation of a large model keeps freed memory for the next vector, so that the
+system need not clear it again. The measured memory includes gaps that are too small for a vector.
 """
 
 from __future__ import annotations

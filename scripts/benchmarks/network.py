@@ -1,22 +1,22 @@
 """Real training over slow networks, compared with the simulator's predictions.
 
-Each node is a process on a virtual host: a network namespace whose link a token bucket limits to
-100, 300 or 1000 Mbit/s in either direction, which a transfer over TCP checks first. The ranks are
-those of ``sgp-run network=gloo`` under a launcher, and consecutive ranks share a core, equally many
-on each. The model is a perceptron with 2.2 MB of parameters, and each node has a batch of 128
-digits, for whose gradient it needs a core for some 6 ms. Compute is the time of steps of local SGD
-without messages, with all nodes computing. Times are seconds per step of a node, in the second part
+Each node is a process on a virtual host: a network namespace. A token bucket limits the host's link
+to 100, 300 or 1000 Mbit/s in either direction; a TCP transfer checks this rate first. The ranks run
+``sgp-run network=gloo`` under a launcher; consecutive ranks share a core, with the same number of
+ranks on each core. The model is a perceptron with 2.2 MB of parameters. Each node has a batch of
+128 digits, whose gradient takes about 6 ms on one core. Compute is the time of a step of local SGD
+without messages, while all nodes compute. Times are seconds per step of a node, in the second part
 of a run.
 
 The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes, at 300 and at
-1000 Mbit/s. From the first profile the simulator predicts the time of every algorithm on every
-network. Of that it knows the rate of a transfer over TCP, by which a bit takes longer or less than
-in the calibration, and how many ranks share a core (``cluster.ranks_per_host``). Messages take
-processors a time for each byte and, with timers and wake-ups, a share of the time that they last;
-the second profile tells these apart. The profiles and the predictions are in ``network/``. SlowMo
-takes a slow step every 4 steps. A slow node sleeps (`faults.slow_nodes`). Every run is recorded;
-the recordings are in ``network/recordings/``, for `sgp-replay` and for other simulators. A network
-on which TCP does not come near the rate of the links is left out.
+1000 Mbit/s. The simulator predicts the time of every algorithm on every network from the first
+profile. It also knows, for each network, the TCP rate relative to the calibration, and how many
+ranks share a core (``cluster.ranks_per_host``). A message occupies processors for a time per byte
+and, due to timers and wake-ups, for a share of its duration; the second profile separates these two
+costs. The profiles and the predictions are in ``network/``. SlowMo takes a slow step every 4 steps.
+A slow node sleeps (`faults.slow_nodes`). Every run is recorded; the recordings are in
+``network/recordings/``, for `sgp-replay` and for other simulators. A network is left out if TCP
+does not come near the rate of its links.
 """
 
 from __future__ import annotations

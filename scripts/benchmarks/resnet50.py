@@ -1,9 +1,9 @@
-"""A large run as a user makes it, whole: five minutes on two cores, so only when it is asked for.
+"""A complete large run, as a user starts it: five minutes on two cores, so only on request.
 
-The run is made once, from prompt to prompt. Its memory is that of all its processes, where what
-they share counts once, looked at every few seconds. A plain loop of PyTorch on all cores trains as
-many models, before and after; it keeps freed memory, as the run does, and evaluates nothing. The
-time of a copy of 256 MiB shows how fast memory was meanwhile.
+The run is timed once, from prompt to prompt. Its memory is the sum over all its processes, sampled
+every few seconds; shared memory counts once. Before and after the run, a plain PyTorch loop on all
+cores trains the same number of models; it keeps freed memory, as the run does, and evaluates
+nothing. The time to copy 256 MiB shows the speed of memory before and after the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.start_up import PROGRAM
 
 ONLY_IF_NAMED = True
 WORDS = ("algo=osgp", "model=resnet50", "nodes=32")
-STEPS = (1, 3)  # of the plain loop, whose difference leaves out the making of models
+STEPS = (1, 3)  # of the plain loop; the difference excludes the making of models
 LOOK_SECONDS = 5.0
 GIB = 2**30
 
@@ -58,7 +58,7 @@ def measure(words: Sequence[str] = WORDS, pause: float = LOOK_SECONDS) -> Iterat
 
 
 def whole(words: Sequence[str], pause: float) -> dict[str, float]:
-    """Make the run: its seconds, gradients, peak memory and share of system time in percent."""
+    """Make the run; return its seconds, gradients, peak memory and percentage of system time."""
     peak, before = 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     with TemporaryDirectory() as folder:
         line = [str(PROGRAM), *words, f"results={folder}", "name=run"]
@@ -98,11 +98,11 @@ def memory(process: int) -> int:
 
 
 def plain_gradient(words: Sequence[str]) -> float:
-    """Seconds of a gradient with its step in a plain loop, in this process."""
+    """Return the seconds of a gradient with its step in a plain loop, in this process."""
     from sgp_runner.utils.memory import keep_freed_memory
 
     keep_freed_memory()
     run, problem = make_run(*words)
-    plain(run, problem, 1)()  # what a first call of PyTorch prepares
+    plain(run, problem, 1)()  # first calls of PyTorch take longer
     few, many = (seconds(plain(run, problem, steps))() for steps in STEPS)
     return (many - few) / (STEPS[1] - STEPS[0]) / run.nodes

@@ -1,4 +1,4 @@
-"""Other libraries, used as their documentation says.
+"""Other libraries, used as in their documentation.
 
 Model, optimizer, data and batches are those of an ``sgp-run`` command.
 """

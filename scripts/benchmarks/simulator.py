@@ -1,7 +1,7 @@
-"""Overhead of the simulator beside the gradients that it computes.
+"""Overhead of the simulator, in addition to the gradients that it computes.
 
-Everything runs in one thread, and times are its processor time, which a busy machine stretches less
-than wall time.
+Everything runs in one thread. Times are processor times, which vary less than wall time on a busy
+machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Start-up time: from the start of a process to its answer.
 
-Each command is a process of its own; the last lines are times until ``metrics.jsonl`` has its first
-training step.
+Each command runs in its own process. The last lines are times until the first training step is in
+``metrics.jsonl``.
 """
 
 from __future__ import annotations

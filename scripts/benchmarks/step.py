@@ -1,15 +1,15 @@
 """Cost of a real step: gloo, 4 processes of one thread, a perceptron with 21 MB of parameters.
 
-All train the same model on the same batches with the same optimizer (SGD with momentum). Ours are
-complete runs of ``sgp-run``, timed by their ``metrics.jsonl``; the other libraries run in processes
-of their own, which sleep meanwhile. As many steps come before the timed ones. AR-SGD and DDP must
-end with the same loss. Messages go through shared memory, and beside that over TCP
-(`network.shared_memory=false`); all-reduces and the other libraries use TCP.
+All libraries train the same model on the same batches with the same optimizer (SGD with momentum).
+Ours are complete runs of ``sgp-run``, timed by their ``metrics.jsonl``. The other libraries run in
+separate processes, which sleep during our runs. The timed steps follow an equal number of untimed
+steps. AR-SGD and DDP must end with the same loss. Our messages go through shared memory, or over
+TCP in further runs (`network.shared_memory=false`); all-reduces and the other libraries use TCP.
 
-In the same turns, every process trains by itself with a plain loop of PyTorch, and copies its
-parameters, which shows how fast memory is. OSGP has nothing to gain here: there is no wire whose
-time it could hide, and while its messages are on their way its push-sum weights are below one, by
-which it multiplies and divides its parameters.
+In the same turns, every process trains alone with a plain PyTorch loop, and copies its parameters,
+which shows the speed of memory. OSGP cannot be faster here: there is no transfer time to hide.
+While messages are in flight, its push-sum weights are below one, so it also multiplies and divides
+the parameters by them.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[s
 
 
 def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
-    """Make a run of ``sgp-run``: seconds of a step and the last batch's loss, on rank 0."""
+    """Run ``sgp-run``; return the seconds of a step and the last batch's loss, on rank 0."""
     [folder, *_] = ranks.call(rank_of_run, words)
     from sgp_runner.recording.recorder import read_metrics
 
@@ -181,18 +181,18 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
 def train(
     ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int
 ) -> dict[str, float]:
-    """Train with another library: seconds of a step and the last batch's loss, on rank 0."""
+    """Train with another library; return what `run` returns."""
     outcome: dict[str, float] = ranks.call(rivals.train, make, words, steps)[0]
     return outcome
 
 
 def copied(ranks: Ranks, words: list[str]) -> dict[str, float]:
-    """Copy the parameters in all processes at once: the mean of their seconds."""
+    """Copy the parameters in all processes at once; return the mean of their seconds."""
     return {"seconds": mean(ranks.call(copy_seconds, words))}
 
 
 def copy_seconds(words: list[str]) -> float:
-    """Copy the parameters as a rank: mean seconds of a copy."""
+    """Copy the parameters as a rank; return the mean seconds of a copy."""
     from sgp_runner.config.overrides import experiment_of
 
     start = build_problem(experiment_of(words).run).start()

@@ -1,8 +1,8 @@
 """Timing studies: SGP without gradients, by the number of nodes.
 
-Each is a process of its own, so that its memory can be measured. Times are its processor time,
-which a busy machine stretches less than wall time, for the whole run with its checks and records
-but without loading PyTorch.
+Each study runs in its own process, so that its memory can be measured. Times are processor times of
+the whole run, with its checks and records but without loading PyTorch. They vary less than wall
+time on a busy machine.
 """
 
 from __future__ import annotations
@@ -64,6 +64,6 @@ def alone(words: Sequence[str]) -> dict[str, float]:
 
 
 def peak_bytes() -> int:
-    """Peak memory of this program; getrusage would include that of its parent process."""
+    """Return the peak memory of this program; getrusage would include its parent process's."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])

@@ -1,7 +1,7 @@
 """PS-SGD: synchronous SGD through a parameter server ("PS-Sync" in Li et al. 2018).
 
-The server is one more process; its rank follows the workers'. It sums the gradients in rank order,
-takes the step and sends the parameters back, so its network link carries everything.
+The server is an additional process; its rank follows the workers' ranks. It sums the gradients in
+rank order, takes the step and sends the parameters back, so its network link carries all traffic.
 """
 
 from __future__ import annotations

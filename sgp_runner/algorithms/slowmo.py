@@ -4,10 +4,10 @@
     u <- beta u + (x_0 - x_tau) / gamma
     x_0 <- x_0 - alpha gamma u;  all restart from x_0
 
-with ``gamma`` the learning rate of the last fast step and ``w`` the push-sum weights, 1 without
-push-sum. A last period of fewer than ``tau`` steps ends with the average alone. Local SGD as the
-base and ``alpha = 1``, ``beta = 0`` give local SGD with period ``tau``; ``beta > 0`` over local SGD
-is BMUF; one node with ``beta = 0`` is Lookahead.
+``gamma`` is the learning rate of the last fast step; ``w`` are the push-sum weights, 1 without
+push-sum. A last period of fewer than ``tau`` steps ends with the average alone. Over local SGD,
+``alpha = 1`` and ``beta = 0`` give local SGD with period ``tau``, and ``beta > 0`` gives BMUF. On
+one node, ``beta = 0`` gives Lookahead.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SlowMo(Algorithm):
         paper
     alpha: slow learning rate
     beta: slow momentum
-    buffers: the fast optimizer's buffers at a slow step: reset, keep, average over the nodes
-        (double averaging), or auto: reset for SGD, keep for Adam, as in the paper
+    buffers: treatment of the fast optimizer's buffers at a slow step: reset, keep, average over the
+        nodes (double averaging), or auto: reset for SGD, keep for Adam, as in the paper
     exact_average: false skips the exact average; every node then has its own slow momentum and
         keeps its push-sum weight
     """
@@ -68,7 +68,7 @@ class SlowMo(Algorithm):
 
     @property
     def period(self) -> int:
-        """Fast steps between slow ones."""
+        """Number of fast steps between slow ones."""
         return self.tau or (12 if isinstance(self.base, LocalSGD) else 48)
 
     def check(self, nodes: int, optim: Optimizer) -> None:

@@ -1,8 +1,8 @@
 """The command ``sgp-run``.
 
-Its arguments (``argv``) are options and overrides, ``key=value``. `parse` converts each override to
-a `Setting`, and `compose` combines the settings to the configuration of a run. Settings that cannot
-work are refused before anything is written, with one sentence on stderr and exit code 2.
+Its arguments (``argv``) are options and overrides (``key=value``). `parse` converts each override
+to a `Setting`, and `compose` makes the configuration of a run from all settings. If the settings
+cannot work, the command writes one sentence to stderr and no files, and exits with code 2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def defer_signals_among_ranks() -> None:
-    """On ranks started by a launcher, let the watchdog answer signals outside training."""
+    """On ranks of a launcher, let the watchdog handle signals also before and after training."""
     with suppress(LaunchError):  # the run reports the error
         process = launched()
         if process is not None and process.size > 1:

@@ -1,4 +1,4 @@
-"""How the time of a gradient varies from step to step."""
+"""Variation of the time of a gradient from step to step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LogNormalTime:
 class GammaTime:
     """Gamma around the mean (Barkai et al. 2020: shape 100).
 
-    shape: of the law; its coefficient of variation is 1 / sqrt(shape)
+    shape: shape parameter; the coefficient of variation is 1 / sqrt(shape)
     """
 
     shape: float = 100.0

@@ -12,7 +12,7 @@ from sgp_runner.cluster.faults import Event
 
 
 class WorkSchedule(Protocol):
-    """When work is done that slows down, stops and resumes."""
+    """Finish times of work that slows down, stops and resumes."""
 
     def finish(self, begin: float, end: float) -> float: ...
     def clear(self, moment: float) -> float: ...
@@ -29,7 +29,7 @@ class RateSchedule:
     pieces: tuple[tuple[float, float, float], ...] = ()
 
     def finish(self, begin: float, end: float) -> float:
-        """When work that would last from ``begin`` to ``end`` is done.
+        """Return the finish time of work that would last from ``begin`` to ``end`` at full speed.
 
         Work without duration also waits until a stop is over.
         """
@@ -56,7 +56,7 @@ STEADY = RateSchedule()
 
 
 def piecewise(events: Sequence[Event], factor: Callable[[Sequence[Event]], float]) -> RateSchedule:
-    """Return the schedule with the ``factor`` of the events of each time."""
+    """Return the schedule that has, at each time, the ``factor`` of the events at that time."""
     if not events:
         return STEADY
     bounds = sorted({moment for event in events for moment in (event.start, event.stop)})

@@ -130,7 +130,7 @@ class DataConfig(Protocol):
     def name(self) -> str: ...
 
     task: ClassVar[str]
-    stand_in: ClassVar[bool]  #: whether it stands in for the data of published results
+    stand_in: ClassVar[bool]  #: whether it is a substitute for the data of published results
 
     @property
     def train_size(self) -> int | None:

@@ -132,6 +132,10 @@ class Translation:
         total, tokens = self._loss_sum(outputs, targets)
         return total / tokens
 
+    def count(self, targets: Tensor) -> Tensor:
+        """Return the number of tokens that the loss counts, [] in double precision."""
+        return (targets != self.pad).sum().double()
+
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         """Return loss, share of exact greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
         from sacrebleu import corpus_bleu

@@ -4,30 +4,35 @@ In one stream a send waits until the other side has reached its receive and vice
 must start their transfers in compatible orders. An *exchange* is what a rank sends between two
 other calls, with as many incoming messages: in gossip over any graph of this package a node
 receives as many messages in a round as it sends. An exchange is started as one batch
-(``batch_isend_irecv``), in which order does not matter, and batches are started in the order of
-their exchanges. Ranks make the same calls in every step, so an exchange has the same number
-everywhere, made of the step and its index in the step, and holds the same messages at both ends: no
-circular wait can form. The calls must therefore not depend on when messages arrive. The scheduler
-guarantees that by waking coroutines in the order in which they asked for what they await
-(``in_order``).
+(``batch_isend_irecv``), in which order does not matter. Ranks make the same calls in every step, so
+an exchange has the same number everywhere, made of the step and its index in the step, and holds
+the same messages at both ends: no circular wait can form. The calls must therefore not depend on
+when messages arrive. The scheduler guarantees that by waking coroutines in the order in which they
+asked for what they await (``in_order``).
+
+An exchange starts at the next call that is not a send: a receive, a poll, a collective, a gradient,
+or the end of the step. So a rank's order of calls to all its groups depends on the program alone,
+and the devices of a node agree on it. That matters where a GPU runs one call at a time: if one
+device started an exchange before it averages a gradient within its node, and another one after,
+nodes could wait for each other in a circle. And messages always travel during the next gradient.
 
 Headers on another channel, between the hosts, announce the messages: a header with the number of
-the exchange, length, type and tag precedes each message. A host may wait for a header, that is,
-until the other host has come as far; it never waits for its own device. On CUDA a batch runs on a
-separate stream and depends only on the same work as its messages, so it overlaps with the
-gradients.
+the exchange, length, type and tag precedes each message. To start an exchange a host waits for its
+headers, that is, until the hosts of its peers have come as far; it never waits for its own device.
+On CUDA a batch runs on a separate stream and depends only on the same work as its messages, so it
+overlaps with the gradients.
 
-`poll` starts what can be started and answers None: a message counts as arrived when it is awaited.
-For Overlap SGP this means that every message is folded in exactly ``tau`` steps late, the latest
-that the algorithm allows.
+`poll` answers None: a message counts as arrived when it is awaited. For Overlap SGP this means that
+every message is folded in exactly ``tau`` steps late, the latest that the algorithm allows. Devices
+may be that far apart; hosts are never further apart than one exchange.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import torch
 import torch.distributed as dist
@@ -92,7 +97,6 @@ class NcclTransport(Transport):
         self.steps = 0
         self.in_step = 0  # exchanges of this step
         self.open: TransferBatch | None = None  # still taking messages
-        self.pending: deque[TransferBatch] = deque()  # complete, not started
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -110,10 +114,9 @@ class NcclTransport(Transport):
 
     def header_arrived(self, src: int, number: int, header: Tensor) -> None:
         self.arrived.setdefault(number, []).append((src, header))
-        self.start_complete()
 
     def before_receiving(self, src: int | None) -> None:
-        self.end_exchange()
+        self.flush()
         self.clock.catch_up()
 
     def may_poll(self, arrived: bool) -> bool:
@@ -142,10 +145,15 @@ class NcclTransport(Transport):
         return self.collectives.all_gather(number, tensor)
 
     def flush(self) -> None:
-        """Start all exchanges, so that later uses of the group follow them on every rank."""
-        self.end_exchange()
+        """Start the open exchange, once all its headers have arrived."""
+        exchange, self.open = self.open, None
+        if exchange is None:
+            return
+        number, count = exchange.number, len(exchange.outgoing)
         with waiting_for("waits for the headers of an exchange"):
-            self.clock.run_until(lambda: not self.pending)
+            self.clock.run_until(lambda: len(self.arrived.get(number, ())) == count)
+        exchange.headers = sorted(self.arrived.pop(number), key=itemgetter(0))
+        self.start(exchange)
 
     def quiesce(self) -> None:
         self.flush()
@@ -153,29 +161,13 @@ class NcclTransport(Transport):
             self.convert(message)
 
     def end_of_step(self) -> None:
-        self.end_exchange()
+        self.flush()
         self.steps += 1
         self.in_step = 0
 
     def close(self) -> None:
         self.flush()
         self.headers.close()
-
-    def end_exchange(self) -> None:
-        """Close the open exchange to further messages."""
-        if self.open is not None:
-            self.pending.append(self.open)
-            self.open = None
-            self.start_complete()
-
-    def start_complete(self) -> None:
-        """Start the oldest exchanges, up to the first whose headers have not all arrived."""
-        while self.pending and len(self.arrived.get(self.pending[0].number, ())) == len(
-            self.pending[0].outgoing
-        ):
-            exchange = self.pending.popleft()
-            exchange.headers = self.arrived.pop(exchange.number)
-            self.start(exchange)
 
     def start(self, exchange: TransferBatch) -> None:
         with self.side_stream(exchange):

@@ -127,6 +127,7 @@ class Rank:
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Gradient]:
         number = worker.progress.gradients
         worker.progress.gradients += 1
+        self.comm.transport.flush()
         if self.scheduler.in_order or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
             timed = self.paced(partial(self.gradients.local, at, number, allow_parts))
             return resolved(self.complete(worker, *timed))

@@ -26,6 +26,8 @@ from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
 
 NODE = "waits for the devices of its node"
+# The name of `all_gather_into_tensor` since PyTorch deprecated that one.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class ShardedTransport(Transport):
@@ -94,7 +96,5 @@ class ShardedTransport(Transport):
         own = pad(own, (0, length - own.numel()))
         whole = message.new_empty(length * self.part.count)
         with waiting_for(NODE):
-            dist.all_gather_into_tensor(
-                whole.view(torch.uint8), own.view(torch.uint8), group=self.node
-            )
+            all_gather_single(whole.view(torch.uint8), own.view(torch.uint8), group=self.node)
         return whole[:total]

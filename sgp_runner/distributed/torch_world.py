@@ -43,6 +43,7 @@ GROUPS = (
     "node_cpu_group",
     "memory",
 )
+PART_MULTIPLE = 128  # elements of a part, which is aligned to 16 bytes in any type
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
@@ -151,9 +152,14 @@ class TorchWorld(World):
         return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
-        part = Shard(self.layout.device, self.devices) if self.sharded else WHOLE
+        part = Shard(self.layout.device, self.devices, PART_MULTIPLE) if self.sharded else WHOLE
         collectives = TorchCollectives(
-            scheduler, clock, self.averaging, self.layout.nodes, self.shaper
+            scheduler,
+            clock,
+            self.averaging,
+            self.layout.nodes,
+            self.shaper,
+            through_host=self.backend == "gloo" and self.device.type != "cpu",
         )
 
         def gloo(

@@ -29,6 +29,7 @@ def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
         seed=run.seed,
         dtype=run.torch_dtype,
         compute=compute,
+        micro_batch=run.micro_batch,
     )
 
 

@@ -1,4 +1,4 @@
-"""The Transformer's module, on torch's own layers, with dropouts that depend only on a seed."""
+"""The Transformer's module, built from torch's layers, with dropouts that depend only on a seed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sgp_runner.models.dropout import SeededDropout
 class EncoderDecoder(nn.Module):
     """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary].
 
-    Logits at t see target_in up to t. ``pad`` may fill up the end of a source. The end of a target
-    needs no mask, since nothing before it looks there.
+    Logits at t see target_in up to t. ``pad`` may fill the end of a source. The end of a target
+    needs no mask, since no earlier position attends to it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EncoderDecoder(nn.Module):
         return self.decode(source, self.encode(source), target_in)
 
     def encode(self, source: Tensor) -> Tensor:
-        """Memory [B, S, width]."""
+        """Return the memory [B, S, width]."""
         x = self.source_dropout(_embed(self.source_embedding, source))
         # The other kernels have no batching rule, and are no faster at this size.
         with sdpa_kernel(SDPBackend.MATH):
@@ -101,7 +101,7 @@ def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:
 
 
 def _embed(embedding: nn.Embedding, ids: Tensor) -> Tensor:
-    """Scaled embeddings plus sines and cosines of the position (section 3.5 of the paper)."""
+    """Return scaled embeddings plus sines and cosines of the position (paper, section 3.5)."""
     width = embedding.embedding_dim
     weight = embedding.weight
     position = torch.arange(ids.shape[-1], device=ids.device, dtype=weight.dtype)

@@ -144,22 +144,26 @@ def using(path: Path) -> Iterator[None]:
 
 
 class Candidates:
-    """The valid checkpoints that an interrupted run may resume from, newest first."""
+    """The valid checkpoints that an interrupted run may resume from, newest first.
 
-    def __init__(self, experiment: Experiment) -> None:
+    device: where their tensors go
+    """
+
+    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
+        self.device = device
         self.ranks = experiment.run.ranks
         self.paths = valid_checkpoints(experiment)
         self.refused: UnusableCheckpoint | None = None
 
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
-        """Return the next checkpoint and the state in its file ``name``; None if there is none.
+        """Return the next usable checkpoint and the state in its file ``name``; None without any.
 
-        Raises UnusableCheckpoint for the oldest checkpoint if all were refused.
+        Raises UnusableCheckpoint, for the oldest checkpoint, if every checkpoint was refused.
         """
         for path in self.paths:
             try:
                 with using(path):
-                    state = read(path / name)
+                    state = read(path / name, self.device)
                     return Found(path, ranks_in(state, self.ranks)), state
             except UnusableCheckpoint as error:
                 self.refuse(error)
@@ -207,7 +211,7 @@ class Draft:
             self.path.mkdir()
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
+        """Write ``state`` (tensors and plain data) to the file ``name``, or replace this file."""
         import torch
 
         path = self.path / name
@@ -219,7 +223,7 @@ class Draft:
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.
 
-        longer: whether a run with more epochs has the same state at this step
+        longer: whether the same run with more epochs would have this state at this step
         """
         manifest = {
             "version": VERSION,

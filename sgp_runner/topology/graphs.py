@@ -1,9 +1,10 @@
 """The communication graphs of gossip algorithms.
 
 A topology gives the peers that the node ``rank`` of ``size`` sends to (``out_peers``) and receives
-from (``in_peers``) at ``step``. Both sides compute them independently, so the two must agree;
-`matrix` builds the resulting mixing matrix and is the oracle of the tests.
-Unless a graph says otherwise (``weights``), a node keeps and sends ``1 / (peers + 1)``.
+from (``in_peers``) at ``step``. Sender and receiver compute their peers independently, so the two
+methods must agree; `matrix` builds the resulting mixing matrix and is the oracle of the tests. By
+default a node keeps ``1 / (peers + 1)`` and sends as much to each peer; ``weights`` can change
+this.
 
 Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018
 (bipartite pairs).
@@ -29,8 +30,8 @@ Phase = tuple[float, int]  # the first epoch, and the period of the graph in ste
 class Exchange:
     """The messages of one node in one step.
 
-    outgoing: the nodes that it sends to. incoming: those that it receives from. weights: the shares
-    that go to each of ``outgoing``, as `Topology.weights`.
+    outgoing: the nodes to which it sends. incoming: the nodes from which it receives. weights: the
+    share for each of ``outgoing``, as in `Topology.weights`.
     """
 
     outgoing: Peers
@@ -53,10 +54,10 @@ class Topology(Protocol):
         return self.out_peers(rank, size, step)
 
     def weights(self, rank: int, size: int, step: int) -> Weights | None:
-        """Return the shares that go to each of ``out_peers``; the node keeps the rest.
+        """Return the share for each of ``out_peers``; the node keeps the rest.
 
-        None: equal ones, also for the node itself. In a symmetric graph an edge has the same weight
-        in both directions.
+        None means equal shares for the node and its peers. In a symmetric graph an edge has the
+        same weight in both directions.
         """
         return None
 
@@ -82,7 +83,7 @@ def sent_weights(topology: Topology, rank: int, size: int, step: int) -> Weights
 
 
 def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
-    """Mixing matrix ``P`` [size, size], whose columns sum to one.
+    """Return the mixing matrix ``P`` [size, size], whose columns sum to one.
 
     ``P[i][j]`` is the share of ``j``'s message that ``i`` receives.
     """
@@ -112,7 +113,7 @@ def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
 
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
     """Return ``rank + hop mod size`` for each hop, without duplicates or the node itself."""
-    if len(hops) == 1:  # in most graphs, at every step of every node
+    if len(hops) == 1:  # the case of most graphs, for every node and step
         peer = (rank + hops[0]) % size
         return () if peer == rank else (peer,)
     return tuple(dict.fromkeys(peer for hop in hops if (peer := (rank + hop) % size) != rank))
@@ -122,8 +123,8 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 class DirectedExponential(Topology):
     """Hops ``j (m+1)^i`` for ``j = 1..m``, ``i`` cycling over the steps; 1, 2, 4, ... for one peer.
 
-    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, from epoch 30
-        on one)
+    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, then one from
+        epoch 30 on)
     """
 
     peers: int | Mapping[int, int] = 1
@@ -221,8 +222,8 @@ class Ring(Topology):
 class BipartiteExponential(Topology):
     """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... ``1 + 2^j``.
 
-    With an odd number it is the graph of one node more without the last: one even node sits
-    out each step.
+    An odd number of nodes uses the graph of one more node without its last node: in each step one
+    even node is idle.
     """
 
     symmetric: ClassVar[bool] = True
@@ -271,7 +272,7 @@ class Torus(Topology):
 
 @dataclass(frozen=True)
 class RandomMatching(Topology):
-    """A fresh random pairing in every step; with an odd number one node sits out.
+    """A fresh random pairing in every step; with an odd number of nodes, one is idle.
 
     seed: seed of the pairing, independent of the run's seed
     """
@@ -283,7 +284,7 @@ class RandomMatching(Topology):
         return matching(self.seed, size, step)[rank]
 
     def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 64)]  # not periodic; these steps stand for all
+        return [(0.0, 64)]  # not periodic; these steps represent all
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,11 +7,11 @@ For each step of the period, in each phase of a schedule by epoch:
   earlier steps of other nodes: there is no cycle of waits;
 * no node sends to itself, to a node that does not exist, or twice to the same node;
 * columns of the mixing matrix sum to one, since a node keeps what it does not send; if an
-  algorithm needs it, rows also sum to one, or a node and its peers have equal weights.
+  algorithm requires it, rows also sum to one, or a node and its peers have equal weights.
 
 Over the period every node reaches every other. The cost is proportional to the edges of one period.
 
-`sgp_runner.elastic.dry_run` verifies what algorithms do on a graph.
+`sgp_runner.elastic.dry_run` verifies the calls that algorithms make on a graph.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def verify(
     by: str = "this algorithm",
     weighted: bool = False,
 ) -> None:
-    """Raise ConfigError, naming step and edge, unless ``topology`` gives ``by`` what it ``needs``.
+    """Raise ConfigError, with step and edge, unless ``topology`` meets the ``needs`` of ``by``.
 
-    needs: ``columns`` that sum to one; also rows (``doubly stochastic``); edges ``odd with even``
-        ranks only, in both directions, one or more for each odd rank; or as many messages in as out
-        at each node (``balanced``).
-    weighted: whether ``by`` asks the graph for its weights, and does not take equal ones.
+    needs: ``columns``: they sum to one; ``doubly stochastic``: rows also sum to one;
+        ``odd with even``: all edges join an odd and an even rank, in both directions, and every odd
+        rank has an edge; ``balanced``: each node sends as many messages as it receives.
+    weighted: whether ``by`` uses the weights of the graph instead of equal ones.
     """
     topology.check(size)
     for epoch, period in topology.phases(size):
@@ -73,7 +73,7 @@ def verify_symmetric(topology: Topology, size: int, by: str, weighted: bool = Tr
 
 
 def smallest_eigenvalue(topology: Topology, size: int) -> float:
-    """Smallest eigenvalue of the mixing matrix of a symmetric graph in its first step."""
+    """Return the smallest eigenvalue of the first step's mixing matrix of a symmetric graph."""
     import numpy as np
     from scipy.sparse import coo_array, diags_array
     from scipy.sparse.linalg import eigsh

@@ -67,16 +67,27 @@ def holds_secret(text: str) -> bool:
 
 def refuse_secrets(value: object, key: str) -> None:
     """Raise ConfigError if a setting holds a secret: settings are recorded."""
+    texts = [*texts_in(value, key)]
+    # One search in all of them together takes a fraction of the time of a search in each.
+    if not holds_secret("\n".join(text for _, text in texts)):
+        return
+    for where, text in texts:
+        if holds_secret(text):
+            raise ConfigError(
+                redacted(where),
+                "it holds a secret, and settings are recorded: "
+                "leave it to the environment or a netrc file.",
+            )
+
+
+def texts_in(value: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of settings, each with the dotted key that holds it."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            refuse_secrets(str(name), key)
-            refuse_secrets(inner, f"{key}.{name}" if key else str(name))
+            yield key, str(name)
+            yield from texts_in(inner, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list | tuple):
         for inner in value:
-            refuse_secrets(inner, key)
-    elif isinstance(value, str) and holds_secret(value):
-        raise ConfigError(
-            redacted(key),
-            "it holds a secret, and settings are recorded: "
-            "leave it to the environment or a netrc file.",
-        )
+            yield from texts_in(inner, key)
+    elif isinstance(value, str):
+        yield key, value

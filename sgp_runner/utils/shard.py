@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shard:
-    """One of ``count`` consecutive shards of a whole, all of equal length but the last ones."""
+    """One of ``count`` consecutive shards of a whole, all of equal length but the last ones.
+
+    multiple: divides the length of every shard but the last ones
+    """
 
     index: int = 0
     count: int = 1
+    multiple: int = 1
 
     def length(self, total: int) -> int:
         """Return the length of the longest shard."""
-        return -(-total // self.count)
+        return -(-total // (self.count * self.multiple)) * self.multiple
 
     def of(self, total: int) -> slice:
         """Return the positions of this shard among ``total``."""

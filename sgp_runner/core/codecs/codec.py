@@ -1,10 +1,9 @@
 """The interface of codecs, which encode a vector [n] that is made of tensors of known shapes.
 
-A message is a contiguous tensor, of bytes unless a torch type says it all; scales and chunks are
-per tensor. `Identity` and `RandomK` are unbiased; the others are biased, and an algorithm that uses
-them either sends what was lost later (error feedback) or says that it does not. Most codes have no
-place for numbers that are not finite, so training that has come to these has diverged
-(`check_finite`).
+A message is a contiguous tensor: of one torch type if that is enough, else of bytes. Scales and
+chunks are per tensor. `Identity` and `RandomK` are unbiased. All other codecs are biased: an
+algorithm either sends the error later (error feedback) or documents that it does not. Most codecs
+cannot encode infinity or NaN, so such numbers end training as diverged (`check_finite`).
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-LARGEST = 1e18  # larger numbers have squares beyond float32, in which they are coded
+LARGEST = 1e18  # codecs compute in float32, where squares of larger numbers overflow
 Shape: TypeAlias = tuple[int, ...]
 
 
 class Codec:
     """A frozen dataclass that encodes and decodes.
 
-    A vector without values, of a timing study, has a message without contents, of the same length.
+    In a timing study, vectors have no values; their messages have the right length but no values.
     """
 
-    dtype: ClassVar[str | None] = "uint8"  # of a message; None: that of the vector
+    dtype: ClassVar[str | None] = "uint8"  # type of a message; None: type of the vector
 
     def encode(self, x: Tensor, shapes: Shapes, seed: int) -> Tensor:
         """Return the message of ``x`` [n]; a random codec draws from ``seed``, known to receivers.
@@ -48,18 +47,18 @@ class Codec:
         return self.to_message(x, [*shapes.values()], seed)
 
     def decode(self, message: Tensor, shapes: Shapes, like: Tensor, seed: int) -> Tensor:
-        """Return the vector [n], or its coefficients [n], in the type of ``like``, any tensor."""
+        """Return the vector [n], or its coefficients [n], in the type of the tensor ``like``."""
         if like.is_meta:
             return like.new_empty(numel([*shapes.values()]))
         return self.from_message(message, [*shapes.values()], like, seed)
 
     def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
-        """Return the vector [n] of the coefficients [n] that a codec decodes to."""
+        """Return the vector [n] for the coefficients [n] that `decode` returned."""
         return coefficients
 
     @property
     def for_error_feedback(self) -> Codec:
-        """This codec for algorithms that send later what it loses: E|Q(x) - x|^2 < |x|^2."""
+        """The variant of this codec for error feedback, with E|Q(x) - x|^2 < |x|^2."""
         return self
 
     @abstractmethod
@@ -71,16 +70,16 @@ class Codec:
     ) -> Tensor: ...
 
     def length(self, shapes: Sequence[Shape]) -> int:
-        """Return how many entries a message has; by default as many as the vector."""
+        """Return the number of entries of a message; by default the length of the vector."""
         return numel(shapes)
 
 
 def check_finite(x: Tensor, shapes: Shapes, begin: int = 0) -> None:
-    """Raise NotFinite, which names the tensor, if a number of ``x`` [n] is not finite or too large.
+    """Raise NotFinite with the tensor's name if a number in ``x`` [n] is too large or not finite.
 
     Waits for the device.
 
-    x: the entries from ``begin`` of a vector that is made of tensors of these shapes
+    x: the entries, from ``begin`` on, of a vector that consists of tensors of ``shapes``
     """
     if x.is_meta or not x.numel() or float(x.abs().max()) <= LARGEST:
         return
@@ -96,5 +95,5 @@ def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:
 
 
 def numel(shapes: Sequence[Shape]) -> int:
-    """Return the length of a vector that is made of tensors of these shapes."""
+    """Return the length of a vector that consists of tensors of these shapes."""
     return sum(map(prod, shapes))

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CosineTopK(Codec):
-    """The ``k`` largest coefficients of every chunk's orthonormal DCT, with their places; biased.
+    """The ``k`` largest coefficients of every chunk's orthonormal DCT, with indices; biased.
 
-    The chunks of a matrix are blocks whose sides are the largest divisors of its own sides up to
-    ``side``; those of a vector are runs of such a length.
+    The chunks of a matrix are blocks whose sides are the largest divisors of the matrix's sides up
+    to ``side``. The chunks of a vector are runs, whose length is chosen likewise.
     """
 
     k: int
@@ -80,7 +80,7 @@ class Chunks:
         self.bits = max(1, (self.size - 1).bit_length())
 
     def count(self, k: int) -> int:
-        """Return how many coefficients are sent if ``k`` of a chunk are."""
+        """Return the number of coefficients to send with ``k`` per chunk."""
         return self.numel // self.size * min(k, self.size)
 
     def transform(self, x: Tensor) -> Tensor:

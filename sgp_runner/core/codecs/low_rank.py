@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class LowRank(Codec):
     """A matrix as the product of two thin ones, from one power iteration; biased.
 
-    ``p = orthonormal(m q)`` and ``m^T p`` are sent, with ``q`` random, from a seed that receivers
-    know (Vogels et al. 2019, of each worker's own matrix). Vectors are sent as they are.
+    A message has ``p = orthonormal(m q)`` and ``m^T p`` for each worker's own matrix ``m`` (Vogels
+    et al. 2019); the seed of the random ``q`` is known to receivers. Vectors are sent unchanged.
 
     rank: columns of the thin matrices
     """
@@ -33,7 +33,7 @@ class LowRank(Codec):
         check_least(1, "algo.codec", self, "rank")
 
     def sizes(self, shape: Shape) -> tuple[int, ...]:
-        """Return the lengths of the factors of a tensor; its own length if that is shorter."""
+        """Return the lengths of a tensor's two factors, or the tensor's length if it is shorter."""
         rows, columns = shape[0] if shape else 1, prod(shape[1:])
         thin = (rows * self.rank, columns * self.rank)
         return thin if sum(thin) < rows * columns else (rows * columns,)

@@ -1,4 +1,4 @@
-"""Whole numbers of a few bits, and float32, as bytes."""
+"""Packing of whole numbers with few bits, and of float32 numbers, into bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Return the bytes of ``count`` packed numbers."""
+    """Return the size of ``count`` packed numbers, in bytes."""
     return -(-count * bits // 8)
 
 
@@ -26,7 +26,7 @@ def pack(values: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the numbers [count] that `pack` has packed."""
+    """Invert `pack`: return the numbers [count]."""
     import torch
 
     if bits == 8:

@@ -1,4 +1,4 @@
-"""Codecs that send a few bits for every number, and a scale or so for each tensor."""
+"""Codecs that send a few bits for every number, and one or more scales for each tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Quantised(Codec):
-    """``scales`` float32 for each tensor, and then codes of ``bits`` bits for all numbers."""
+    """First ``scales`` float32 numbers for each tensor, then a code of ``bits`` bits per number."""
 
     scales: ClassVar[int] = 1
     bits: ClassVar[int]
@@ -27,7 +27,7 @@ class Quantised(Codec):
 
     @abstractmethod
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        """Return the tensor [n] in the type of ``like``."""
+        """Return the decoded tensor [n] in the type of ``like``."""
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         coded = [self.quantise(part) for part in tensors_in(x.float(), shapes)]
@@ -48,7 +48,7 @@ class Quantised(Codec):
 
 @dataclass(frozen=True)
 class Int8(Quantised):
-    """8 bits for a number: ``round(127 x / max|x|)`` and a scale for each tensor; biased."""
+    """8 bits per number: ``round(127 x / max|x|)``, and one scale per tensor; biased."""
 
     name: ClassVar[str] = "int8"
     bits: ClassVar[int] = 8
@@ -65,7 +65,7 @@ class Int8(Quantised):
 class Quantize8(Codec):
     """One vector as int8 [n + 4]: ``round(127 (x / max|x|))``, then the float32 scale.
 
-    In this order of operations (Li et al. 2018), which differs from `Int8` in the last bit.
+    The order of operations is from Li et al. 2018; results differ from `Int8` in the last bit.
     """
 
     dtype: ClassVar[str | None] = "int8"
@@ -88,11 +88,11 @@ class Quantize8(Codec):
 
 @dataclass(frozen=True)
 class FP4(Quantised):
-    """4 bits for a number, E3M0: a sign, and zero or one of seven powers of two; biased.
+    """4 bits per number, E3M0: a sign, and zero or one of seven powers of two; biased.
 
-    Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor, to
-    the nearest, ties away from zero, larger ones cut off. Streaming DiLoCo's paper names the format
-    but neither scale nor rounding.
+    Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor.
+    Numbers are rounded to the nearest, ties away from zero; larger numbers are clipped. Streaming
+    DiLoCo's paper defines the format but neither scale nor rounding.
     """
 
     name: ClassVar[str] = "fp4"
@@ -116,7 +116,7 @@ class FP4(Quantised):
 
 @dataclass(frozen=True)
 class TwoBit(Quantised):
-    """2 bits for a number, and five numbers for each tensor; biased, but the sum is kept.
+    """2 bits per number, and five numbers per tensor; biased, but preserves the sum.
 
     With s the mean of a tensor and w = 6/4 of its standard deviation, a number's code is
     ``clip(round((x - s) / w + 2), 0, 3)``; it is decoded as the mean of the numbers of its code

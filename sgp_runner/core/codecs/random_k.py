@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RandomK(Codec):
-    """A random share of the numbers, scaled up by its inverse; unbiased.
+    """A random share of the numbers, divided by the share; unbiased.
 
-    Not scaled if the algorithm later sends what was left out. Receivers draw the same places from
-    the seed, so places are not sent.
+    With error feedback, the numbers are not divided. Receivers draw the same indices from the seed,
+    so no indices are sent.
 
-    share: share of the numbers that is sent
+    share: share of the numbers to send
     """
 
     share: float = 0.01
@@ -62,7 +62,7 @@ class RandomK(Codec):
 
 @dataclass(frozen=True)
 class UnscaledRandomK(RandomK):
-    """A random share of the numbers, as they are."""
+    """A random share of the numbers, not scaled."""
 
     def scale(self, count: int) -> float:
         return 1.0

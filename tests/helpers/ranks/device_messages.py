@@ -12,7 +12,7 @@ from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.rank import connect
 from sgp_runner.distributed.torch_world import TorchWorld
 
-SIZES = (5, 4, 1, 0)
+SIZES = (200, 4, 1, 0)
 
 world = TorchWorld(devices=2)
 world.connect(2)
