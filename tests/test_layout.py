@@ -44,7 +44,7 @@ CEILINGS = {
     "sgp_runner/algorithms": 1073,
     "sgp_runner/api": 393,
     "sgp_runner/calibration": 336,
-    "sgp_runner/cli": 1813,
+    "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2474,

@@ -36,6 +36,7 @@ from sgp_runner.config.size import (
     parameters,
 )
 from sgp_runner.recording.loggers.wandb import Wandb, has_login
+from sgp_runner.utils.devices import count_gpus, device_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.memory import free_bytes, most_bytes
@@ -124,7 +125,8 @@ class RunHere:
         """Return how many GPUs the run needs on this machine."""
         if self.run.network.name == "nccl":
             return min(self.ranks, self.run.nodes * self.run.gpus_per_node)
-        return int(getattr(self.run.network, "device", "cpu").startswith("cuda"))
+        kind, _, number = device_of(self.run.network).partition(":")
+        return int(number or 0) + 1 if kind == "cuda" else 0
 
     def findings(self) -> Iterator[Finding]:
         yield versions()
@@ -321,9 +323,7 @@ def main(argv: Sequence[str]) -> int:
     process = launched()
     if process is not None and process.local_rank not in (None, 0):
         return 0  # one screen per machine
-    import torch
-
-    machine = RunHere(run, torch.cuda.device_count())
+    machine = RunHere(run, count_gpus())
     found = list(machine.findings())
     put("\n".join([title(machine), "", *(each.lines for each in found), "", verdict(found)]))
     return int(any(each.fails for each in found))
