@@ -32,7 +32,7 @@ from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import step_snapshot
 from sgp_runner.utils.errors import Stopped
-from sgp_runner.utils.waits import waiting_for
+from sgp_runner.utils.waits import device_waits, waiting_for
 
 T = TypeVar("T")
 # Begin and duration of a gradient (seconds), and its value and loss.
@@ -100,10 +100,28 @@ class Rank:
     def end_of_step(self, worker: Worker) -> None:
         """Record and evaluate, which does not count as training time."""
         self.comm.transport.end_of_step()
+        self.watch_device(worker.step)
         self.paused, self.recording = time.monotonic(), True
         self.listener.end_of_step(worker)
         self.recording = False
         self.clock.exclude(time.monotonic() - self.paused)
+
+    def watch_device(self, step: int) -> None:
+        """Count a wait until the device has done all work up to the end of ``step``.
+
+        The host of a GPU runs ahead, so the device may wait for another rank while no thread does.
+        """
+        if (device := self.problem.compute.device) == "cpu":
+            return
+        event = torch.cuda.current_stream(device).record_event()
+
+        def over() -> bool:
+            try:
+                return bool(event.query())
+            except RuntimeError:  # which the next call of the main thread raises too
+                return True
+
+        device_waits(f"waits for its device to finish step {step}", over)
 
     def settle(self) -> None:
         """Wait for the device before something is recorded: its pending work is training time."""

@@ -54,7 +54,7 @@ class Throughput:
     total: of the whole run
     """
 
-    waited: Callable[[], float]
+    waited: Callable[[], float] = float  # 0
     flops: float | None = None
     peak: float | None = None
     time_s: float | None = 0.0
@@ -131,12 +131,11 @@ def amounts(problem: Problem, rank: int, gradients: Sequence[int]) -> tuple[int,
     return samples, None
 
 
-def mean_rates(nodes: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Return the means over nodes; None if they are unknown for one."""
-    known = {
-        name: [value for rates in nodes if (value := rates[name]) is not None] for name in RATES
-    }
-    return {
-        name: sum(values) / len(nodes) if len(values) == len(nodes) else None
-        for name, values in known.items()
-    }
+def mean_rates(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the mean rates of ``nodes``: None if unknown for one, and {} in simulated time."""
+    means: dict[str, float | None] = {}
+    for name in RATES:
+        values = [node[name] for node in nodes if name in node]
+        if values:
+            means[name] = None if None in values else sum(values) / len(values)
+    return means
