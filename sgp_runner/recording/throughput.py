@@ -62,10 +62,12 @@ class Throughput:
     waited_before: float = 0.0
     total: Amounts = field(default_factory=Amounts)
 
-    def since_last_record(self, worker: Worker, problem: Problem) -> dict[str, float | None]:
-        """Return the rates since the last call, with which the next ones begin."""
+    def since_last_record(
+        self, worker: Worker, problem: Problem, now: float
+    ) -> dict[str, float | None]:
+        """Return the rates between the record before and a record at the time ``now``."""
         began, first, before = self.time_s, self.gradients, self.waited_before
-        self.time_s, self.gradients = worker.now, worker.progress.gradients
+        self.time_s, self.gradients = now, worker.progress.gradients
         self.waited_before = self.waited()
         if began is None:
             return dict.fromkeys(RATES)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from sgp_runner.report.rank.ranking import Ranking, Row
+from sgp_runner.report.rank.rates import FLOPS, known_rates, rate_columns
 from sgp_runner.report.rank.tables import (
     Cell,
     ReportTable,
@@ -82,12 +83,18 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
             True,
         ),
     ]
+    columns += [
+        (head, lambda row, rate=rate: text(rate(row.setting)), head != FLOPS)  # type: ignore[misc]
+        for head, rate in rate_columns(ranking.settings)
+    ]
     shown = [(head, cell) for head, cell, wanted in columns if wanted]
     raw = pd.DataFrame([raw_row(ranking, row) for row in rows]).astype({"rank": "Int64"})
     if computing:
         raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
     if hours:
         raw["hours"] = [row.setting.mean("hours") for row in rows]
+    for name in known_rates(ranking.settings):
+        raw[name] = [row.setting.mean(name) for row in rows]
     measure = "per iteration" if target is None else f"to {target.text}"
     return ReportTable(
         name,
