@@ -130,7 +130,10 @@ class Problem:
         return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
 
     def placed(self, t: Tensor) -> Tensor:
-        """Copy to the device without blocking, in the memory format of the convolutions."""
+        """Copy to the device without blocking, in the memory format of the convolutions.
+
+        PyTorch reuses the pinned memory of the copy once the device has read it.
+        """
         import torch
 
         t = to_device(t, self.compute.device)
