@@ -19,12 +19,14 @@ if [[ -f .venv/bin/activate ]]; then
     source .venv/bin/activate
 fi
 
-devices=1
+devices=1 gpus=false
 for word in "$@"; do
     [[ $word == gpus_per_node=* ]] && devices=${word#*=}
+    [[ $word == network=* && ,${word#*=}, == *,nccl,* ]] && gpus=true
+    [[ $word == network.device=* && $word != *=cpu ]] && gpus=true
 done
 resources=("hydra.launcher.tasks_per_node=$devices")
-if ((devices > 1)); then
+if $gpus; then
     resources+=("hydra.launcher.gpus_per_node=$devices")
 fi
 

@@ -1,5 +1,5 @@
 """Sections of ``make bench``: modules with a function ``measure(...)`` that yields tables.
 
-The docstring of a section describes on the page what is measured and how. Arguments of ``measure``
-default to the sizes that are reported; tests pass small ones.
+The page shows the docstring of each section, which describes what is measured and how. The default
+arguments of ``measure`` give the reported measurements; tests pass smaller sizes.
 """

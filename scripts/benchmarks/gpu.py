@@ -1,12 +1,14 @@
-"""One GPU: the overhead of the runner in a step of ResNet-50, and the distance to the card's bound.
+"""One GPU: overhead of the runner in a step of ResNet-50, and throughput relative to a bound.
 
-Synthetic ImageNet, bf16 and channels-last, one process. The plain loop is PyTorch's: the same
-model, data and batches, SGD with momentum, timed as ours is. The bound counts 3 x 4.09 billion
-multiply-adds for an image (forward, and twice that backward) at the card's published dense bf16
-rate; convolutions of ResNet-50 are partly bound by memory, so no program comes near it.
+One process trains on synthetic ImageNet with bf16 and channels-last. A plain PyTorch loop with the
+same model, data, batches and SGD with momentum is timed in the same way. The bound is the number of
+images per second at the card's published dense bf16 rate, with 3 x 4.09 billion multiply-adds per
+image (the backward pass takes twice as many as the forward pass). No program comes near the bound,
+because memory limits some convolutions of ResNet-50.
 
-Simulated workers per second are gradients of small models, each with its own parameters and batch,
-which is read from the host: one by one, and all in one call of vmap.
+A second measurement counts simulated workers per second: gradients of small models, computed one by
+one or all in one call of vmap. Each worker has its own parameters and its own batch, which is
+copied from the host.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from benchmarks.simulator import gradients_of
 from benchmarks.step import run, train
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
-# Operations for an image of 224 x 224 pixels; torchvision's table says 4.09 G multiply-adds.
+# Operations per image of 224 x 224 pixels; torchvision's table lists 4.09 G multiply-adds.
 FLOPS = 3 * 2 * 4.09e9
 # Published dense bf16 operations per second and their source, by a substring of torch's name of the
-# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
+# card; the first match counts. Published rates with sparsity are twice as high and halved here.
 CARDS = {
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
@@ -79,7 +81,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
-    """Return settings of one epoch of twice ``steps`` on one node."""
+    """Return the settings of one epoch of ``2 * steps`` steps on one node."""
     words = [
         "model=resnet50",
         "data=synthetic",
@@ -99,7 +101,7 @@ def settings(steps: int, batch_size: int) -> list[str]:
 
 
 def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
-    """Images per second, and their share of what the card's arithmetic allows."""
+    """Return a table of images per second, also as a percentage of the bound."""
     results = [Result(name, "images/s", values) for name, values in images.items()]
     known = next((rate for name, rate in CARDS.items() if name in card), None)
     if known is None:
@@ -121,7 +123,7 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
 def simulated_workers(
     device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20
 ) -> Table:
-    """Return simulated workers per second, timed over ``rounds`` steps."""
+    """Return a table of simulated workers per second, timed over ``rounds`` steps."""
     results = []
     for model in ("mlp", "transformer"):
         ways = gradients_of(model, batch_size, workers, device)

@@ -1,4 +1,4 @@
-"""The page ``docs/validation.md``: every cell, its error, and the domain of each profile."""
+"""The page ``docs/validation.md``: all cells with their errors, and the range of each profile."""
 
 from __future__ import annotations
 
@@ -22,44 +22,47 @@ HEAD = """\
 # How accurate the times are
 
 This page compares every simulated time with its measured or published counterpart. The error is
-the simulated time divided by the real time, minus one. Mean errors are means of absolute errors,
-and each mean is followed by the worst error. A time is *fitted* if a constant of the profile was
-fitted to it, and *predicted* otherwise. Only predicted times count."""
+the simulated time divided by the real time, minus one. A simulated time is *fitted* if a constant
+of the profile was fitted to the real time, and *predicted* otherwise. The mean and the worst error
+are computed from the absolute errors of predicted times."""
 
 DOMAIN = """\
 ## Where the profiles are valid
 
-The table lists the profiles whose times were compared with times from the machines that they model.
-If a run uses another bandwidth, more nodes or a model of another size, its simulated times are
-extrapolated, and the run prints one line about it (`cluster.validated`).
+The table lists the profiles that model machines with known real times. For the two `slowmo`
+profiles, each simulated time comes from a fit that leaves out the real time of its row. If a run
+uses another bandwidth, more nodes or a model of another size than in the table, its simulated times
+are extrapolated, and the run prints one line about it (`cluster.validated`).
 
 {domain}
 
-Nothing was compared at higher rates than these, with more than 32 nodes, with messages of more than
-840 MB, on InfiniBand, or on links between regions. The profiles `ethernet_10g`,
-`infiniband_100g`, `laptop`, `wan_1g` and `pipesgd_titanxp` were not compared either. Their times
-are calculated from stated assumptions. Runs on these profiles print no line about extrapolation,
-because they have no validated range. A profile from `sgp-run calibrate` is valid where it was
-measured. [Our own slow networks](#our-own-slow-networks) shows how accurate such a profile was."""
+No times were compared at higher rates than in the table, with more than 32 nodes, with messages of
+more than 840 MB, on InfiniBand, or on links between regions. The profiles `ethernet_10g`,
+`infiniband_100g`, `laptop`, `wan_1g` and `pipesgd_titanxp` were not compared with real times
+either; they calculate times from stated assumptions. Runs on these profiles print no line about
+extrapolation, because the profiles have no validated range. A profile from `sgp-run calibrate` is
+valid on the machine and network where it was measured. The section
+[Our own slow networks](#our-own-slow-networks) shows the accuracy of such a profile."""
 
 DILOCO = """\
 ## DiLoCo on four machines, measured by others
 
-Four machines with one NVIDIA L40S each trained 30,846,720 parameters with DiLoCo. Their links were
-limited with tc. Adnan082 published the [measurements](../results/validation/README.md)
-(diloco-measured, Apache-2.0). The constants of the profiles `diloco_l40s`, `_5g`, `_1g`, `_200m`
-and `_50m` come only from the runs with H = 1: the time of a step, the time of a synchronisation at
-each rate, and the extra time of a process's *first* synchronisation, {connect:.2f} s. During the
-first synchronisation, NCCL connects the nodes, which have not waited for each other before. With
-H = 1 and 8 it happens in the warm-up. With H = 32 it is one of the measured steps, so the
-average synchronisation seemed to take longer there. The table shows the seconds of all measured
-steps, averaged over the repeats:
+Four machines with one NVIDIA L40S each trained a model of 30,846,720 parameters with DiLoCo. The
+program tc limited the rate of their links. Adnan082 published the
+[measurements](../results/validation/README.md) (diloco-measured, Apache-2.0). H is the number of
+inner steps between two synchronisations. The constants of the profiles `diloco_l40s`, `_5g`, `_1g`,
+`_200m` and `_50m` come only from the runs with H = 1: the time of a step, the time of a
+synchronisation at each rate, and the extra time of a process's *first* synchronisation,
+{connect:.2f} s. During the first synchronisation, NCCL connects the nodes, and the nodes wait for
+each other for the first time. With H = 1 and H = 8, the first synchronisation is part of the
+warm-up. With H = 32 it is among the measured steps and increases their mean synchronisation time.
+The table shows the total seconds of all measured steps, averaged over the repeats:
 
 {cells}
 
 {predicted}
 
-Without the time to connect: {without}
+Without the extra time of the first synchronisation: {without}
 
 <!-- commands: run -->
 
@@ -67,88 +70,92 @@ Without the time to connect: {without}
 
 ### Predicted from one law of TCP
 
-These predictions use no measurement of the links of those machines. [Our
-own](#our-own-slow-networks) networks of 100 and 300 Mbit/s carry {share:.2f} % of the rate that tc
-allows, with 4 and with 8 nodes. The law assumes that a ring achieves this share of any rate. The
-time of a step and the time to connect are as above. In seconds:
+These predictions use no measurement of the links of the four machines. On
+[our own networks](#our-own-slow-networks) of 100 and 300 Mbit/s, with 4 and with 8 nodes, TCP
+achieves {share:.2f} % of the rate that tc allows. The law assumes that a ring all-reduce achieves
+this percentage of any rate. The time of a step and the extra time of the first synchronisation are
+the same as above. The table shows seconds:
 
 {law}
 
-{by_law} The aim, a mean of 5 %, is missed at 200 and 50 Mbit/s. There, NCCL's rings carried
-{slow} % of the rate, although iperf3 measured 99 % on the same links. NCCL reduced one tensor
-after another, probably over several connections that fall behind each other when a slow link
-drops packets. Our networks have one connection between two processes and send the whole model
-as one tensor. They do not show this effect at any rate, so a law fitted to them cannot predict
-it."""
+{by_law} Our aim was a mean error of 5 %; the errors at 200 and 50 Mbit/s are larger. At these
+rates, NCCL's rings achieved only {slow} % of the rate, although iperf3 measured 99 % on the same
+links. NCCL reduced one tensor after another, probably over several connections. If a slow link
+drops packets, some of these connections fall behind the others. On our networks, two processes have
+one connection and send the whole model as one tensor. This effect does not occur there at any rate,
+so a law fitted to our networks cannot predict it."""
 
 SGP = """\
 ## The SGP paper
 
-`sgp_ethernet` models 32 nodes of 8 GPUs, ResNet-50 and 10 Gbit/s with three constants. The
-published times per iteration are derived from hours. Milliseconds per iteration:
+`sgp_ethernet` models 32 nodes of 8 GPUs that train ResNet-50 over links of 10 Gbit/s. Three
+constants of the profile were fitted. The real times per iteration are derived from the published
+hours. The table shows milliseconds per iteration:
 
 {cells}
 
 {predicted}
 
-`experiment=sgp_d_psgd_90` is D-PSGD as that paper ran it, with the local step first. The paper
-gives no time for it. The predicted time is {d_psgd:.0f} ms per iteration, the same as for SGP."""
+`experiment=sgp_d_psgd_90` runs D-PSGD with the local step first, as the paper did. The paper gives
+no time for D-PSGD. The predicted time is {d_psgd:.0f} ms per iteration, the same as for SGP."""
 
 SLOWMO = """\
 ## The SlowMo paper
 
-`slowmo_ethernet` models ImageNet on 32 nodes of 8 GPUs, and `slowmo_ethernet_in_memory` models
-WMT'16 on 8 such nodes. The models are ResNet-50 and a Transformer of 210 M parameters, at 10
-Gbit/s. Four constants describe twelve rows: the gradient time of each model, the rate of a message
-between two nodes, and the time that loading images takes before parameters are needed. The column
-*left out* shows the error if no constant is fitted to the row; the row of the same algorithm with
-SlowMo then determines the constant. Milliseconds per iteration:
+`slowmo_ethernet` models 32 nodes of 8 GPUs that train ResNet-50 on ImageNet.
+`slowmo_ethernet_in_memory` models 8 such nodes that train a Transformer of 210 M parameters on
+WMT'16. The links have 10 Gbit/s. Four fitted constants describe twelve rows: the gradient time of
+each model, the rate of a message between two nodes, and the time for loading images before a
+gradient needs parameters. The column *left out* shows the error of a row that no constant was
+fitted to; in this column, the constant is fitted to the row of the same algorithm with SlowMo
+instead. The table shows milliseconds per iteration:
 
 {cells}
 
 {predicted} {left_out}
 
-The form of the profile was chosen with all rows known. A message of SGP takes {exchange:.0f} ms for
-840 MB, at 8.2 Gbit/s, whereas a ring achieves 10 Gbit/s. On ImageNet a message takes {images:.0f}
-ms, and loading images hides {hidden:.0f} ms of it. Text needs no loading. It is an assumption that
-loading is the cause.
+All rows were known when we chose the form of the profile. An SGP message of 840 MB takes
+{exchange:.0f} ms, which is 8.2 Gbit/s, whereas a ring all-reduce achieves 10 Gbit/s. On ImageNet a
+message takes {images:.0f} ms, but {hidden:.0f} ms of it do not delay the iteration. We assume that
+the node loads images during this time; loading text takes no time.
 
-The rows come in pairs, with and without SlowMo, so leaving out one row says little about the
-constant that both need. If both rows of SGP on WMT'16, or on ImageNet, are left out, no
-row determines their constant. If both rows of local Adam are left out, the gradient time comes
-from AR-Adam, and the predicted times of local Adam are {pair:.0f} % too long.
+The rows come in pairs, with and without SlowMo. Both rows of a pair depend on the same constant, so
+leaving out only one of them is a weak test. If both rows of SGP on WMT'16, or on ImageNet, are left
+out, no other row determines the constant. If both rows of local Adam are left out, the gradient
+time is fitted to AR-Adam, and the predicted times of local Adam are {pair:.0f} % too long.
 
-An earlier profile had three constants, sent messages at 10 Gbit/s, and also assumed loading
-time for text. It was fitted before we knew the times of SGP, SGP with SlowMo and AR-Adam on
-WMT'16, and it missed them by {earlier}. Expect errors of this size for a model that is new to a
-profile."""
+An earlier profile had three constants, and assumed messages at 10 Gbit/s and loading time for text
+too. It was fitted before we knew the times of SGP, SGP with SlowMo and AR-Adam on WMT'16, and its
+predictions of these times were off by {earlier}. Expect errors of this size for a model to which no
+constant of a profile was fitted."""
 
 NETWORKS = """\
 ## Our own slow networks
 
-The processes of `network=gloo` ran on virtual hosts on one machine with two cores, over links that
-were limited with tc. They trained a perceptron of 2.2 MB. `sgp-run calibrate` measured the machine
-once, with four nodes at 300 and 1000 Mbit/s. From this calibration, the simulator predicted
-each time before it was measured. Two or four ranks share a core. The table shows milliseconds per
-step, as the median and range of the repeats:
+Real runs with `network=gloo` trained a perceptron of 2.2 MB on virtual hosts on one machine with
+two cores. The program tc limited the links of the hosts. `sgp-run calibrate` measured the machine
+once, with four nodes at 300 and 1000 Mbit/s. From this calibration, the simulator predicted each
+time before the real run. With 4 nodes, two ranks share a core; with 8 nodes, four ranks do. The
+table shows milliseconds per step. The real time is the median of the repeats, followed by their
+range:
 
 {cells}
 
 {predicted} {pairs}
 
-The aims were a mean error of 5 % and a worst error of 15 %. They are missed on these links.
-We see three likely reasons:
+Our aims were a mean error of 5 % and a worst error of 15 %. On these links, the simulator misses
+both. We see three likely reasons:
 
-- In D-PSGD, two neighbours send to a node at once, and TCP does not share the link as evenly as the
-  simulator does. Its repeats also differ most.
-- The messages of AD-PSGD arrive one at a time while gradients are computed. This takes more
-  processor time than the continuous stream of messages that was calibrated.
-- At 1000 Mbit/s, and with eight nodes, the cores are the limit rather than the links.
+- In D-PSGD, two neighbours send to a node at once, and TCP shares the link less evenly than the
+  simulator does. The repeats of D-PSGD also differ most.
+- The messages of AD-PSGD arrive one at a time while gradients are computed. They take more
+  processor time than the continuous stream of messages in the calibration.
+- At 1000 Mbit/s, and with eight nodes, the cores limit the speed rather than the links.
 {left_out}
 ### Imitated links
 
-These runs are the same, but `network.bandwidth` imitates the links, and the calibration was made on
-the imitated links. No TCP connection lies between the ranks and their links:
+The same runs were repeated on links that `network.bandwidth` imitates, with a calibration on these
+links. TCP does not determine the rate of an imitated link:
 
 {imitated}
 
@@ -156,11 +163,12 @@ the imitated links. No TCP connection lies between the ranks and their links:
 
 ### Recordings
 
-All of these runs were recorded. A recording contains the end of each gradient, the arrival of each
-message, and all durations, for every rank. You can use the recordings to test other simulators.
-There is one archive for each network, with [shaped links]({recordings}/network/recordings/) or
+All real runs on this page's slow networks were recorded. For every rank, a recording contains the
+times at which gradients end and messages arrive, and all durations. You can use the recordings to
+test other simulators. Each network has one archive, in the folder for
+[shaped links]({recordings}/network/recordings/) or for
 [imitated links]({recordings}/imitated_network/recordings/). [Record and replay](replay.md)
-describes the files, and `sgp-replay` repeats a run from them."""
+describes the files. `sgp-replay` repeats a run from its files."""
 
 
 def text() -> str:
@@ -215,7 +223,7 @@ def errors(cells: Iterable[Cell]) -> list[float]:
 
 
 def left_out(cells: Iterable[Cell]) -> list[float]:
-    """Return the errors of all cells, each predicted without it."""
+    """Return the error of each cell, predicted by a fit without this cell."""
     return [cell.error_left_out for cell in cells]
 
 
@@ -286,8 +294,8 @@ def networks_section() -> str:
 def pairs(cells: Sequence[Cell]) -> str:
     right, every = networks.right_pairs(cells)
     return (
-        f"Of the {every} pairs of algorithms on one network that differ by more than 5 %, {right} "
-        f"({100 * right / every:.0f} %) are in the right order."
+        f"Of all pairs of algorithms on the same network, {every} differ by more than 5 % in real "
+        f"time. The simulated order is right for {right} of them ({100 * right / every:.0f} %)."
     )
 
 
@@ -331,7 +339,7 @@ def percent(error: float) -> str:
 
 
 def summary(cells: Sequence[Cell]) -> str:
-    """Mean and worst error of the predicted cells, as a sentence."""
+    """Return a sentence with the mean and the worst error of the predicted cells."""
     found = errors(cells)
     mean, worst = mean_and_worst(found)
     return f"Errors of {len(found)} predicted times: **mean {mean:.1f} %, worst {worst:.1f} %**."

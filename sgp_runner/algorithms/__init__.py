@@ -1,7 +1,7 @@
 """The algorithms, one file each: frozen dataclasses whose `run` is the paper's loop.
 
-Everything that takes time is awaited and nothing else is; that is all it takes for the same file to
-run on real processes and in simulated time. `sgp_runner.core.worker.Worker` lists the verbs.
+An algorithm awaits every operation that takes time and nothing else, so the same code runs on real
+processes and in simulated time. `sgp_runner.core.worker.Worker` lists the operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.topology.verify import verify, verify_symmetric
 
-#: Former names of members that plug-ins may define -> their names.
+#: Former names of members that plug-ins may define -> present names.
 FORMER_NAMES = {
     "sends": "message_layout",
     "measures": "is_probe",
@@ -27,21 +27,21 @@ FORMER_NAMES = {
 class Algorithm(Protocol):
     """The interface of an algorithm.
 
-    By default it is synchronous and works for all numbers of nodes and all optimizers.
+    By default an algorithm is synchronous and works for any number of nodes and any optimizer.
     """
 
-    # Asynchronous workers share one budget of gradients and never wait for all.
+    # Asynchronous workers share one budget of gradients and have no barrier.
     asynchronous: ClassVar[bool] = False
-    # Parameter servers, in addition to the nodes; their ranks follow the workers'.
+    # Number of parameter servers, in addition to the nodes; their ranks follow the workers'.
     servers: ClassVar[int] = 0
-    # Its messages, before they are coded: all of the model, fragments of it in turn, or parts of
-    # chunks of its tensors.
+    # Content of a message before coding: the whole model, one fragment at a time, or some
+    # coefficients of every chunk of the tensors.
     message_layout: ClassVar[Literal["model", "fragments", "chunks"]] = "model"
-    # Settings of optim=sgd that the method has, unless a preset or the command line sets them.
+    # The method's defaults for optim=sgd; a preset or the command line overrides them.
     sgd_defaults: ClassVar[Mapping[str, float]] = {}
-    # Measures instead of training, and so has no progress to show.
+    # A probe measures instead of training, so it shows no progress.
     is_probe: ClassVar[bool] = False
-    # What `check` asks of ``topology``: any graph that all nodes agree on, or a symmetric one.
+    # The kind of ``topology`` that `check` requires: any valid graph, or a symmetric one.
     graph: ClassVar[Literal["any", "symmetric"] | None] = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -54,7 +54,7 @@ class Algorithm(Protocol):
     def title(self) -> str: ...  # the name in tables
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        """Raise ConfigError for a combination that cannot work."""
+        """Raise ConfigError if the settings cannot work with these nodes and this optimizer."""
         topology: Any = getattr(self, "topology", None)
         if self.graph == "symmetric":
             verify_symmetric(topology, nodes, self.title)
@@ -62,10 +62,11 @@ class Algorithm(Protocol):
             verify(topology, nodes, by=self.title, weighted=True)
 
     def phases(self, size: int) -> list[Phase]:
-        """Return the phases of the schedule: the first epoch, and the period in steps, of each.
+        """Return the first epoch and the period, in steps, of each phase of the schedule.
 
         The period is the number of steps after which the messages and collectives of all workers
-        repeat: by default that of ``topology`` times ``period``, of the settings that there are.
+        repeat. By default it is the period of ``topology`` times the setting ``period``. If an
+        algorithm lacks one of them, that factor is 1.
         """
         topology, period = getattr(self, "topology", None), getattr(self, "period", 1)
         graph = topology.phases(size) if isinstance(topology, Topology) else [(0.0, 1)]

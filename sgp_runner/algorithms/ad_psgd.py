@@ -1,13 +1,12 @@
 """AD-PSGD, asynchronous decentralised SGD (Lian et al. 2018, Alg. 1): no barrier.
 
 Odd ranks are active: they start averages. Even ranks are passive: they only answer, so no cycle of
-waits can form. A gradient is taken at a snapshot and applied to the parameters at the time it is
-done.
+waits can form. A gradient is computed at a snapshot and then applied to the current parameters.
 
-An average is atomic at both ends. The passive side averages the moment a message comes in. The
-active side may have applied a gradient since it sent its value ``s``; adding ``(reply - s) / 2`` to
-its present parameters equals averaging first and stepping after, and keeps the sum of all
-parameters.
+An average is atomic on both workers. The passive worker averages as soon as a message arrives. The
+active worker may have applied a gradient since it sent its value ``s``. Therefore it adds
+``(reply - s) / 2`` to its current parameters. The result is the same as averaging first and
+applying the gradient afterwards, and the sum of all parameters is preserved.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class ADPSGD(Algorithm):
     """Asynchronous gradients and pairwise averages.
 
     topology: every edge joins an odd and an even rank
-    averages_per_gradient: averages for each gradient of any worker, 1 in Alg. 1. The active workers
-        start all of them while they compute, equally many for each of their own gradients, so the
-        rate is that of equally fast workers. 0.5 is the authors' bipartite implementation: with as
-        many passive workers, one average per gradient of an active one
+    averages_per_gradient: number of averages per gradient, counted over all workers; 1 in Alg. 1.
+        Each active worker starts a fixed number of averages while it computes a gradient, so the
+        ratio holds for equally fast workers. 0.5 is the ratio of the authors' bipartite
+        implementation: half of the workers are active, with one average per gradient
     """
 
     topology: Topology

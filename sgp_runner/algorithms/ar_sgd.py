@@ -1,7 +1,8 @@
 """AR-SGD: synchronous SGD with an exact all-reduce every step.
 
-Goyal et al. 2017 is the recipe usually run with it. With a codec every node sends a coded gradient
-to all others, and adds what was lost to its next one: error feedback (Karimireddy et al. 2019).
+Goyal et al. 2017 give the usual training recipe. With a codec, every node sends a coded gradient to
+all other nodes and adds the coding error to its next gradient. This is error feedback (Karimireddy
+et al. 2019).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from sgp_runner.utils.errors import ConfigError
 class ARSGD(Algorithm):
     """Every node takes the same step.
 
-    average: gradients, communication overlapping the backward pass, or parameters after a local
-        step: the same for SGD, not for Adam, where it is the baseline of the SlowMo paper's
-        Transformer
-    codec: of gradients, after the backward pass and with error feedback; none: an exact all-reduce
+    average: gradients (communication overlaps the backward pass), or parameters after a local step.
+        Both give the same result for SGD, but not for Adam; the SlowMo paper's baseline for
+        Transformers averages parameters
+    codec: codes gradients after the backward pass, with error feedback; none: an exact all-reduce
     """
 
     average: Literal["gradients", "parameters"] = "gradients"

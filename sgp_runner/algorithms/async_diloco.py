@@ -1,22 +1,23 @@
 """Asynchronous DiLoCo (Liu et al. 2024): Delayed Nesterov and dynamic local updates.
 
-Workers make inner steps, send a server what these changed, ``g = theta - x`` with the ``theta``
-that they started from, and continue from its parameters. For the arrivals t = 0, 1, ... of ``g``,
-with ``N = delay``, B = 0 and m = 0 at first (Delayed Nesterov, Alg. 3):
+A worker takes inner steps from ``theta``, sends the server their change ``g = theta - x``, and
+continues from the server's parameters. The server applies the arrivals t = 0, 1, ... of ``g`` with
+``N = delay``, and B = m = 0 at first (Delayed Nesterov, Alg. 3):
 
     B <- B + g
     if N divides t + 1:  m <- beta m + B / N;  theta <- theta - lr ((1 - c N + c) beta m + g / N)
                          B <- 0
     else:                theta <- theta - lr (c beta m + g / N)
 
-Once one worker has finished, the server waits ``grace`` seconds; those that finish meanwhile are
-applied in the order of arrival, and all of them restart from the same parameters. Worker w makes
-``floor(period v_w / max v)`` inner steps, v its speed (DyLU), at least 1, which is ours. With equal
-speeds and ``N`` workers in every batch it is DiLoCo.
+After the first arrival the server waits ``grace`` seconds for more. It applies the outer gradients
+of this batch in the order of arrival. All workers of the batch restart from the same parameters.
+Worker w, with speed v_w, takes ``floor(period v_w / max v)`` inner steps (DyLU); the minimum of 1
+step is our addition. With equal speeds and ``N`` workers in every batch this is DiLoCo.
 
-Inner optimizers stay with their workers. The learning rate follows the steps on a worker's own
-shard; here each worker keeps its shard, where the authors draw one of those that lag behind, so
-that the shard of a fast worker is over early, and its rate stays at the last one.
+The state of an inner optimizer stays on its worker. The learning rate follows the worker's own
+steps on its shard. Here each worker keeps its shard, whereas in the paper it receives a shard that
+lags behind. A fast worker therefore finishes its shard early and continues with the last learning
+rate.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-LONG = Horizon(1e6, 1.0, 1, 1)  # a run whose end shows the last learning rate of a schedule
+LONG = Horizon(1e6, 1.0, 1, 1)  # at its end, a schedule has its last learning rate
 
 
 @dataclass(frozen=True)
 class AsyncDiLoCo(Algorithm):
-    """Local steps, and outer steps on a server as workers finish.
+    """Local steps on workers, and an outer step on a server for each worker that finishes.
 
     period: inner steps of the fastest worker between its outer gradients, H
     lr: outer learning rate
     momentum: outer momentum, beta
-    delay: outer gradients for each step of the momentum, N; null: as many as nodes
-    c: share of the momentum in the outer steps between, 0 to 1 / N
-    grace: how long the server waits for others when a worker has finished
-    speeds: of the workers, in steps per second or any other unit, as [4,4,2,1]: the slower take
-        fewer inner steps; null: all alike
+    delay: outer gradients per momentum step, N; null: the number of nodes
+    c: share of the momentum in the outer steps between two momentum steps, from 0 to 1 / N
+    grace: time that the server waits for more outer gradients after the first of a batch
+    speeds: speed of each worker, in steps per second or any other unit, e.g. [4,4,2,1]; slower
+        workers take fewer inner steps; null: equal speeds
     """
 
     period: int = 50
@@ -95,11 +96,11 @@ class AsyncDiLoCo(Algorithm):
         return f"{self.title} exchanges once in {steps} steps: {period} is longer than the run."
 
     def inner_steps(self, rank: int) -> int:
-        """Inner steps of worker ``rank`` between its outer gradients (DyLU)."""
+        """Return the inner steps of worker ``rank`` between two outer gradients (DyLU)."""
         if self.speeds is None:
             return self.period
         share = self.speeds[rank] / max(self.speeds)
-        return max(1, floor(self.period * share + 1e-9))  # 0.3 of 10 is 3, also in binary
+        return max(1, floor(self.period * share + 1e-9))  # 0.3 * 10 is 3, despite rounding
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))
@@ -117,7 +118,7 @@ class AsyncDiLoCo(Algorithm):
             await self.push(worker, theta)
 
     async def push(self, worker: Worker, theta: Tensor) -> None:
-        """Send the outer gradient and, last, its number of steps; continue from the answer."""
+        """Send the outer gradient with its number of steps as the last element; adopt the reply."""
         import torch
 
         x, server = worker.params, worker.size
@@ -132,11 +133,11 @@ class AsyncDiLoCo(Algorithm):
             server.state["received"] -= 1
 
     async def exchange(self, server: Worker) -> None:
-        """Receive and apply the outer gradients of a batch, and answer."""
+        """Receive a batch of outer gradients, apply them, and reply."""
         first = await server.comm.recv_any()
         await server.sleep(self.grace)
         batch = dict([first, *iter(server.comm.poll_any, None)])  # in the order of arrival
-        sent = server.state("sent", lambda: [0] * server.size)  # arrivals before each one's start
+        sent = server.state("sent", lambda: [0] * server.size)  # arrivals at each one's start
         for i, each in batch.items():
             server.log("staleness", server.counter("arrivals") - sent[i])
             self.outer_step(server, each[:-1])

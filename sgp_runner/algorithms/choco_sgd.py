@@ -1,13 +1,13 @@
-"""CHOCO-SGD (Koloskova et al. 2019, 2020): gossip of coded differences to public copies.
+"""CHOCO-SGD (Koloskova et al. 2019, 2020): gossip of coded differences from public copies.
 
     x_half = x - d;  q = Q(x_half - x_hat);  x_hat <- x_hat + q  (on both sides)
     x = x_half + gamma sum_j w_ij (x_hat_j - x_hat_i)
 
-Both released implementations mix with the copies of the last step and send afterwards, so that the
-exchange overlaps the next gradient (``layout=released``). Without loss (``codec=none``) and with
-``gamma = 1`` the paper's layout is D-PSGD, adapt-then-combine, the released one D-PSGD in the
-paper's order. The mean of ``x`` moves as without communication, whatever the codec. The copies
-start as the common initial model.
+Both released implementations mix with the copies of the previous step and send afterwards, so the
+exchange overlaps the next gradient (``layout=released``). With ``codec=none`` and ``gamma = 1``,
+the paper's layout is D-PSGD in adapt-then-combine order, and the released layout is D-PSGD in the
+order of its paper. For any codec, gossip leaves the mean of ``x`` unchanged. All copies start at
+the common initial model.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class ChocoSGD(Algorithm):
     """Gossip of coded differences.
 
-    topology: symmetric and the same in every step
-    codec: of the differences, which are sent until nothing is left
-    gamma: consensus step size; the smaller, the more the codec loses
-    layout: paper, or released
+    topology: a symmetric graph, the same in every step
+    codec: codes the differences; the coding error is part of the next difference
+    gamma: consensus step size; a codec with larger errors needs a smaller step
+    layout: order of operations, from the paper or from the released code
     """
 
     topology: Topology
@@ -71,7 +71,7 @@ class ChocoSGD(Algorithm):
                 self.send(coder, k, x - own, own, mixed)
 
     def send(self, coder: Coder, k: int, change: Tensor, own: Tensor, mixed: Tensor) -> None:
-        """Code the change of the own copy, add it there, and send it to the neighbours."""
+        """Code the change of this node's copy, apply it to the copy, and send it to all peers."""
         worker, message = coder.worker, coder.encode(change, k)
         q = coder.decode(message, worker.rank, k)
         own += q
@@ -81,7 +81,7 @@ class ChocoSGD(Algorithm):
             worker.comm.send(j, message)
 
     async def receive(self, coder: Coder, k: int, mixed: Tensor) -> None:
-        """Add the changes of the neighbours' copies in step ``k`` to what is known of them."""
+        """Receive the neighbours' changes of step ``k``; add them to the weighted sum ``mixed``."""
         worker = coder.worker
         peers = self.topology.in_peers(worker.rank, worker.size, k)
         for j in peers:

@@ -1,7 +1,7 @@
 """D-PSGD (Lian et al. 2017, Alg. 1): average with the neighbours and step, every step.
 
-``combine_while_computing`` is the paper's order: the gradient is taken at the parameters before
-mixing, so the exchange travels during the gradient: ``x_i <- sum_j W_ij x_j - d_i``.
+``combine_while_computing`` is the paper's order, ``x_i <- sum_j W_ij x_j - d_i``. The gradient is
+taken at the parameters before mixing, so the exchange overlaps its computation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sgp_runner.topology.graphs import Topology
 class DPSGD(Algorithm):
     """A local step and a weighted average with the neighbours.
 
-    topology: symmetric, so that the uniform weights make the mixing matrix doubly stochastic
+    topology: a symmetric graph; uniform weights must make its mixing matrix doubly stochastic
     order: combine_while_computing, as in the paper, or adapt_then_combine: local step first, then
         exchange
     """
@@ -40,8 +40,8 @@ class DPSGD(Algorithm):
             kept, outgoing = shares(worker, peers, x)
             for j, share in outgoing:
                 worker.comm.send(j, share)
-            d = worker.update(await worker.grad())  # at x; messages travel meanwhile
+            d = worker.update(await worker.grad())  # at x, while messages travel
             x.copy_(kept).sub_(d)
-            del d  # not held while waiting
+            del d  # free its memory before waiting
             for j in peers.incoming:
                 x += await worker.comm.recv(j)

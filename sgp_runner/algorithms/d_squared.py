@@ -1,10 +1,11 @@
-"""D-squared (Tang et al. 2018): gossip that corrects for what the data of the nodes differ in.
+"""D-squared (Tang et al. 2018): gossip with a correction for differences between the nodes' data.
 
     x_new = W (x - lr [(x_old - x) / lr_old + g - g_old]),  at first W (x - lr g)
 
-the form of the authors for learning rates that change; for a constant one it is the paper's
-``W (2 x - x_old - lr (g - g_old))``. The mean model moves by the mean gradient exactly. ``g`` is
-the direction of the local optimizer, the gradient for SGD without momentum.
+This is the authors' form for a changing learning rate. With a constant learning rate it equals the
+paper's ``W (2 x - x_old - lr (g - g_old))``. A step moves the mean model by exactly the mean
+gradient times ``-lr``. ``g`` is the direction of the local optimizer, which is the gradient for SGD
+without momentum.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class DSquared(Algorithm):
-    """Gossip of a step from which the drift of the last one is taken away.
+    """Gossip with a correction for the previous step's drift.
 
-    topology: symmetric and the same in every step
-    lazy: mix with (W + I) / 2; false: with W, whose smallest eigenvalue must be above -1/3
+    topology: a symmetric graph, the same in every step
+    lazy: true: mix with (W + I) / 2; false: with W, whose smallest eigenvalue must be above -1/3
     """
 
     topology: Topology
@@ -51,7 +52,7 @@ class DSquared(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x = worker.params
-        # (x_old - x) / lr_old - g_old: what gossip added to the last step of this node
+        # (x_old - x) / lr_old - g_old: this node's change by gossip in the last step, over -lr
         drift = worker.state("drift", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             before, lr = x.clone(), worker.lr

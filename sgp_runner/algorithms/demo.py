@@ -1,12 +1,12 @@
-"""DeMo (Peng et al. 2024): the fast components of the momentum are exchanged, the rest stays.
+"""DeMo (Peng et al. 2024): workers exchange fast components of the momentum and keep the others.
 
-Every step, for each tensor, with C its orthonormal DCT by chunk:
+In every step, for each tensor, with C the orthonormal DCT of its chunks:
 
     m <- beta m + lr g;  q = the k largest of |C m| in each chunk;  m <- m - C^T q
     x <- (1 - lr weight_decay) x - lr sign(C^T mean q)
 
-where the mean of a coefficient is over the workers that sent it. The learning rate and the weight
-decay are those of the optimizer, SGD without momentum. `CosineTopK` says what a chunk is.
+The mean of a coefficient is over the workers that sent it. The learning rate and the weight decay
+are settings of the optimizer, SGD without momentum. `CosineTopK` defines the chunks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sgp_runner.utils.errors import ConfigError, check_least
 
 @dataclass(frozen=True)
 class DeMo(Algorithm):
-    """Sign steps on the exchanged part of decoupled momenta.
+    """Sign steps along the exchanged part of the momentum.
 
-    k: coefficients sent of every chunk
+    k: number of coefficients sent per chunk
     side: largest side of a chunk
-    beta: decay of the momentum that stays
+    beta: decay of the momentum per step
     """
 
     k: int = 32

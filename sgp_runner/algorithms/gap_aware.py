@@ -1,13 +1,14 @@
-"""Gap-Aware ASGD (Barkai et al. 2020), Staleness-Aware ASGD and ASGD, by ``penalty``.
+"""Gap-Aware ASGD (Barkai et al. 2020), Staleness-Aware ASGD and ASGD, selected by ``penalty``.
 
-A parameter server and ``n`` workers without a barrier. The server divides a gradient (weight decay
-included) by the gap between the parameters now and those it was taken at, counted in typical steps:
+A parameter server serves ``n`` workers without a barrier. It divides each gradient (weight decay
+included) by its gap: the distance, in typical steps, between the current parameters and the
+parameters at which the gradient was taken:
 
     G = 1 + |x - x_sent| / C,   C = gamma_max (sqrt(EMA_0.999(v^2)) + 1e-8)
 
-with ``gamma_max`` the largest learning rate so far, ``v`` the momentum buffer (without momentum the
-gradient as it came in, before it is divided) and the average bias-corrected. The learning rate
-follows the global number of gradients and is not scaled by ``n``.
+``gamma_max`` is the largest learning rate so far. ``v`` is the momentum buffer or, without
+momentum, the gradient as received. The average is bias-corrected. The learning rate follows the
+global number of gradients and is not scaled by ``n``.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ EMA = 0.999
 
 @dataclass(frozen=True)
 class GapAware(Algorithm):
-    """Asynchronous SGD whose server divides stale gradients.
+    """Asynchronous SGD with a server that scales down stale gradients.
 
-    penalty: what a gradient is divided by: gap (GA), staleness (SA: the number of steps missed, at
-        least 1) or none (ASGD)
-    gap: measured per parameter, per layer (norms of one parameter tensor) or global
-    momentum: one buffer at the server, one per_worker, or dana: one per worker, where workers get
-        the look-ahead x - gamma m sum_j v_j and the gap is measured from it. per_worker with
-        Nesterov momentum sends the same point (DANA-Slim), so dana needs plain momentum
+    penalty: divisor of a gradient: gap (GA), staleness (SA: the number of steps missed, at least 1)
+        or none (ASGD)
+    gap: granularity of the gap: parameter, layer (norms of one parameter tensor) or global
+    momentum: server: one buffer; per_worker: one buffer per worker; dana: as per_worker, but
+        workers get the look-ahead point x - gamma m sum_j v_j, from which the gap is measured.
+        dana needs plain momentum, because per_worker with Nesterov momentum sends the same point
+        already (DANA-Slim)
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"
@@ -74,13 +76,13 @@ class GapAware(Algorithm):
             server.comm.send(i, self.answer(server, k, i, gradient))
 
     def answer(self, server: Worker, k: int, i: int, gradient: Tensor) -> Tensor:
-        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return its parameters [D]."""
+        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return the ``x`` to send it."""
         x, m, lr = server.params, server.optim.momentum, server.lr
         buffers = 1 if self.momentum == "server" else server.size
         v = server.state("momentum", lambda: [x.new_zeros(x.shape) for _ in range(buffers)])
         v_i = v[i % buffers]
         square = server.state("mean_square", lambda: x.new_zeros(x.shape))
-        # (step, parameters) that each worker has.
+        # (step, parameters) last sent to each worker.
         sent = server.state("sent", lambda: [(k, x.clone()) for _ in range(server.size)])
         step, x_sent = sent[i]
         lr_max = server.state("lr_max", lambda: x.new_zeros(())).clamp_(min=lr)
@@ -89,7 +91,7 @@ class GapAware(Algorithm):
         g = gradient.add(x, alpha=server.optim.weight_decay)
         if self.penalty == "staleness":
             g /= max(1, k - step)
-        elif self.penalty == "gap" and k > 0 and lr_max > 0:
+        elif self.penalty == "gap" and k > 0 and (lr > 0 or lr_max > 0):
             typical_step = (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max)
             x_now = self.look_ahead(x, v, m * server.lr_at(k - 1))
             g /= self.gap_of(x_now - x_sent, typical_step, server.layers)
@@ -102,7 +104,7 @@ class GapAware(Algorithm):
         return sent[i][1]
 
     def look_ahead(self, x: Tensor, v: list[Tensor], step: float) -> Tensor:
-        """Where a worker takes its gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
+        """Return the point of the next gradient: ``x``, or for DANA ``x - step sum_j v_j``."""
         if self.momentum != "dana":
             return x
         for v_j in v:
@@ -110,7 +112,7 @@ class GapAware(Algorithm):
         return x
 
     def gap_of(self, moved: Tensor, typical: Tensor, layers: Sequence[int]) -> Tensor:
-        """``G`` of each parameter [D]: 1 + ``moved`` in ``typical`` steps."""
+        """Return the gap ``G`` of each parameter [D]: 1 + ``moved`` in units of ``typical``."""
         import torch
 
         if self.gap == "parameter":

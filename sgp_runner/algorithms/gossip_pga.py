@@ -1,9 +1,9 @@
-"""Gossip-PGA (Chen et al. 2021): gossip, and every ``period`` steps an exact average instead.
+"""Gossip-PGA (Chen et al. 2021): gossip, and in every ``period``-th step an exact average.
 
     x_i <- sum_j W_ij (x_j - d_j),  or  x_i <- mean_j (x_j - d_j)  if period divides k + 1
 
-A period of 1 is AR-SGD that averages parameters; one that is never reached is D-PSGD,
-adapt-then-combine.
+With a period of 1 this is AR-SGD with averaged parameters; with a period longer than the run it is
+D-PSGD in adapt-then-combine order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sgp_runner.utils.errors import check_least
 class GossipPGA(Algorithm):
     """A local step, then gossip or an exact average.
 
-    topology: symmetric
+    topology: a symmetric graph
     period: steps between exact averages
     """
 

@@ -18,11 +18,11 @@ from sgp_runner.utils.errors import ConfigError, inside
 
 @dataclass(frozen=True)
 class Hybrid(Algorithm):
-    """Two synchronous algorithms in turn; models and momentum are averaged at the switch.
+    """Two synchronous algorithms, one after the other; the switch averages models and momentum.
 
     first: the algorithm until switch_epoch
     then: the algorithm afterwards
-    switch_epoch: epochs of the first
+    switch_epoch: number of epochs of the first algorithm
     """
 
     first: Algorithm
@@ -72,7 +72,8 @@ class Hybrid(Algorithm):
     async def switch(self, worker: Worker) -> None:
         """Average models and momentum.
 
-        Without it, AR-SGD would preserve any difference between workers for the rest of the run.
+        Without this average, AR-SGD would preserve any difference between workers for the rest of
+        the run.
         """
         await average(worker)
         for buffer in worker.buffers.values():

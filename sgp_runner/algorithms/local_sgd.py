@@ -1,4 +1,4 @@
-"""Local SGD (or local Adam): independent steps, parameters averaged every ``tau`` of them."""
+"""Local SGD (or local Adam): independent steps, and averaged parameters every ``tau`` steps."""
 
 from __future__ import annotations
 

@@ -1,19 +1,20 @@
 """NoLoCo (Kolehmainen et al. 2025): outer steps that gossip in small groups, without all-reduce.
 
-Every ``period`` inner steps, with ``phi`` a worker's own outer parameters and the means over its
-group, a random pair:
+Every ``period`` inner steps, with outer parameters ``phi`` on each worker, and means over the
+worker's group (a random pair by default):
 
     m <- momentum m + lr mean(x - phi) - gamma (phi - mean phi)
     phi <- phi + m;  x <- phi
 
-The paper calls the momentum alpha and the rate beta. Its Eq. 2 has ``- lr mean(x - phi)``, a sign
-error: its Eq. 32 and its code have the sign above. ``phi`` is sent as soon as it is known and
-travels during the inner steps; only ``x - phi`` is late. There is no average at the end: the
-workers are an ensemble. On a complete graph the phi stay equal, and it is DiLoCo with a heavy ball.
+The paper writes alpha for ``momentum`` and beta for ``lr``. Eq. 2 of the paper has
+``- lr mean(x - phi)``, which is a sign error: Eq. 32 and the authors' code have the sign above. A
+worker sends ``phi`` before its inner steps, so this message overlaps them; workers only wait for
+``x - phi``. There is no average at the end: the workers are an ensemble. On a complete graph all
+``phi`` stay equal, and the algorithm is DiLoCo with heavy-ball momentum.
 
-With gradients of zero, random pairs and many workers, the spread of the phi contracts for
-``0 < gamma < 2 (1 - momentum^2)``. The paper's condition for pairs, ``momentum < gamma <
-sqrt(2 + momentum^2)``, is neither necessary nor sufficient.
+With zero gradients, random pairs and many workers, the spread of the ``phi`` contracts for
+``0 < gamma < 2 (1 - momentum^2)``. The paper's condition for pairs,
+``momentum < gamma < sqrt(2 + momentum^2)``, is neither necessary nor sufficient.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PHI, DELTA = 0, 1  # tags
 class NoLoCo(Algorithm):
     """Local steps, and outer steps that gossip with a random partner.
 
-    topology: the groups of each exchange; symmetric, all of one size
+    topology: a symmetric graph that forms the groups of each exchange, all of the same size
     period: inner steps between exchanges
     lr: outer learning rate, beta in the paper
     momentum: outer momentum, alpha in the paper
@@ -71,7 +72,7 @@ class NoLoCo(Algorithm):
             )
 
     def group(self, worker: Worker, exchange: int) -> tuple[int, ...]:
-        """Return the partners of this worker."""
+        """Return the partners of this worker in ``exchange``."""
         return self.topology.at(0.0).out_peers(worker.rank, worker.size, exchange)
 
     async def run(self, worker: Worker) -> None:

@@ -1,14 +1,16 @@
 """tau-OSGP, Overlap SGP (Assran et al. 2019, Alg. 2): messages travel during ``tau`` gradients.
 
-A message sent in step ``k`` is folded in before the gradient of step ``k + 1 + tau`` at the latest,
-so ``tau = 0`` is SGP. Mass in flight makes ``w != 1`` even on regular graphs, so the model must be
+A message sent in step ``k`` is added before the gradient of step ``k + 1 + tau`` at the latest, so
+``tau = 0`` is SGP. Mass in flight makes ``w != 1`` even on regular graphs, so the model must be
 de-biased.
 
-Differences from the listing of Alg. 2: every step waits for the messages that are ``tau`` steps
-late, where the listing waits when a counter reaches ``tau`` and then resets it (the same where
-messages are prompt); messages are sent every ``interval`` steps, 1 by default, where the listing
-sends every ``tau`` steps; and a message from a peer that is ahead is folded in once this worker has
-reached the step it was sent in, where the listing folds in whatever has arrived.
+Differences from the listing of Alg. 2:
+
+* every step waits for the messages that are ``tau`` steps late. The listing waits when a counter
+  reaches ``tau``, then resets the counter. Both rules give the same result if no message is late;
+* messages are sent every ``interval`` steps, 1 by default, instead of every ``tau`` steps;
+* a worker adds a message from a peer that is ahead only after the worker has reached the step of
+  the message. The listing adds every message that has arrived.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ class OSGP(Algorithm):
     """SGP with messages that may be late.
 
     topology: any graph
-    tau: steps a message may be late before the worker waits for it; 0 is SGP (with layout=released:
-        the authors' 1-OSGP)
-    interval: steps between sends (the paper's listing ties it to tau)
-    layout: order of operations: that of the paper, or one of the released code (osgp_released)
-    push_sum_weight: false is the biased ablation: the same messages, but the model is never divided
-        by the weight
+    tau: number of steps that a message may be late before the worker waits for it; 0 is SGP (with
+        layout=released: the authors' 1-OSGP)
+    interval: steps between sends; the paper's listing uses tau for both
+    layout: order of operations, from the paper or from a version of the released code
+        (osgp_released)
+    push_sum_weight: true: the model is divided by the push-sum weight; false: it is not, which is
+        the paper's biased ablation
     """
 
     topology: Topology
@@ -68,7 +71,7 @@ class OSGP(Algorithm):
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         late = LateMessages(worker, x, self.push_sum_weight)
         for k in worker.steps():
-            d = await worker.local_step()  # at z; messages travel meanwhile
+            d = await worker.local_step()  # at z, while messages travel
             if k % self.interval:
                 descend(x, d)  # x <- z w - d
             else:

@@ -1,10 +1,11 @@
-"""The order of operations in the released code of OSGP, of which 1-OSGP is ``tau = 0``.
+"""OSGP in the order of operations of the released code; its 1-OSGP is ``tau = 0`` here.
 
-Fold in, send, gradient at the kept share, local step. With ``y`` the value after receipt and
-messages one step late, ``y' = P y - d(y)``. Messages of ``tau = 0`` (``synch_freq=0``) travel
-during one gradient, and each further step of ``tau`` allows one more. In ``released_2019`` the
-local step is scaled by the kept weight as well, which for one peer halves learning rate and weight
-decay on the network mean; the version behind the paper's tables did this.
+A step adds late messages, sends, computes the gradient at the share that the node keeps, and makes
+the local step. If messages are one step late, the value ``y`` after receipt follows
+``y' = P y - d(y)``. With ``tau = 0`` (``synch_freq=0``) messages travel during one gradient; each
+further step of ``tau`` allows one more gradient. ``released_2019`` also scales the local step by
+the weight that the node keeps. For one peer, this halves the learning rate and the weight decay of
+the network mean. The version of the code that gave the paper's tables did this.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ async def run_released(
 ) -> None:
     """Run OSGP in the order of the released code.
 
-    weighted: false is the biased ablation
-    scale_by_weight: whether the local step is scaled by the kept weight, as in 2019
+    weighted: false: the biased ablation
+    scale_by_weight: whether to scale the local step by the node's own weight, as in 2019
     """
     x = worker.push_sum
     late = LateMessages(worker, x, weighted)
@@ -41,7 +42,7 @@ async def run_released(
                 x[-1] = 1
             late.expect(k, peers.incoming)
         to_model(x)
-        d = await worker.local_step()  # at the kept share; messages travel meanwhile
+        d = await worker.local_step()  # at the node's share, while messages travel
         if scale_by_weight:
             worker.descend(d)
             to_numerator(x)  # x <- (z - d) w

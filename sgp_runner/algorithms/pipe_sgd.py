@@ -1,7 +1,7 @@
-"""Pipe-SGD (Li et al. 2018): a pipeline of ``K`` gradients, all-reduced while newer ones compute.
+"""Pipe-SGD (Li et al. 2018): a pipeline of ``K`` gradients; all-reduces overlap later gradients.
 
 Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs
-run synchronously. Gradients left in the pipeline at the end are applied.
+are synchronous. At the end the gradients that are still in the pipeline are applied.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CODECS: Mapping[str, Codec] = {"truncate16": Truncate16(), "quantize8": Quantize
 class PipeSGD(Algorithm):
     """Gradients averaged in a pipeline.
 
-    depth: width K of the pipeline; 1 is AR-SGD
+    depth: number of gradients in the pipeline, K; 1 is AR-SGD
     warmup_epochs: epochs that run with depth 1
-    clip: largest norm of the mean gradient, applied after averaging; null does not clip
-    compression: of every message inside the all-reduce: none, truncate16 (bfloat16 by truncation)
-        or quantize8 (8-bit linear, scaled by the largest magnitude)
+    clip: largest norm of the mean gradient, applied after averaging; null: no clipping
+    compression: codec of every message inside the all-reduce: none, truncate16 (bfloat16 by
+        truncation) or quantize8 (8-bit linear, scaled by the largest magnitude)
     """
 
     depth: int = 2
@@ -63,6 +63,6 @@ class PipeSGD(Algorithm):
             self.step(worker, await averages.pop())
 
     def step(self, worker: Worker, g: Tensor) -> None:
-        """Take the step of a mean gradient [D], which is clipped."""
+        """Clip a mean gradient [D] and apply it."""
         clipped(g, self.clip)
         worker.params.sub_(worker.update(g))

@@ -1,7 +1,7 @@
 """PS-SGD: synchronous SGD through a parameter server ("PS-Sync" in Li et al. 2018).
 
-The server is one more process; its rank follows the workers'. It sums the gradients in rank order,
-takes the step and sends the parameters back, so its network link carries everything.
+The server is an additional process; its rank follows the workers' ranks. It sums the gradients in
+rank order, takes the step and sends the parameters back, so its network link carries all traffic.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PSSGD(Algorithm):
 
 
 async def push_and_pull(worker: Worker) -> None:
-    """Send each gradient to the server, and continue from the parameters that it sends back."""
+    """Send each gradient to the server; continue from the parameters in the server's reply."""
     server = worker.size
     for _ in worker.steps():
         worker.comm.send(server, await worker.grad())

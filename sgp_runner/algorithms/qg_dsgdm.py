@@ -1,12 +1,12 @@
-"""QG-DSGDm (Lin et al. 2021): momentum from the difference of models, which all nodes share.
+"""QG-DSGDm (Lin et al. 2021): momentum from the change of the model in a step, including gossip.
 
     x_half = x - lr (g + beta m),  m = beta m_hat + g        (Nesterov; else x - lr m)
     x_new = W x_half
     m_hat <- mu m_hat + (1 - mu) (x - x_new) / lr
 
-The local momentum of each step starts from ``m_hat`` instead of the last local one, so nodes with
-different data do not drift apart by their momenta. ``beta``, Nesterov and weight decay are those of
-the optimizer. With ``beta = 0`` it is D-PSGD, adapt-then-combine.
+Each step starts its local momentum from ``m_hat`` instead of the previous local momentum, so the
+momenta of nodes with different data do not drift apart. ``beta``, Nesterov and weight decay are
+settings of the optimizer. With ``beta = 0`` this is D-PSGD in adapt-then-combine order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sgp_runner.utils.errors import ConfigError
 class QGDSGDm(Algorithm):
     """Gossip with quasi-global momentum.
 
-    topology: symmetric
+    topology: a symmetric graph
     mu: decay of the quasi-global momentum; null: optim.momentum, as in the paper
     """
 

@@ -1,14 +1,14 @@
-"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps, and outer steps of coded differences.
+"""SparseLoCo (Sarfi et al. 2025; Covenant): local steps, and outer steps on coded differences.
 
 Every ``period`` inner steps, with error feedback ``e`` on each worker:
 
     e <- beta e + theta - x_i;  q_i = Q(e);  e <- e - q_i
     theta <- theta - lr mean_i q_i;  x_i <- theta
 
-``Q`` keeps the largest numbers of every chunk, with two bits each. The papers divide the sum by the
-number of workers; the released code, from which their numbers come, divides each coordinate by the
-number of workers that sent it (``divide_by=senders``). With a lossless ``Q`` it is DiLoCo without
-momentum.
+``Q`` keeps the largest elements of every chunk, with two bits for each. The papers divide the sum
+by the number of workers. The released code, which gave the papers' results, divides each coordinate
+by the number of workers that sent it (``divide_by=senders``). With a lossless ``Q`` this is DiLoCo
+without momentum.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from sgp_runner.utils.errors import check_least
 
 @dataclass(frozen=True)
 class SparseLoCo(Algorithm):
-    """Local steps, and an outer step on the mean of coded differences.
+    """Local steps, and an outer step along the mean of coded differences.
 
-    codec: of the differences; what it loses is sent later
+    codec: codes the differences; the coding error is sent later
     period: inner steps between outer steps, H
-    beta: decay of what is still to be sent
+    beta: decay of the coding error from one exchange to the next
     lr: outer learning rate
-    divide_by: what the sum of a coordinate is divided by: all workers, or those that sent it
+    divide_by: divisor of the sum of a coordinate: workers (their number), or senders (the number of
+        workers that sent the coordinate)
     """
 
     codec: Codec

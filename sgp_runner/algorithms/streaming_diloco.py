@@ -1,19 +1,20 @@
 """Streaming DiLoCo (Douillard et al. 2025, Alg. 2): DiLoCo by fragments, overlapped and coded.
 
 The model is cut into P fragments, whose exchanges are spread over a period of H inner steps.
-Fragment p is sent after the inner steps t = H + p floor(H / P), and every H steps from there; its
-outer step lands ``delay`` inner steps later:
+Fragment p is first sent after inner step t = H + p floor(H / P), then every H steps. Its outer step
+follows ``delay`` inner steps after each send:
 
-    delta_p = mean_i Q(theta_p - x_i,p)         as it was sent
+    delta_p = mean_i Q(theta_p - x_i,p)         when it was sent
     outer step on theta_p, as in DiLoCo
     x_i,p <- alpha x_i,p + (1 - alpha) theta_p
 
-With a codec, every worker codes its own difference, and the receivers add up the decoded ones. This
-is an all-gather and is counted as one, not as a coded all-reduce. The paper's listing uses the
-fragment of H steps ago, which differs between workers before the first exchange. This code uses
-``theta``, as torchft and MaxText do; both send first within the first H steps. With one fragment
-and no delay, codec or ``alpha``, this is DiLoCo. The model that is evaluated is ``theta``, whose
-fragments were last updated at different steps.
+With a codec, every worker codes its own difference, and the receivers average the decoded
+differences. Simulated time counts this exchange as an all-gather, not as a coded all-reduce. The
+paper's listing uses the fragment of H steps ago, which differs between workers before the first
+exchange. This code uses ``theta`` instead, as do torchft and MaxText, which both send a fragment
+for the first time within the first H steps. With one fragment, no codec, and ``delay`` and
+``alpha`` of 0, this is DiLoCo. Evaluation uses ``theta``; each fragment of it dates from the
+fragment's last outer step.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamingDiLoCo(Algorithm):
-    """DiLoCo whose fragments are exchanged one after the other while the workers compute.
+    """DiLoCo with fragments that are exchanged in turn while the workers compute.
 
-    codec: of what a worker sends; its losses are not sent later
+    codec: codes the differences; coding errors are lost
     period: inner steps between two exchanges of a fragment, H
-    blocks: transformer blocks of a fragment
-    pattern: strided: block i belongs to fragment i modulo their number; sequential: neighbours
-    fragments: of a model without blocks
+    blocks: number of transformer blocks per fragment
+    pattern: strided: block i belongs to fragment i modulo the number of fragments; sequential: a
+        fragment is a run of consecutive blocks
+    fragments: number of fragments of a model without blocks
     delay: inner steps between sending a fragment and its outer step, tau; at most 5 is advised
     alpha: share of its own parameters that a worker keeps at an outer step
     lr: outer learning rate
     momentum: outer momentum
-    nesterov: false: heavy ball
+    nesterov: true: Nesterov's outer momentum; false: heavy-ball momentum
     """
 
     codec: Codec
@@ -80,12 +82,12 @@ class StreamingDiLoCo(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x, (theta, v) = worker.params, outer_state(worker)
-        sent: dict[str, Any] = worker.state("sent", dict)  # fragment -> step, exchange under way
+        sent: dict[str, Any] = worker.state("sent", dict)  # fragment -> step, exchange in flight
         fragments = self.cut(worker)
         for k in worker.steps():
             await worker.descend()
             for p, (fragment, coder) in enumerate(fragments):
-                t = k + 1 - p * (self.period // len(fragments))  # steps since its first turn
+                t = k + 1 - p * (self.period // len(fragments))  # steps since p was first due
                 if k + 1 >= self.period and t % self.period == 0:
                     sent[str(p)] = k, self.send(coder, k, fragment.of(theta - x))
                 if str(p) in sent and ((t - self.delay) % self.period == 0 or worker.done):
@@ -100,12 +102,12 @@ class StreamingDiLoCo(Algorithm):
         return [(each, Coder(worker, self.codec, shapes=each.shapes)) for each in cut]
 
     def send(self, coder: Coder, k: int, delta: Tensor) -> Future[Any]:
-        """Start the exchange of a fragment's differences: an all-gather if they are coded."""
+        """Start an all-reduce of a fragment's differences or, if coded, an all-gather."""
         if isinstance(self.codec, Identity):
             return coder.worker.comm.all_reduce(delta)
         return coder.worker.comm.all_gather(coder.encode(delta, k))
 
     async def receive(self, coder: Coder, k: int, exchange: Future[Any]) -> Tensor:
-        """Return the mean of the differences of all workers, sent in step ``k``."""
+        """Return the mean of the differences that all workers sent in step ``k``."""
         result = await exchange
         return result if isinstance(self.codec, Identity) else coder.mean_of(result, k)

@@ -1,4 +1,4 @@
-"""The commands."""
+"""The commands of the package, one module each, and their parts."""
 
 import time
 

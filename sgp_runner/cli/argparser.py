@@ -1,4 +1,4 @@
-"""Argument parsing of the smaller commands, with errors of one sentence on stderr."""
+"""Argument parsing of the smaller commands; an error is one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(text: str) -> None:
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
-    """Add the option --plugin; stored runs do not import their plug-ins by themselves."""
+    """Add the option --plugin, because loading a stored run does not import its plug-ins."""
     parser.add_argument(
         "--plugin",
         action="append",

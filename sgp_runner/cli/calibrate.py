@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def prepared(argv: Sequence[str]) -> Experiment:
-    """Make the experiment to measure, with its files below the folder ``calibration``."""
+    """Make the experiment for the measurement; its files are below the folder ``calibration``."""
     overrides = load(argv).overrides
     with configs():
         settings = parse(overrides)
@@ -114,7 +114,7 @@ def measure(experiment: Experiment) -> None:
 
 
 def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
-    """Write the profile and return its path."""
+    """Write the cluster profile and return its path."""
     from sgp_runner.calibration.probe import FILE, Measured
     from sgp_runner.calibration.profile import CalibratedSetting, profile
 

@@ -1,7 +1,7 @@
 """The console scripts.
 
-Each script installs signal handlers before it imports anything else. Python processes that it
-starts do not import from the current folder.
+Each script installs signal handlers before other imports. Python processes that a script starts do
+not import modules from the current folder.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Shell completion of settings: keys by their parts, choices, and values that are words."""
+"""Shell completion of settings: the parts of keys, choices, and values that are words."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
 
 
 def candidates(line: str) -> list[str]:
-    """Return the completions of the last word of ``line``, which excludes the command's name."""
+    """Return the completions of the last word of ``line``, a command line without the command."""
     argv = line.split()
     word = argv.pop() if argv and not line[-1].isspace() else ""
-    if argv[:1] == ["calibrate"]:
+    if argv[:1] in (["calibrate"], ["check"]):
         del argv[0]
     if argv and OPTIONS.get(SHORT.get(argv[-1], argv[-1])):
         return []  # the value of an option: the shell completes files
@@ -54,7 +54,7 @@ def starting(word: str, texts: Iterable[str]) -> list[str]:
 
 
 def composed(overrides: Sequence[str]) -> Mapping[str, object]:
-    """Return the configuration of as many of the first overrides as can be composed."""
+    """Return the configuration of the longest prefix of ``overrides`` that can be composed."""
     try:
         return tree_of(compose_all(parse(overrides)))
     except ConfigError:
@@ -68,7 +68,7 @@ def keys(tree: Mapping[str, object]) -> Iterator[str]:
 
 
 def next_parts(word: str, texts: Iterable[str]) -> Iterator[str]:
-    """Yield ``texts`` up to the first dot after ``word``."""
+    """Yield the prefix of each of ``texts`` up to the first dot after ``word``."""
     for text in texts:
         first, dot, _ = text[len(word) :].partition(".")
         yield text[: len(word)] + first + dot

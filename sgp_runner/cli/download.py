@@ -1,7 +1,7 @@
 """``sgp-run download cifar10``: download, check and unpack data that needs no account.
 
-An interrupted download continues where it stopped. It never reads more bytes than the published
-archive has. The folder appears only once it is complete.
+An interrupted download continues where it stopped. A download ends at the size of the published
+archive, even if the server sends more. The folder of the data set is created once it is complete.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
 def fetch(url: str, path: Path, md5: str, size: int) -> None:
     """Download ``size`` bytes of ``url`` to ``path``, continuing an earlier attempt.
 
-    Raises ConfigError if the server cannot be reached, or sends another file.
+    Raises ConfigError if the server cannot be reached, or if the checksum of the file is wrong.
     """
     from torchvision.datasets.utils import check_integrity
 
@@ -105,9 +105,9 @@ def fetch(url: str, path: Path, md5: str, size: int) -> None:
 
 
 def save(answer: HTTPResponse, path: Path, received: int, size: int) -> None:
-    """Append bytes ``received`` to ``size`` of a file, with a progress bar on a terminal.
+    """Append an answer to a file that has ``received`` bytes already, until it has ``size`` bytes.
 
-    Bytes beyond ``size`` are not read.
+    A terminal shows a progress bar. The rest of the answer, if any, is not read.
     """
     with (
         path.open("ab" if received else "wb") as file,
@@ -130,7 +130,7 @@ def unreachable(url: str, error: Exception) -> ConfigError:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack the archive; ``folder`` appears only once all its files are complete."""
+    """Unpack the archive; ``folder`` is created once all its files are complete."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     with tarfile.open(archive) as file:

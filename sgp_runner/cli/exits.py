@@ -1,4 +1,4 @@
-"""The end of a command: its exit code, and the sentence of an error on stderr."""
+"""The end of a command: the exit code and, after an error, one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SECONDS_TO_REPORT = 5.0
 
 
 def run_command(command: str, work: Callable[[], int]) -> int:
-    """Run ``work`` and return its exit code; on an error, print a sentence and return its code.
+    """Run ``work`` and return the exit code; describe an error in one sentence on stderr.
 
     0: success
-    1: an error
-    2: ConfigError, a request that cannot work
+    1: any other error
+    2: ConfigError: a request that cannot work
     3: a run diverged
     75: stopped by a signal; the same command resumes the run
-    130: Ctrl-C; during training, the same command resumes the run
+    130: Ctrl-C; if it came during training, the same command resumes the run
     """
     show_messages()
     try:
@@ -71,7 +71,7 @@ def report_error(command: str, error: BaseException) -> int:
 
 
 def describe_error(error: BaseException) -> tuple[str, int]:
-    """Return the sentence and the exit code of a command that ends with ``error``."""
+    """Return a sentence about ``error``, and the exit code of a command that it ends."""
     from sgp_runner.session.execution import sentence_of
 
     if isinstance(error, KeyboardInterrupt):
@@ -93,7 +93,7 @@ def print_error(command: str, sentence: str) -> None:
 
 
 def reported_by_rank0(error: BaseException) -> bool:
-    """Return whether rank 0 reports the same error; a LaunchError concerns this rank alone."""
+    """Return whether rank 0 reports the same error; a LaunchError may concern this rank alone."""
     try:
         return not isinstance(error, LaunchError) and launched_rank() not in (None, 0)
     except LaunchError:

@@ -1,7 +1,7 @@
 """Texts of ``--help`` and ``--cfg job``, read from the dataclasses and ``configs/``.
 
-A field is described in the docstring of its class, in a line that starts with its name and may
-continue below, indented.
+The docstring of a class describes each field in a line that starts with the field's name. The
+following lines continue the description if they are indented.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ examples
   sgp-run new algorithm NAME      start one, with a test; or model, data
   sgp-run download cifar10        get the data; or cifar100
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
+  sgp-run check network=nccl ...  has this machine what a run needs?
   sgp-run --version"""
 
 
@@ -131,7 +132,7 @@ def commented(node: Mapping[str, object], key: str, indent: str) -> Iterator[str
 
 
 def flow(value: object) -> str:
-    """Return ``value`` on one line of YAML."""
+    """Return ``value`` as one line of YAML."""
     import yaml
 
     return (
@@ -144,7 +145,8 @@ def flow(value: object) -> str:
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
 
-    The value of a group is its choice. The value of a setting without a default is an ellipsis.
+    The value of a group is the name of its choice. A setting without a default has the value
+    ``...``.
     """
     cls = class_at(node, key)
     if cls is None:
@@ -166,7 +168,7 @@ def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, obj
 
 
 def typed(value: object) -> str:
-    """Return ``value`` as typed on the command line."""
+    """Return ``value`` as a user types it on the command line."""
     if isinstance(value, str):
         return value
     return "..." if value is ... else json.dumps(value)
@@ -175,7 +177,9 @@ def typed(value: object) -> str:
 def explained(
     config: Mapping[str, object], key: str, choice: str, folders: Sequence[Path]
 ) -> Iterator[str]:
-    """Yield help lines on ``choice`` in the run ``config``; ``folders`` hold the YAML files."""
+    """Yield the help lines for ``choice``, with the values of its settings in the run ``config``.
+
+    folders: folders that may have the YAML file of the choice"""
     group = group_of(key) or key
     paths = [folder / group / f"{choice}.yaml" for folder in folders]
     text = next((read_text(path) for path in paths if path.is_file()), "")
@@ -199,7 +203,7 @@ def explained(
 
 
 def words_in(text: str) -> Iterator[str]:
-    """Yield the settings of a YAML file, as typed on the command line."""
+    """Yield the settings in a YAML file as overrides of a command line."""
     tree = parse_settings(text) or {}
     for entry in tree.pop("defaults", []):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
@@ -216,7 +220,9 @@ def listed(group: str, default: str, folder: str | None) -> str:
 def row(
     left: str, right: str, indent: int = INDENT, width: int = WIDTH, mark: str = ""
 ) -> list[str]:
-    """Return ``left`` and ``right`` in two columns; ``right`` starts below a long ``left``.
+    """Return lines with ``left`` and ``right`` in two columns.
+
+    If ``left`` is too long for its column, ``right`` starts on the next line.
 
     mark: prefix of each line of the right column.
     """

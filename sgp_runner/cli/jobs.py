@@ -1,4 +1,4 @@
-"""Runs of a command: a single run, or the jobs of a sweep with their comparison rows."""
+"""The runs of a command: a single run, or the jobs of a sweep and their rows of the comparison."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ def run_alone(settings: Sequence[Setting]) -> int:
 class SweepJob:
     """One run of a sweep.
 
-    title: the settings in which this run differs from the others, as typed
+    title: the settings in which this run differs from the other runs, as a user types them
     """
 
     title: str
     experiment: Experiment
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the settings: another process loads the plug-ins again."""
+        """Pickle settings and names of plug-ins; another process loads the plug-ins again."""
         experiment = self.experiment
         sources = [plugin.where for plugin in experiment.plugins]
         return unpickled, (self.title, dict(experiment.config), experiment.group, sources)
 
     def row(self, results: Mapping[str, object]) -> Row:
-        """Return the job's comparison row, including settings that often differ between runs."""
+        """Return the job's row of the comparison, with settings that often differ between runs."""
         run = self.experiment.run
         cluster = run.cluster.name if run.network.clock == "simulated" else ""
         shown = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
         return {**results, **shown, "job": self.title}
 
     def failed_row(self, sentence: str) -> Row:
-        """Return the row of a job without results; ``sentence`` is the reason."""
+        """Return the row of a job that failed; ``sentence`` is the reason."""
         return {**self.row(self.experiment.facts), "failed": sentence}
 
     def row_if_done(self) -> Row | None:
-        """Return the row if the job has finished, earlier or in another process; else None."""
+        """Return the row if the folder has the results of this job; None otherwise."""
         from sgp_runner.recording.recorder import finished
 
         summary = finished(self.experiment)
@@ -73,18 +73,18 @@ class SweepJob:
 def unpickled(
     title: str, config: Mapping[str, object], group: str | None, sources: Sequence[str]
 ) -> SweepJob:
-    """Make the job of these settings, with the plug-ins in the files and folders ``sources``."""
+    """Load the plug-ins in the files and folders ``sources``, and make the job."""
     named([], sources)
     return SweepJob(title, make_experiment(config, group))
 
 
 def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:
-    """Return the settings with names in ``names``, as typed."""
+    """Return those settings whose names are in ``names``, as a user types them."""
     return " ".join(setting.typed for setting in settings if setting.name in names)
 
 
 def run_job(job: SweepJob, number: str) -> Row:
-    """Run a job and return its row of the comparison; an error becomes a row as well."""
+    """Run a job and return its row of the comparison; after an error the row has the reason."""
     print(f"\n{number} {job.title}", flush=True)
     try:
         summary = perform(replace(job.experiment, started=time.monotonic()))

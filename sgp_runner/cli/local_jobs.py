@@ -1,7 +1,7 @@
-"""Runs of a sweep on this machine, several at a time, with a line for each finished run.
+"""Runs of a sweep on this machine, several at a time; each finished run prints a line.
 
-Simulations of small models run at the same time, one on each core, and write the same bytes as on
-all cores. Large models and real runs use all cores and run one after another.
+Simulations of small models run at the same time, each on one core; their results do not depend on
+the number of cores. Large models and real runs use all cores, so they run one after another.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from sgp_runner.utils.units import duration
 class Machine:
     """The resources of a sweep on this machine.
 
-    asked: number of runs at the same time, if set by the user
-    cores: cores available to this process
-    memory: free bytes
+    asked: number of runs at a time that the user set (``jobs=``), if any
+    cores: number of cores available to this process
+    memory: free memory in bytes
     """
 
     asked: int | None
@@ -49,16 +49,16 @@ class Machine:
     memory: int = field(default_factory=free_bytes)
 
     def cores_for(self, run: Run) -> int:
-        """Return the cores that a run keeps busy.
+        """Return the number of cores that a run keeps busy.
 
-        A real run keeps all cores busy, unless the user set the number of runs at a time.
+        A real run counts for all cores or, if the user set the number of runs at a time, for one.
         """
         if run.network.clock == "wall":
             return self.cores if self.asked is None else 1
         return asked_cores() or cores_for(parameters(run.model, run.data)[0])
 
     def at_once(self, runs: Sequence[Run]) -> int:
-        """Return the largest number of runs that may fit on the machine at the same time."""
+        """Return an upper bound on the number of runs that the machine can run at the same time."""
         cores = min(self.cores_for(run) for run in runs)
         memory = min(estimated_bytes(run) for run in runs)
         most = min(len(runs), self.asked or self.cores)
@@ -72,7 +72,7 @@ def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]
 
 
 def run_on_cores(count: int, job: SweepJob, number: str) -> Row:
-    """Run a job in its own process with ``count`` cores; ranks of a real run share all cores."""
+    """Run a job in its own process: a simulation on ``count`` cores, a real run on all cores."""
     if job.experiment.run.network.clock == "simulated":
         os.environ[KEY] = str(count)
     return run_job(job, number)
@@ -88,10 +88,10 @@ def side_by_side(
 ) -> Iterator[tuple[int, Row]]:
     """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
 
-    logs: folder for the output of each job
+    logs: folder for the output of the jobs, one file each
     imports: modules that the jobs import
 
-    Raises Stopped after a signal, once all jobs have saved.
+    After a signal, all jobs save; then this raises Stopped.
     """
     signals: list[int] = []
     with Pool(most, machine.cores, machine.memory, imports) as pool:
@@ -148,9 +148,9 @@ def row_of(ended: Ended, job: SweepJob) -> Row:
 
 
 class ProgressLines:
-    """A line for each finished job, and on a terminal a status line for running jobs.
+    """Prints a line for each finished job and, on a terminal, a status line for the running jobs.
 
-    jobs: jobs that have begun, by number
+    jobs: started jobs, in the order of their numbers
     """
 
     def __init__(self, total: int, pool: Pool) -> None:
@@ -190,7 +190,7 @@ class ProgressLines:
         return Text("  ".join(filter(None, parts)), no_wrap=True, overflow="ellipsis")
 
     def time_left(self) -> str:
-        """Return the remaining time at the pace so far; empty if unknown."""
+        """Return the remaining time, estimated from the finished jobs; empty if unknown."""
         left = self.total - self.ended
         if not self.seconds or not left:
             return ""

@@ -1,8 +1,8 @@
 """The command ``sgp-run``.
 
-Its arguments (``argv``) are options and overrides, ``key=value``. `parse` converts each override to
-a `Setting`, and `compose` combines the settings to the configuration of a run. Settings that cannot
-work are refused before anything is written, with one sentence on stderr and exit code 2.
+Its arguments (``argv``) are options and overrides (``key=value``). `parse` converts each override
+to a `Setting`, and `compose` makes the configuration of a run from all settings. If the settings
+cannot work, the command writes one sentence to stderr and no files, and exits with code 2.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import defer, enable
 
-#: Sub-commands, each a module of this package whose ``main`` takes the arguments after its name.
-SUBCOMMANDS = ("calibrate", "download", "new")
+#: Sub-commands and their modules, whose ``main`` takes the arguments after the name.
+SUBCOMMANDS = {
+    "calibrate": "calibrate",
+    "check": "check_machine",
+    "download": "download",
+    "new": "new",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def defer_signals_among_ranks() -> None:
-    """On ranks started by a launcher, let the watchdog answer signals outside training."""
+    """On ranks of a launcher, let the watchdog handle signals also before and after training."""
     with suppress(LaunchError):  # the run reports the error
         process = launched()
         if process is not None and process.size > 1:
@@ -46,8 +51,8 @@ def dispatch(argv: Sequence[str]) -> int:
     defer_signals_among_ranks()
     for argument in argv:
         refuse_secrets(argument.partition("="), argument.partition("=")[0])
-    if argv and argv[0] in SUBCOMMANDS:
-        code: int = importlib.import_module(f"sgp_runner.cli.{argv[0]}").main(argv[1:])
+    if argv and (module := SUBCOMMANDS.get(argv[0])) is not None:
+        code: int = importlib.import_module(f"sgp_runner.cli.{module}").main(argv[1:])
         return code
     if "--version" in argv:
         put(f"sgp-run {__version__}")

@@ -84,9 +84,9 @@ def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> i
 
 
 def described(config: DictConfig, package: str, resolve: bool) -> str:
-    """Return the settings, or those below ``package``, as YAML with descriptions.
+    """Return the settings, or only the settings below ``package``, as YAML with descriptions.
 
-    resolve: return plain YAML with interpolations resolved.
+    resolve: resolve interpolations, and omit the descriptions
     """
     node = OmegaConf.select(config, package) if package not in ("", "_global_") else config
     if node is None:

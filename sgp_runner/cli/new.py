@@ -1,4 +1,4 @@
-"""``sgp-run new``: a small folder with a working algorithm, model or data set, and a test.
+"""``sgp-run new``: write a folder with a small algorithm, model or data set, and a test.
 
 The test makes a dry run, compares the simulator with real processes, and checks that the same seed
 gives the same bytes, also after a run is resumed.
@@ -37,23 +37,23 @@ class CLASS(Algorithm):
     title: ClassVar[str] = "NAME"
 
     def check(self, nodes, optim):
-        """Refuse settings that cannot work, in one sentence."""
+        """Raise ConfigError, with one sentence, for settings that cannot work."""
         verify(self.topology, nodes, "doubly stochastic", self.title)
         if self.period < 1:
             raise ConfigError("algo.period", f"{self.period} must be at least 1 step.")
 
     def phases(self, size):
-        """How often messages and averages repeat: the dry run lasts a whole period."""
+        """Return the period, in steps, of messages and averages; a dry run lasts one period."""
         return [(epoch, self.period * steps) for epoch, steps in self.topology.phases(size)]
 
     async def run(self, worker):
-        """The loop of one worker: await all that takes time, and nothing else.
+        """Run the loop of one worker; await every operation that takes time, and nothing else.
 
-        A resumed run calls this again, so what one step leaves to later ones is kept by name:
-        ``m = worker.state("momentum", lambda: x.new_zeros(x.shape))`` before the loop, and
-        ``m.mul_(0.9).add_(d)`` in it, which changes the tensor that is kept; ``m = 0.9 * m + d``
-        would make another one. Numbers: ``worker.increment("rounds")`` adds 1, and
-        ``worker.counter("rounds")`` reads.
+        A resumed run calls this method again, so values that later steps need must be named state:
+        ``m = worker.state("momentum", lambda: x.new_zeros(x.shape))`` before the loop. In the loop,
+        change the tensor in place, ``m.mul_(0.9).add_(d)``; ``m = 0.9 * m + d`` would make another
+        tensor. For counts, ``worker.increment("rounds")`` adds 1, and ``worker.counter("rounds")``
+        returns the number.
         """
         x = worker.params
         for k in worker.steps():
@@ -82,18 +82,18 @@ CONTRACT = 1  # of sgp_runner.plugin
 class CLASS:
     """Two linear layers.
 
-    width: of the hidden layer
+    width: number of hidden units
     """
 
     width: int = 32
     name: ClassVar[str] = "NAME"
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)  # of the data that it reads
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)  # supported tasks
     vectorizes: ClassVar[bool] = True  # False with BatchNorm
     default_data: ClassVar[str] = "digits"
     trains: ClassVar[bool] = True
 
     def build(self, dataset):
-        """A float32 module on the CPU, from torch's global generator, which has a seed."""
+        """Return a float32 module on the CPU; torch's global generator is seeded already."""
         from torch import nn
 
         return nn.Sequential(
@@ -124,11 +124,11 @@ class CLASS:
     noise: float = 0.5
     name: ClassVar[str] = "NAME"
     task: ClassVar[str] = "classification"
-    stand_in: ClassVar[bool] = True  # whether it stands in for the data of published results
+    stand_in: ClassVar[bool] = True  # whether it is a substitute for the data of published results
     train_size: ClassVar[int] = 960
 
     def load(self, dtype):
-        """Both splits, with inputs in ``dtype``; the same ones on every rank."""
+        """Return both splits, with inputs in ``dtype``; they must be equal on every rank."""
         train, valid = self.points(960, 1, dtype), self.points(240, 2, dtype)
         return Dataset(self.name, Classification(), train, valid, (3,), 8)
 
@@ -166,7 +166,7 @@ def summary(folder):
 
 
 def test_the_calls_of_all_ranks_fit_together(tmp_path):
-    for nodes in (2, 3, 8):  # before each run comes a dry run, without gradients
+    for nodes in (2, 3, 8):  # each run starts with a dry run, without gradients
         run(tmp_path / str(nodes), f"nodes={nodes}", "DRY")
 
 
@@ -180,7 +180,7 @@ def test_the_simulator_and_real_processes_agree(tmp_path):
 
 
 def records(folder):
-    """All lines but the last one, which has the real time."""
+    """Return all lines except the last, which has the wall-clock time."""
     return (folder / "metrics.jsonl").read_text().splitlines()[:-1]
 
 
@@ -260,7 +260,7 @@ def class_name(name: str) -> str:
 
 
 def check_name(name: str, group: str) -> None:
-    """Raise ConfigError unless ``name`` can name a new choice of ``group``."""
+    """Raise ConfigError unless ``name`` is valid and unused as a choice of ``group``."""
     from sgp_runner.config.choices import groups
     from sgp_runner.config.plugins.loading import check_name as check_value
 

@@ -35,8 +35,8 @@ SHORT = {
 class Command:
     """Parsed command line.
 
-    options: values by the long names of the options
-    plugins: values of --plugin, which may be repeated
+    options: long name of an option -> its value
+    plugins: the values of --plugin, which may be repeated
     """
 
     overrides: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Command:
 
     @property
     def folder(self) -> list[str]:
-        """The override that adds the folder of presets, if there is one."""
+        """The override that adds the user's folder of presets, if there is one."""
         from sgp_runner.config.command_line import search_in
 
         return [search_in(self.options["--config-dir"])] if "--config-dir" in self.options else []
@@ -76,10 +76,10 @@ def read(argv: Sequence[str]) -> Command:
 
 
 def load(argv: Sequence[str]) -> Command:
-    """Read the command line, load its plug-ins and replace their files by names of choices.
+    """Read the command line, load its plug-ins, and replace files of plug-ins by names of choices.
 
-    For shell completion, the plug-ins of the line to complete are also loaded, and removed from the
-    line for Hydra. A plug-in that fails to load adds no completions.
+    For shell completion, this also loads the plug-ins in the line to complete, and removes their
+    options from the line. If a plug-in cannot be loaded, its completions are missing.
     """
     command = read(argv)
     if "--shell-completion" in command.options:

@@ -49,14 +49,14 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; it is also 1 if a replay departs from its run."""
+    """Run the command and return its exit code, which is 1 if the replay differs from the run."""
     asked = parser().parse_args(argv)
     warnings.showwarning = lambda message, *rest: print_error("sgp-replay", f"warning: {message}")
     return run_command("sgp-replay", lambda: perform(asked))
 
 
 def perform(asked: argparse.Namespace) -> int:
-    """Replay the run, or simulate other settings with its recorded times."""
+    """Replay a recorded run, or simulate other settings with the times in its recording."""
     overrides = named(asked.overrides or (), asked.plugin)
     return repeat(asked.run) if asked.overrides is None else time_again(asked.run, overrides)
 
@@ -102,7 +102,7 @@ def repeat(directory: Path) -> int:
 
 
 def time_again(directory: Path, overrides: Sequence[str]) -> int:
-    """Print the simulated time of the run with ``overrides``."""
+    """Print the time of the run under ``overrides``, simulated with its recorded times."""
     for override in overrides:
         refuse_secrets(override.partition("="), override.partition("=")[0])
     from sgp_runner.replay.what_if import retime

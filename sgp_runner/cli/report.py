@@ -71,7 +71,7 @@ def parser() -> Parser:
 
 
 def target(word: str) -> float:
-    """Return the quality in ``word``, a number or a percentage."""
+    """Return the quality that ``word`` gives as a number or a percentage."""
     try:
         value = float(f"{word[:-1]}e-2" if word.endswith("%") else word)
     except ValueError:

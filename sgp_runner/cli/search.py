@@ -1,4 +1,4 @@
-"""``sgp-run -m hydra/sweeper=optuna``: a sweep whose runs Optuna proposes, one after the other.
+"""``sgp-run -m hydra/sweeper=optuna``: a sweep in which Optuna proposes one run at a time.
 
 The study is a file in the folder of the sweep. The same command with the same ``hydra.sweep.dir``
 continues it.
@@ -70,7 +70,7 @@ class Search:
         return "maximize" if self.objective == "accuracy" else "minimize"
 
     def value(self, row: Row) -> float | None:
-        """Return the objective of a run: the worst if it diverged, None if it failed."""
+        """Return the objective of a run: the worst value if the run diverged, None if it failed."""
         worst = -math.inf if self.objective == "accuracy" else math.inf
         if row.get("failed"):
             return worst if row.get("diverged") else None
@@ -82,7 +82,7 @@ class Search:
 
 
 def seconds_to(target: float, run_dir: Path) -> float:
-    """Return the seconds of a run's clock until its averaged model reaches ``target``."""
+    """Return the time in seconds at which the averaged model of a run reaches ``target``."""
     for line in read_lines(metrics_path(run_dir, 0)):
         record = json.loads(line)
         if record["kind"] == "average" and record.get("accuracy", 0.0) >= target:
@@ -176,7 +176,7 @@ def lowest(setting: Setting) -> object:
 
 
 def distribution(setting: Setting) -> BaseDistribution:
-    """Return the values of a swept setting as an Optuna distribution."""
+    """Return Optuna's distribution over the values of a swept setting."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = setting.override.value()
@@ -195,7 +195,7 @@ def distribution(setting: Setting) -> BaseDistribution:
 def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistribution]) -> Study:
     """Create the study in ``directory``, or continue an existing study.
 
-    Raises ConfigError if the existing study is another search, or the folder is not writable.
+    Raises ConfigError if the existing study has other settings, or the folder is not writable.
     """
     try:
         import optuna
@@ -232,7 +232,7 @@ def finished(study: Study) -> list[FrozenTrial]:
 
 
 def tell(study: Study, trial: Trial | None, value: float | None) -> None:
-    """Report the value of a new trial to the study; a value of None means that it failed."""
+    """Report the value of a trial to the study; None means that the trial failed."""
     from optuna.trial import TrialState
 
     if trial is not None:

@@ -1,4 +1,4 @@
-"""Jobs of a sweep with ``hydra/launcher=slurm``, found by the files of submitit."""
+"""Jobs of a sweep with ``hydra/launcher=slurm``, read from the files that submitit writes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def submissions(sweep_dir: Path) -> set[Path]:
-    """Return a file for each job, including those of earlier sweeps in the same folder."""
+    """Return the file of each submitted job, including jobs of earlier sweeps in this folder."""
     return set(sweep_dir.glob("slurm/*/*_submitted.pkl"))
 
 
 def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
-    """Return the jobs in the order of the sweep."""
+    """Return the jobs of submission files, in the order of the sweep."""
     if not paths:
         return []
     from submitit import SlurmJob
@@ -31,7 +31,7 @@ def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
 
 
 def outcome(job: SlurmJob[Any]) -> dict[str, object]:
-    """Wait for the job and return the result of its task, or ``failed`` if it has none."""
+    """Wait for the job and return its row; without a result, ``failed`` has the reason."""
     try:
         row: dict[str, object] = job.results()[0].return_value
         return row
@@ -41,7 +41,7 @@ def outcome(job: SlurmJob[Any]) -> dict[str, object]:
 
 
 def requeue() -> None:
-    """Requeue this Slurm job of a sweep after its run has saved; return only on error."""
+    """Requeue this Slurm job, whose run has saved. Return only if the job is not requeued."""
     if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
         return
     ask = ["squeue", "--noheader", "--format=%T", "--jobs", os.environ["SLURM_JOB_ID"]]

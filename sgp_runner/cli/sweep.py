@@ -1,4 +1,6 @@
-"""``sgp-run -m``: a run for each combination, here or through a launcher, and a comparison."""
+"""``sgp-run -m``: a run for each combination of values, and a comparison.
+
+The runs are on this machine or go through a launcher of Hydra."""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ ANNOUNCED_RUNS = 100  # from here on, the check of the settings is announced
 class Plan:
     """A sweep whose settings have been checked.
 
-    for_hydra: overrides for Hydra's launchers, which start one job for each number
+    for_hydra: overrides for Hydra's launcher, which starts one job for each value of ``number``
     directory: folder of the sweep
     jobs: runs of the sweep, in order
     launcher: class of the launcher
@@ -115,7 +117,7 @@ def make_folder(directory: Path) -> None:
 
 
 def compose_first(settings: Sequence[Setting]) -> tuple[DictConfig, Path]:
-    """Compose the first run of a sweep, with Hydra's settings; return it and the sweep's folder.
+    """Return the configuration of the first run, with Hydra's settings, and the sweep's folder.
 
     Raises ConfigError if Hydra would call a class that is not a launcher or a known sweeper.
     """
@@ -127,7 +129,7 @@ def compose_first(settings: Sequence[Setting]) -> tuple[DictConfig, Path]:
 
 
 def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]]:
-    """Return the number of runs at a time (``jobs=``), if set, and the other settings."""
+    """Return the number of runs at a time (``jobs=``, or None), and all other settings."""
     asked: int | None = None
     for setting in settings:
         if setting.name == "jobs":
@@ -145,7 +147,7 @@ def run_here(
 ) -> Generator[tuple[int, Row]]:
     """Run the jobs on this machine and yield the number and the row of each as it ends.
 
-    runs: run of each job, to estimate cores and memory
+    runs: the run of each job, from which cores and memory are estimated
     """
     from sgp_runner.cli.local_jobs import Machine, imports_of, one_by_one, side_by_side
 
@@ -211,7 +213,7 @@ def is_sweep(settings: Sequence[Setting]) -> bool:
 def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
     """Raise ConfigError for settings that only a sweep can have.
 
-    launchers: groups of Hydra that start the runs of a sweep
+    launchers: Hydra's groups that determine how a sweep starts its runs
     """
     for setting in settings:
         if setting.name == "jobs":
@@ -273,7 +275,7 @@ def swept_names(settings: Sequence[Setting]) -> set[str]:
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
     """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
 
-    Otherwise Hydra would call any class, after creating the folder of the sweep.
+    Without this check Hydra would call any class, after creating the folder of the sweep.
     """
 
     known: dict[str, Sequence[type]] = {
@@ -292,7 +294,7 @@ def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
 def combinations(settings: Sequence[Setting]) -> list[list[str]]:
     """Return the overrides of each job, in the order in which Hydra runs them.
 
-    Raises ConfigError if there are too many.
+    Raises ConfigError if there are too many combinations.
     """
 
     check_number({setting.name: setting.number for setting in settings})
@@ -302,7 +304,9 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
 
 def check_number(values: Mapping[str, int]) -> None:
-    """Raise ConfigError if a sweep has too many combinations; ``values`` are counts by key."""
+    """Raise ConfigError if a sweep has too many combinations.
+
+    values: key -> number of its values"""
     runs = math.prod(values.values())
     if runs > MAX_RUNS:
         raise ConfigError(
@@ -317,10 +321,10 @@ def announce(runs: int) -> None:
 
 
 def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> list[list[Setting]]:
-    """Return the settings that apply to each job, without duplicate jobs.
+    """Return, for each job, the settings that apply to it; duplicate jobs are removed.
 
     Raises ConfigError if a setting on the command line (``asked``), such as ``algo.osgp.tau=1``,
-    applies to no job. Settings of a preset may apply to none.
+    applies to no job. A setting of a preset may apply to no job.
     """
     divided = [narrow(settings) for settings in combined]
     names = [{setting.name for setting in left_out} for _, left_out in divided]
@@ -336,7 +340,7 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
 def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
     """Write ``comparison.csv``, and print ranked tables and the errors of failed runs.
 
-    Returns the runs with records; None if there are none, or if they cannot be read.
+    Returns the runs that have records; None if no run has records, or if they cannot be read.
     """
     from sgp_runner.report.read.run_groups import settings_in
     from sgp_runner.report.read.runs import read_runs
@@ -364,7 +368,7 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
 
 
 def report(runs: Runs | None, directory: Path) -> None:
-    """Write the report on the runs; an error is printed and does not fail the sweep."""
+    """Write the report on the runs; print an error instead of failing the sweep."""
     from sgp_runner.report.render.write import report_on
 
     if runs is None:

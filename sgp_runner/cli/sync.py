@@ -1,7 +1,7 @@
 """``sgp-sync RUN_DIR...``: copy runs to their loggers again, from their ``metrics.jsonl``.
 
-This is for runs that had no connection or lost it. Runs whose logger makes no copies are sent to
-W&B. Each copy is a new, complete run at the destination.
+Use it for runs that had no connection to the destination or lost it. If the logger of a run makes
+no copies, W&B is the destination. Each copy is a new, complete run at the destination.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; it is also 1 if a copy failed."""
+    """Run the command and return its exit code, which is 1 if a copy failed."""
     asked = parser().parse_args(argv)
     return run_command("sgp-sync", lambda: sync_all(asked.folders, asked.plugin))
 
@@ -38,7 +38,7 @@ def sync_all(folders: Sequence[Path], plugins: Sequence[str]) -> int:
 
 
 def sync(run_dir: Path) -> bool:
-    """Copy the records of rank 0 and return whether all of them reached their destination.
+    """Copy the records of rank 0 and return whether all of them reached the destination.
 
     Raises ConfigError if the folder holds no run, or if there is no login.
     """

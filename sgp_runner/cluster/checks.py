@@ -1,4 +1,4 @@
-"""Checks of single numbers of machines and faults; each raises ConfigError for its key."""
+"""Range checks for settings of machines and faults; each raises ConfigError with the key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_rate(key: str, bits_per_second: float) -> None:
 
 
 def check_ranks(key: str, values: Mapping[int, float], ranks: int) -> None:
-    """Raise ConfigError for a value of a rank that is not in 0 to ``ranks - 1``."""
+    """Raise ConfigError if ``values`` has a rank outside 0 to ``ranks - 1``."""
     for rank in values:
         if not 0 <= rank < ranks:
             raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")

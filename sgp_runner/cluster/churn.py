@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 _CHURN = 206  # stream of random numbers
-MAX_ABSENCES = 1_000_000  # absences of a node; more are a typing error and would exhaust the memory
+MAX_ABSENCES = 1_000_000  # absences of a node; more are likely a typo and would exhaust memory
 MAX_ABSENCES_IN_WORK = 10_000  # absences during one message, gradient or collective
 
 
 class Absences:
-    """The absences of nodes by churn, each a crash with an end, drawn as they are asked for.
+    """The absences of nodes by churn; each is a crash that ends, and is drawn on demand.
 
-    Those of a node depend on the seed and on its original rank alone.
+    The absences of a node depend only on the seed and on the node's original rank.
 
     names: the original rank of each node.
     """
@@ -34,9 +34,9 @@ class Absences:
         self.randoms: dict[int, Generator] = {}
 
     def check(self, seconds: float, ranks: int) -> None:
-        """Raise TooManyAbsences if those of ``ranks`` interrupt work of ``seconds`` too often.
+        """Raise TooManyAbsences if ``ranks`` nodes would interrupt work of ``seconds`` too often.
 
-        Each interruption is simulated, so such a run would seem to stand still.
+        The simulator simulates each interruption, so such a run would seem to hang.
         """
         expected = ranks * seconds / HOUR * self.faults.churn_per_hour
         if MAX_ABSENCES_IN_WORK < expected < inf:
@@ -48,7 +48,7 @@ class Absences:
             )
 
     def during(self, rank: int, begin: float, end: float) -> Iterator[Event]:
-        """Yield the absences of ``rank``, a server's none, from ``begin`` to ``end`` (seconds)."""
+        """Yield the absences of ``rank`` from ``begin`` to ``end`` (seconds); a server has none."""
         if rank >= len(self.names):
             return
         absences = self.drawn_until(rank, end)

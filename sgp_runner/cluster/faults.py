@@ -1,8 +1,9 @@
 """The faults of a run, as data in ``configs/faults``.
 
 Faults are slow nodes and links, pauses, crashes, partitions, churn, and late or lost messages. They
-depend only on the settings and the seed. The randomness of a message is a function of the seed, its
-sender, its receiver and its number, so it is the same whatever else happens and after a resumption.
+depend only on the settings and the seed. The delay and loss of a message are functions of the seed
+and of the message's sender, receiver and number. Neither other events nor a resumption of the run
+change them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ REAL = ("slow_node", "pause")  # faults that a real run can inject
 class Event:
     """A fault of some ranks for some time.
 
-    A slow_node takes ``factor`` times longer for gradients; a slow_link has its bandwidth divided
-    by ``factor``. In a pause ranks do nothing; their interfaces keep receiving, and they read the
-    messages afterwards. In a crash the interfaces stop as well: queued messages do not leave,
-    messages to these ranks wait outside, and afterwards they resume from their state. In a
-    partition messages between these ranks and all others wait outside.
+    A slow_node takes ``factor`` times longer for gradients. A slow_link has its bandwidth divided
+    by ``factor``. In a pause the ranks do nothing; their interfaces still receive messages, which
+    the ranks read afterwards. In a crash the interfaces stop as well: queued messages do not leave,
+    messages to the ranks wait in the network, and afterwards the ranks resume from their state. In
+    a partition, messages between the ranks and all other ranks wait in the network.
 
     what: slow_node | slow_link | pause | crash | partition
     ranks: the ranks with the fault
     start: seconds of the run's clock
     end: seconds of the run's clock; null: never
-    factor: of slow_node and slow_link
+    factor: slow-down of a slow_node or slow_link
     """
 
     what: Literal["slow_node", "slow_link", "pause", "crash", "partition"]
@@ -71,7 +72,7 @@ class Event:
         return self.what in ("pause", "crash")
 
     def parts(self, src: int, dst: int) -> bool:
-        """Return whether the event keeps messages from ``src`` from reaching ``dst``."""
+        """Return whether the event holds back messages from ``src`` to ``dst``."""
         if self.what == "partition":
             return (src in self.ranks) != (dst in self.ranks)
         return self.what == "crash" and dst in self.ranks
@@ -81,22 +82,23 @@ class Event:
 class Faults:
     """The faults of a run.
 
-    slow_nodes: {rank: factor}: its gradients take longer, all the time
-    slow_links: {rank: factor}: its bandwidth is divided, all the time
+    slow_nodes: {rank: factor}: gradients of the rank take factor times longer during the whole run
+    slow_links: {rank: factor}: bandwidth of the rank is divided by factor during the whole run
     events: faults with a start and an end, each {what: ..., ranks: [...], start: s, end: s or null,
-        factor: ...}; what: slow_node, slow_link: gradients, messages take factor times longer;
-        pause: they compute, send and read nothing; crash: as a pause, but nothing leaves or enters
-        their interfaces; partition: messages between these ranks and all others wait
-    churn_per_hour: how often each node leaves in an hour of its presence, as in a crash, and comes
-        back; the times in between are exponential. A parameter server stays
-    absence_seconds: s; mean time until a node comes back, exponential too
-    delay_seconds: s; mean extra time that each message travels. Messages of one sender to one
-        receiver never overtake each other
+        factor: ...}; what is one of slow_node (gradients take factor times longer), slow_link
+        (messages take factor times longer), pause (the ranks compute, send and read nothing), crash
+        (a pause in which nothing leaves or enters the ranks' interfaces) and partition (messages
+        between the ranks and all other ranks wait)
+    churn_per_hour: mean number of times that a node leaves, as in a crash, per hour of presence;
+        the times between absences are exponential. A parameter server never leaves
+    absence_seconds: s; mean time until a node comes back; these times are exponential
+    delay_seconds: s; mean extra travel time of a message. Messages from one sender to one receiver
+        never overtake each other
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
-    drop_probability: that a message is lost
-    resend_seconds: s until a lost message is sent again, and may be lost again (0.2: Linux's
-        shortest for TCP); its second way through the sender's queue is neglected. null: never, in a
-        run that loses nothing
+    drop_probability: probability that a message is lost
+    resend_seconds: s until a lost message is sent again (0.2: the minimum of TCP on Linux). The
+        repetition may be lost too; it skips the sender's queue. null: no repetition, which is valid
+        only in a run without losses
     """
 
     slow_nodes: Mapping[int, float] = field(default_factory=dict)
@@ -132,7 +134,7 @@ class Faults:
             )
 
     def among(self, new: Mapping[int, int]) -> Faults:
-        """Return the faults of the ranks in ``new`` alone, which maps each to its new number."""
+        """Return the faults of only the ranks in ``new``, which maps old ranks to new ranks."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
             for event in self.events
@@ -215,12 +217,12 @@ class Faults:
 
     @property
     def deaths(self) -> list[Event]:
-        """Permanent crashes."""
+        """The crashes that never end."""
         return [event for event in self.events if event.what == "crash" and event.end is None]
 
     @property
     def for_good(self) -> list[str]:
-        """Faults that never end and may be the reason for a deadlock, in words."""
+        """Descriptions of the faults that never end and may cause a deadlock."""
         words = {
             "pause": "are paused",
             "crash": "are down",
@@ -233,7 +235,7 @@ class Faults:
         ]
 
     def extra_seconds(self, random: Generator, shape: tuple[int, ...] = ()) -> Any:
-        """Delays of messages: float64 of ``shape``, in seconds."""
+        """Draw the extra delays of messages in seconds: float64 of ``shape``."""
         match self.delay_law:
             case "constant":
                 delay: Any = self.delay_seconds

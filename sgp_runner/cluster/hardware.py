@@ -36,67 +36,70 @@ Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of nodes that are identical but for ``node_factors`` and ``heterogeneity``.
+    """A cluster of nodes that are identical except for ``node_factors`` and ``heterogeneity``.
 
-    compute_time: how the time of a gradient varies from step to step
+    compute_time: variation of the time of a gradient from step to step
     name: the name in reports
-    devices_per_node: devices that share a node's work and its interface; the times here are of a
-        whole node
-    step_seconds: mean time of one gradient of one node, by model name; ``default`` serves models
-        that are not listed
-    step_batch: samples per node that a time is meant for; time is proportional to the batch. Times
-        of models that are not listed do not depend on it
-    input_seconds: part of that time, at its beginning, in which parameters are not needed yet:
-        loading and copying the batch. It continues while a node waits for messages, but not while
-        it waits for an all-reduce, which blocks its stream
+    devices_per_node: number of devices that share the work and the interface of a node; all times
+        here are times of a whole node
+    step_seconds: mean time of one gradient of one node, by model name; ``default`` applies to
+        models that are not listed
+    step_batch: samples per node for which the time in step_seconds holds, by model name; time is
+        proportional to the batch. The time of a model that is not listed does not depend on the
+        batch
+    input_seconds: time at the start of a gradient for loading and copying the batch, which needs no
+        parameters. It overlaps with waiting for messages, but not with waiting for an all-reduce,
+        which blocks the stream of the node
     node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
-    heterogeneity: coefficient of variation of a Gamma law from which each node's own factor is
-        drawn once; 0 for equal nodes
+    heterogeneity: coefficient of variation of the nodes' random factors, drawn once per node from a
+        Gamma law; 0 for equal nodes
     bandwidth: bits per second of a node's network interface, in each direction
-    bandwidth_up: bits per second that a node sends, where that differs; null: as bandwidth
-    bandwidth_down: bits per second that a node receives, where that differs; null: as bandwidth
+    bandwidth_up: bits per second that a node sends; null: the same as bandwidth
+    bandwidth_down: bits per second that a node receives; null: the same as bandwidth
     node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
     node_bandwidth_down: bits per second that single nodes receive, by rank
-    regions: groups of nodes that slower links join, each {nodes: ..., bandwidth_up: ...,
-        bandwidth_down: ..., latency_seconds: ...}; none: every node reaches all others alike. The
-        rates are those of a region's link to the others, which all messages that leave or enter it
-        share; the latency is one number, or a list with one for each region
-    latency_seconds: from the first bit leaving to the first bit arriving
-    message_overhead_seconds: time the sender's interface spends on each message before its first
-        bit
-    duplex: ``full``: a queue for each direction; ``half``: sending and receiving share one
+    regions: groups of nodes joined by slower links, each {nodes: ..., bandwidth_up: ...,
+        bandwidth_down: ..., latency_seconds: ...}; none: all nodes are equally close. The
+        bandwidths are the rates of a region's link, which all messages that leave or enter the
+        region share; the latency is one number, or a list with one number per region
+    latency_seconds: time from the departure of the first bit to its arrival
+    message_overhead_seconds: time that the sender's interface spends on each message before the
+        first bit
+    duplex: ``full``: one queue for each direction; ``half``: sending and receiving share one queue
     collective: the all-reduce algorithm
     overlap: share of a gradient's compute time during which its all-reduce can already run
         (bucketed backward pass)
-    bucket_bytes: size of the last bucket, which can only start when the gradient is complete
-    exchange_overlap: share of the compute time of its last gradient during which an all-reduce or
-        all-gather of what local steps changed can already run, layer by layer as the backward pass
-        ends; the algorithm is the same
-    fragment_overlap: the same of one fragment of the model
-    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, where the
-        network stack is on the host: once for what each round of an all-reduce adds, and
-        `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm, whose model lives
-        where others can reach it at any time
-    all_reduce_bandwidth: bits per second of a node's interface in an all-reduce, where that was
-        measured; null: as bandwidth
-    all_reduce_latency_seconds: of a round of an all-reduce, where that was measured; null:
-        latency_seconds plus message_overhead_seconds
+    bucket_bytes: size of the last bucket, whose all-reduce starts only when the gradient is
+        complete
+    exchange_overlap: share of the last gradient's compute time during which an all-reduce or
+        all-gather of the local change can already run, layer by layer at the end of the backward
+        pass; it does not affect the results of training
+    fragment_overlap: like exchange_overlap, for the exchange of one fragment of the model
+    host_seconds_per_byte: time for the processor to add up or copy one byte of a message, if the
+        network stack is on the host. It counts once for the bytes that each round of an all-reduce
+        adds. It counts `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm,
+        because the model stays on the host, where other nodes can always access it
+    all_reduce_bandwidth: measured bits per second of a node's interface in an all-reduce; null: the
+        same as bandwidth
+    all_reduce_latency_seconds: measured latency of a round of an all-reduce; null: latency_seconds
+        plus message_overhead_seconds
     connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
         connect the nodes
-    cores_per_host: processor cores that the ranks of one host share; a gradient occupies one of
-        them, so that it is the number of gradients that a host computes at full speed, and
-        step_seconds are those of a gradient alone. null: every rank has its own
-    ranks_per_host: consecutive ranks on one host; null: all ranks, servers too
-    passing_seconds_per_byte: time of a core for each byte that a rank sends or receives
-    mixing_seconds_per_byte: time of a core to prepare a message and fold one in, for each byte that
-        a rank receives, before the message counts as received
-    serving_seconds_per_byte: time of a parameter server to answer a gradient, for each byte of it,
-        while others come in: that of Gap-Aware ASGD, an upper limit for others. It answers one
-        after the other
-    fitted_on: the published rows (``row`` of their presets) that a constant here was fitted on; the
-        times of others are predictions
-    validated: where times were compared with real ones; a run elsewhere says so. nodes: at most;
-        bandwidth; least_bytes and most_bytes of a model. Each may be missing
+    cores_per_host: number of processor cores that the ranks of one host share. A gradient occupies
+        one core, so a host computes this number of gradients at full speed; step_seconds hold for a
+        gradient that runs alone. null: every rank has its own cores
+    ranks_per_host: number of consecutive ranks on one host; null: all ranks, including servers
+    passing_seconds_per_byte: core time for each byte that a rank sends or receives
+    mixing_seconds_per_byte: core time to prepare a message and to add a received message, for each
+        byte received, before the message counts as received
+    serving_seconds_per_byte: time of a parameter server to answer a gradient, per byte of the
+        gradient, while other gradients arrive; it holds for Gap-Aware ASGD and is an upper
+        limit for other algorithms. The server answers one gradient after the other
+    fitted_on: published rows (``row`` of their presets) to which a constant of this cluster was
+        fitted; the times of other rows are predictions
+    validated: range in which simulated times were compared with real times; a run outside it gets a
+        warning. Optional keys: nodes (the largest number), bandwidth, least_bytes and most_bytes of
+        a model
     """
 
     step_seconds: Mapping[str, Seconds]
@@ -168,7 +171,7 @@ class Cluster:
                 raise ConfigError(f"cluster.{key}", f"{share} must be in [0, 1).")
 
     def beyond(self, nodes: int, model_bytes: float) -> str | None:
-        """Return a sentence on what of a run was not validated for this profile, if anything."""
+        """Return a sentence if the run is outside the validated range, else None."""
         limits = self.validated
         least, most = limits.get("least_bytes", 0.0), limits.get("most_bytes", inf)
         rate = limits.get("bandwidth", self.bandwidth)
@@ -200,7 +203,7 @@ class Cluster:
         )
 
     def check_hosts(self) -> None:
-        """Raise ConfigError for what hosts cannot have, or only hosts have."""
+        """Raise ConfigError for settings that conflict with ``cores_per_host`` or require it."""
         if self.cores_per_host is None:
             for key in HOST_KEYS:
                 if getattr(self, key):
@@ -221,7 +224,7 @@ class Cluster:
             )
 
     def check(self, nodes: int, servers: int) -> None:
-        """Raise ConfigError for ranks that the run does not have, or regions that do not fit it.
+        """Raise ConfigError for ranks that the run does not have, or for regions of other sizes.
 
         A parameter server has a link but computes no gradients.
         """
@@ -231,7 +234,7 @@ class Cluster:
         check_regions(self.regions, nodes)
 
     def among(self, new: Mapping[int, int]) -> Cluster:
-        """Return the cluster of the ranks in ``new`` alone, which maps each to its new number."""
+        """Return the cluster of only the ranks in ``new``, which maps old ranks to new ranks."""
 
         def kept(values: Mapping[int, float]) -> dict[int, float]:
             return {new[rank]: value for rank, value in values.items() if rank in new}
@@ -245,17 +248,17 @@ class Cluster:
         )
 
     def up(self, rank: int) -> float:
-        """Bits per second that ``rank`` sends."""
+        """Return the bits per second that ``rank`` sends."""
         return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.bandwidth)
 
     def down(self, rank: int) -> float:
-        """Bits per second that ``rank`` receives."""
+        """Return the bits per second that ``rank`` receives."""
         return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.bandwidth)
 
     def mean_step(self, model: str, batch_size: int, unlisted: float | None = None) -> float:
-        """Mean seconds of a gradient of ``model`` on ``batch_size`` samples per node.
+        """Return the mean seconds of a gradient of ``model`` on ``batch_size`` samples per node.
 
-        unlisted: of a model that step_seconds does not list, before its default.
+        unlisted: seconds if step_seconds does not list the model; None: the default in step_seconds
         """
         default = self.step_seconds.get("default") if unlisted is None else unlisted
         seconds = self.step_seconds.get(model, default)
@@ -273,12 +276,15 @@ class Cluster:
         return seconds
 
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Time of an all-reduce that all ``nodes`` start together, by latency-bandwidth models.
+        """Return the time of an all-reduce that all ``nodes`` start at the same time.
 
-        slowest_link: divisor of the bandwidth of the slowest interface; every round waits for it.
+        Each round costs a latency and the transfer time of its bytes.
 
-        Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; half duplex pays for sending
-            and receiving in turn.
+        slowest_link: divisor of the bandwidth of the slowest interface; every round waits for this
+            interface
+
+        In half duplex, sending and receiving take turns. Source: Thakur, Rabenseifner & Gropp 2005,
+        sections 4.4-4.5.
         """
         if nodes == 1:
             return 0.0
@@ -296,7 +302,7 @@ class Cluster:
                 return rounds * (2 * (start + transfer) + add)
 
     def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Time of an all-gather of ``num_bytes`` per node: a ring, or recursive doubling.
+        """Return the time of an all-gather of ``num_bytes`` per node (ring or recursive doubling).
 
         slowest_link: as in `all_reduce_seconds`.
         """
@@ -304,13 +310,13 @@ class Cluster:
         return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
 
     def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
-        """Seconds until a message of a collective starts to arrive, and then for ``num_bytes``.
+        """Return the latency of a message of a collective, and the transfer time of ``num_bytes``.
 
-        Every round waits for its slowest message. So an interface counts with its slower direction
-        (half duplex: with one after the other), and the slowest one counts for all. A ring through
-        regions, rank by rank, leaves and enters each of them once, with the longest latency and the
-        lowest rate of these crossings; that is an upper limit where one of them has the one and
-        another the other.
+        Every round waits for its slowest message. Therefore all interfaces have the rate of the
+        slowest interface, which is the rate of its slower direction (half duplex: of both in turn).
+        A ring through regions in rank order leaves and enters each region once. All its hops have
+        the longest latency and the lowest rate of these crossings, which is an upper limit if they
+        belong to different crossings.
         """
         start, rates = self.all_reduce_latency_seconds, self.interfaces(nodes)
         if start is None:
@@ -326,19 +332,19 @@ class Cluster:
         return start, transfer
 
     def interfaces(self, nodes: int) -> set[tuple[float, float]]:
-        """Return the different rates up and down of ``nodes`` nodes."""
+        """Return the distinct pairs of rates, up and down, of ``nodes`` nodes."""
         single = bool(self.node_bandwidth_up or self.node_bandwidth_down)
         return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
 
     def turns(self, up: float, down: float) -> float:
-        """Time to send and receive one byte each, in that of the slower direction alone."""
+        """Return the time to send and receive a byte, relative to the slower direction."""
         return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
     def all_gather_rounds(self, nodes: int) -> int:
         return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
 
     def all_reduce_rounds(self, nodes: int) -> int:
-        """Return the number of consecutive messages in an all-reduce."""
+        """Return the number of consecutive rounds of an all-reduce."""
         rounds = ceil(log2(nodes))
         return {
             "ring": 2 * (nodes - 1),
@@ -348,7 +354,7 @@ class Cluster:
         }[self.collective]
 
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
-        """Bytes that one node sends in an all-reduce (tree: the mean over nodes)."""
+        """Return the bytes that one node sends in an all-reduce (tree: the mean over nodes)."""
         if self.collective == "recursive_doubling":
             return ceil(log2(nodes)) * num_bytes
         return 2 * (nodes - 1) / nodes * num_bytes

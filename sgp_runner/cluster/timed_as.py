@@ -1,4 +1,4 @@
-"""The training that simulated time models."""
+"""The training whose time is simulated."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A decoder whose size is known without building it.
+    """A decoder for timing studies; its size is known without building it.
 
-    step_seconds: of a gradient, on machines that list no time for this model
+    step_seconds: time of a gradient if the cluster lists no time for this model
     """
 
     layers: int
@@ -29,7 +29,7 @@ class LanguageModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes of its matrices, by name; norms, under a thousandth of it, are left out."""
+        """Shapes of the matrices, by name; norms (under 0.1 % of the parameters) are omitted."""
         width = self.width
         shapes = {"embedding": (self.vocabulary, width)}
         for i in range(self.layers):
@@ -45,29 +45,29 @@ class LanguageModel:
         return sum(map(prod, self.shapes.values()))
 
 
-# Layers and seconds as in Streaming DiLoCo (Douillard et al. 2025, Table 4); the widths are those
-# with which a model has the parameters in its name, within 2 %.
+# Layers and seconds are from Streaming DiLoCo (Douillard et al. 2025, Table 4). The widths give the
+# number of parameters in a model's name within 2 %.
 LANGUAGE_MODELS: Mapping[str, LanguageModel] = {
     "llama_1b": LanguageModel(24, 1792, 0.1),
     "llama_10b": LanguageModel(48, 4096, 0.8),
     "llama_100b": LanguageModel(108, 8704, 4.9),
 }
 
-# Matrices that stand for a model whose shapes are not known, made of blocks of 64 x 64.
+# A model of unknown shapes becomes 60 matrices that consist of blocks of 64 x 64.
 MATRICES, SIDE = 60, 64
 
 
 @dataclass(frozen=True)
 class TimedAs:
-    """The training that simulated time models. ``None``: the real one.
+    """The training whose time is simulated; null: the value of the run itself.
 
-    model: name in cluster.step_seconds, or of a model; or llama_1b, llama_10b or llama_100b, which
-        bring their sizes and times
-    num_parameters: that travel in place of the real model's; a model other than the real one needs
-        it, unless it brings its size
+    model: name in cluster.step_seconds, name of a model, or one of llama_1b, llama_10b and
+        llama_100b, whose sizes and times are built in
+    num_parameters: number of parameters for the size of messages; required if model is not the
+        model of the run and has no built-in size
     batch_size: samples per node and step
-    bytes_per_parameter: on the wire, of those that are sent without a codec: 2 for bfloat16; null:
-        4 with num_parameters
+    bytes_per_parameter: bytes per parameter in a message without a codec, for example 2 for
+        bfloat16; null: 4 if num_parameters is set, else the size of the run's dtype
     """
 
     model: str | None = None
@@ -91,9 +91,10 @@ class TimedAs:
             object.__setattr__(self, "num_parameters", self.language_model.num_parameters)
 
     def check(self, cluster: Cluster, models: Iterable[str], trained: str) -> None:
-        """Raise ConfigError for a model that nothing knows, or without a number of parameters.
+        """Raise ConfigError for an unknown model, or a model without a number of parameters.
 
-        models: built-in ones and those of plug-ins; trained: the model of the run
+        models: names of models of this package and of plug-ins
+        trained: name of the model of the run
         """
         if self.model is None:
             return
@@ -117,7 +118,7 @@ class TimedAs:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of its tensors, by name: nearly equal matrices for a model not known here."""
+        """Shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
         if (known := self.language_model) is not None:
             return {**known.shapes}
         if self.num_parameters is None:
@@ -130,7 +131,10 @@ class TimedAs:
         return shapes | ({"rest": (rest,)} if rest else {})
 
     def step_seconds(self, cluster: Cluster, model: str, batch_size: int) -> float:
-        """Mean time of a gradient, by default of ``model`` on ``batch_size`` samples per node."""
+        """Return the mean time of a gradient.
+
+        ``model`` and ``batch_size``, in samples per node, apply if these settings are null.
+        """
         known = self.language_model
         return cluster.mean_step(
             self.model or model,
@@ -139,9 +143,9 @@ class TimedAs:
         )
 
     def wire(self, params: Tensor, study: bool = False) -> Wire:
-        """Sizes of the messages of a model with the parameters ``params`` [D].
+        """Return the sizes of the messages of a model with the parameters ``params`` [D].
 
-        study: whether it is a timing study, where these stand for a model
+        study: whether ``params`` represent a larger model in a timing study
         """
         own = params.element_size()
         number: float = own if self.num_parameters is None else 4
@@ -153,12 +157,13 @@ class TimedAs:
 
 @dataclass(frozen=True)
 class Wire:
-    """Bytes that messages count for.
+    """The sizes of messages in simulated time.
 
-    dtype: of parameters that are sent without a codec; number: bytes that one of them counts for;
-    a coded message counts for its own bytes.
-    scale: parameters that each real one stands for
-    grain: real ones in a timing study; one number beside them, as a push-sum weight, is only that
+    dtype: dtype of parameters that are sent without a codec
+    number: size in bytes of a parameter without a codec; coded messages have their real size
+    scale: number of simulated parameters that each real parameter represents
+    grain: number of real parameters in a timing study; if a message has one more element, such as
+        a push-sum weight, this element is not scaled
     """
 
     dtype: torch.dtype

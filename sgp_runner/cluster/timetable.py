@@ -49,7 +49,7 @@ class Timetable:
     def together(self, ranks: range, factor: Callable[[float], float]) -> WorkSchedule:
         """Return the rate of a collective of ``ranks``.
 
-        factor: how many times longer it takes on links that are so many times slower.
+        factor: maps the slow-down of the slowest link to the slow-down of the collective
         """
 
         def slower(now: Sequence[Event]) -> float:
@@ -78,7 +78,7 @@ class Timetable:
     def schedule(
         self, ranks: Sequence[int], factor: Callable[[Sequence[Event]], float]
     ) -> WorkSchedule:
-        """Return the schedule of work that stands still while one of ``ranks`` is absent."""
+        """Return the schedule of work that stops while one of ``ranks`` is absent."""
         usual = piecewise(self.events, factor)
         if self.absences is None:
             return usual
@@ -89,7 +89,7 @@ class Timetable:
 class Interrupted:
     """The schedule ``usual`` of ``events``, interrupted while any of ``ranks`` is absent.
 
-    factor: time that a second of work takes under some events
+    factor: maps the events at a time to the time that a second of work takes
     """
 
     usual: WorkSchedule
@@ -99,9 +99,9 @@ class Interrupted:
     absences: Absences
 
     def finish(self, begin: float, end: float) -> float:
-        """See `RateSchedule.finish`; absences are drawn up to the end of the work.
+        """Return the finish time as `RateSchedule.finish`; draw absences up to this time.
 
-        Raises TooManyAbsences for work that too many absences would interrupt.
+        Raises TooManyAbsences if too many absences would interrupt the work.
         """
         self.absences.check(end - begin, len(self.ranks))
         done = end

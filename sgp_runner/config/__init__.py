@@ -1,1 +1,1 @@
-"""Settings: their dataclasses, the choices between them, and the parsing of a command line."""
+"""Settings: dataclasses, choices between classes, and the parsing of a command line."""

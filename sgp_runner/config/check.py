@@ -28,6 +28,7 @@ from sgp_runner.config.schema import (
     too_long,
     unknown_key,
 )
+from sgp_runner.utils.devices import AUTO
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import MAX_DIGITS, is_too_long
 from sgp_runner.utils.user_code import user_code_line
@@ -74,9 +75,9 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
 
 
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
-    """Return the type of a field; ``object`` if its name is imported for type checkers only.
+    """Return the type of a field; ``object`` if a name in it is imported for type checkers only.
 
-    Such fields hold parts, which have a class.
+    A field with such a type holds a part, whose class is found from its key and its ``name``.
     """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
@@ -144,7 +145,9 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
 
 
 def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Split a type: ``list[int]`` into ``list, (int,)``; every union has the kind ``Union``."""
+    """Split a type into origin and arguments: ``list[int]`` gives ``list, (int,)``.
+
+    The origin of every union, ``X | Y`` included, is ``Union``."""
     kind = typing.get_origin(hint) or hint
     return Union if kind is types.UnionType else kind, typing.get_args(hint)
 
@@ -160,9 +163,9 @@ def finite(value: float, key: str) -> float:
 
 
 def check_name(name: object, hint: Any, key: str) -> object:
-    """Return a key of a mapping, converted to the type ``hint``.
+    """Return the key ``name`` of a mapping, converted to the type ``hint``.
 
-    A key from a dotted name (``cluster.node_factors.3=2``) is text, even if it is a number.
+    A key from a dotted name (``cluster.node_factors.3=2``) is text before the conversion.
     """
     if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)
@@ -174,9 +177,9 @@ def check_name(name: object, hint: Any, key: str) -> object:
 
 
 def build(part: CheckedPart, key: str) -> object:
-    """Build the object of a checked part, inner parts first.
+    """Build the object of a checked part; inner parts are built first.
 
-    A class with a field ``name`` receives the name of its choice.
+    If the class has a field ``name``, the field is set to the name of the choice.
     """
     values = {name: built(value, join(key, name)) for name, value in part.values.items()}
     named = {NAME: part.name} if part.name is not None and NAME in fields_of(part.cls, "") else {}
@@ -206,10 +209,10 @@ def built(value: object, key: str) -> object:
 
 
 def plain(part: CheckedPart, made: object) -> dict[str, object]:
-    """Return ``part`` as it is stored.
+    """Return ``part`` as plain values for config.yaml.
 
-    made: the object built from ``part``; its attributes, such as the checksum of a file, replace
-        nulls
+    made: the object built from ``part``; settings that are null or ``auto`` are replaced by its
+        attributes, for example the checksum of a file or the device that was found
     """
     named = {} if part.name is None else {NAME: part.name}
     return named | {
@@ -221,12 +224,16 @@ def plain_value(value: object, made: Any) -> object:
     if isinstance(value, list):
         return [plain_value(each, other) for each, other in zip(value, made, strict=True)]
     return (
-        plain(value, made) if isinstance(value, CheckedPart) else made if value is None else value
+        plain(value, made)
+        if isinstance(value, CheckedPart)
+        else made
+        if value in (None, AUTO)
+        else value
     )
 
 
 def words_for(hint: Any) -> str:
-    """Describe a type in words, as in "is not ..."."""
+    """Describe a type in words that can follow "is not"."""
     kind, arms = kind_of(hint)
     if kind is Union:
         return " or ".join(words_for(arm) for arm in arms)

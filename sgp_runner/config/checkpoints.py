@@ -12,11 +12,11 @@ from sgp_runner.utils.units import Minutes
 class Checkpoints:
     """When a run saves its state.
 
-    every_steps: save after this many steps of a node; null: never by steps
-    every_minutes: save after this many wall-clock minutes; null: never by time
-    keep: checkpoints kept on disk; a finished run deletes them all
-    keep_last: true: a finished simulation keeps its state from shortly before the end, from which
-        the same command with a larger epochs= continues
+    every_steps: steps of a node between checkpoints; null: steps trigger no checkpoint
+    every_minutes: wall-clock minutes between checkpoints; null: time triggers no checkpoint
+    keep: number of checkpoints on disk; a finished run deletes all of them
+    keep_last: true: a finished simulation keeps a checkpoint from shortly before its end, so that
+        the same command with a larger epochs= can continue from it
     """
 
     every_steps: int | None = None

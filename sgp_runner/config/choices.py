@@ -155,7 +155,7 @@ class Extension(Protocol):
         """Return the hash of the extension's code; None if it has no code."""
 
     def class_of(self, group: str, choice: str) -> type[Any] | None:
-        """Return the class of a choice; None if it only changes values of another choice."""
+        """Return the class of a choice; None if the choice only sets values."""
 
 
 #: (group, choice) -> where the choice comes from, if not from this package.
@@ -165,7 +165,7 @@ EXTENSIONS: dict[tuple[str, str], Extension] = {}
 def extend(extension: Extension, choices: Iterable[tuple[str, str]]) -> None:
     """Add ``choices`` (group, name) to the choices of this package.
 
-    An algorithm becomes a choice of SlowMo's base too.
+    An algorithm also becomes a choice for the base of SlowMo.
     """
     for group, name in choices:
         EXTENSIONS[group, name] = extension
@@ -184,7 +184,7 @@ def retract() -> None:
 
 @functools.cache
 def own_groups() -> Mapping[str, tuple[str, ...]]:
-    """Return group -> the choices of this package, without Hydra's own groups."""
+    """Return group -> its choices in this package; the groups of Hydra are omitted."""
     folders = sorted(
         path
         for path in CONFIGS.iterdir()
@@ -198,7 +198,7 @@ def own_groups() -> Mapping[str, tuple[str, ...]]:
 
 @functools.cache
 def groups() -> Mapping[str, tuple[str, ...]]:
-    """Return group -> its choices, including extensions, both in alphabetical order."""
+    """Return group -> its choices, including extensions; the choices are sorted."""
     return {
         group: tuple(sorted({*own, *(name for of, name in EXTENSIONS if of == group)}))
         for group, own in own_groups().items()
@@ -206,7 +206,7 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def has_names(group: str) -> bool:
-    """Return whether ``name`` selects the class of this group, as in ``name: sgp``."""
+    """Return whether a group has several classes, one of which ``name`` selects (``name: sgp``)."""
     return group == "base" or not isinstance(CLASSES[group], str)
 
 
@@ -225,13 +225,13 @@ def class_of(group: str, choice: str) -> type[Any] | None:
 
 
 def imported(name: str) -> type[Any]:
-    """Return the class ``module:Class``."""
+    """Return the class whose path is ``name``, in the form ``module:Class``."""
     cls: type[Any] = pkgutil.resolve_name(name)
     return cls
 
 
 def choice_of(group: str, cls: type[Any]) -> str | None:
-    """Return the choice with the class ``cls``, if any."""
+    """Return the choice in ``group`` that has the class ``cls``; None if there is none."""
     known = CLASSES["algo" if group == "base" else group]
     if isinstance(known, str):
         return None
@@ -242,9 +242,9 @@ def choice_of(group: str, cls: type[Any]) -> str | None:
 
 
 def group_of(key: str) -> str | None:
-    """Return the group that ``key`` chooses from, if any.
+    """Return the group that ``key`` chooses from; None if ``key`` is not a choice.
 
-    ``topology`` for ``algo.topology``, ``algo`` for ``algo`` and ``algo.first``.
+    It is ``topology`` for ``algo.topology``, and ``algo`` for ``algo`` and ``algo.first``.
     """
     parent, _, word = key.rpartition(".")
     if not parent:

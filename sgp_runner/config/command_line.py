@@ -1,8 +1,9 @@
-"""Overrides of a command line, as settings.
+"""Parsing of the overrides on a command line into settings.
 
-An override chooses from a group (``algo=sgp``), which Hydra composes from its files, or sets a
-value (``nodes=4``), which is put into the composed configuration. ``algo.topology=ring`` reads like
-a value but is a choice: Hydra writes it ``topology@algo.topology=ring``.
+An override is a choice or a value. Hydra composes the configuration from the files of the choices
+(``algo=sgp``). The values (``nodes=4``) are then set in the composed configuration.
+``algo.topology=ring`` looks like a value but is a choice, in Hydra's notation
+``topology@algo.topology=ring``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Setting:
 
     @property
     def typed(self) -> str:
-        """The override as a user types it."""
+        """The override in the notation of this package, as a user types it."""
         return typed(self.line)
 
     @property
@@ -97,9 +98,9 @@ def loader() -> ConfigLoader:
 
 
 def condition_of(key: str) -> tuple[str, str, str] | None:
-    """Return the part, the choice and the setting of a key that applies to one choice only.
+    """Split a key that applies to one choice only into part, choice and setting.
 
-    For ``algo.osgp.tau`` they are ``algo, osgp, algo.tau``; None for an unconditional key.
+    For ``algo.osgp.tau``, return ``algo, osgp, algo.tau``. Return None for any other key.
     """
     names = key.split(".")
     for end in range(1, len(names) - 1):
@@ -111,7 +112,7 @@ def condition_of(key: str) -> tuple[str, str, str] | None:
 
 
 def unmet(setting: Setting, why: str) -> ConfigError:
-    """Return the error for a setting of a choice that the run does not use."""
+    """Return the error for a setting that belongs to a choice that the run does not use."""
     part, choice, _ = condition_of(setting.name) or ("", "", "")
     return ConfigError(setting.name, f"it is a setting of {part}={choice}, but {why}.")
 
@@ -131,15 +132,15 @@ def search_in(folder: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return ``text``, with any characters, as a value in Hydra's grammar."""
+    """Return ``text`` quoted for Hydra's grammar; it may contain any characters."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
 def parse(overrides: Sequence[str]) -> list[Setting]:
     """Return the settings of a command line, in order.
 
-    Overrides in Hydra's own notation stay as they are. Raises ConfigError for an invalid override
-    or an unknown choice.
+    Overrides that are already in Hydra's notation are not changed. Raises ConfigError for an
+    invalid override or an unknown choice.
     """
     parsed = [parse_with_hydra(override) for override in overrides]
     search = [str(each.input_line) for each in parsed if each.key_or_group == "hydra.searchpath"]
@@ -181,7 +182,7 @@ def refuse_ranges(settings: Sequence[Setting]) -> None:
 
 
 def setting_of(override: Override, search: Sequence[str]) -> Setting:
-    """Return the setting of an override, in Hydra's notation.
+    """Return the setting of an override, with its line in Hydra's notation.
 
     search: overrides that add folders of presets
     """
@@ -224,7 +225,9 @@ def foreign_class(key: str) -> ConfigError:
 
 
 def choices_named(override: Override) -> list[str] | None:
-    """Return the names in a choice or a sweep over choices; None if other values occur."""
+    """Return the names in an override that makes or sweeps a choice.
+
+    Return None if one of its values cannot be a name."""
     if override.is_range_sweep():
         return None
     value: Any = override.value()

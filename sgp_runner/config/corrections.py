@@ -1,9 +1,9 @@
 """Corrections that changed results, and the results version of a run.
 
-The results version is the number of the latest correction that affects a run, 0 if none does. It is
-part of a run's identity: of its name, checkpoints and recordings, and of the grouping in reports.
-So a run from before a correction is never resumed by the corrected code, nor mistaken for one of
-its runs. Unaffected runs keep their names.
+The results version is the number of the latest correction that affects a run, or 0 if no correction
+does. It is part of a run's identity: names, checkpoints, recordings and the groups of a report
+depend on it. Therefore the corrected code never resumes an affected run from before the correction,
+and reports never mix the two. Runs that a correction does not affect keep their names.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Config = Mapping[str, Any]
 class Correction:
     """One correction of the code.
 
-    what: a sentence without a full stop. affects: whether the correction changes the results of a
-    configuration.
+    what: a sentence without a full stop
+    affects: whether the correction changes the results of a configuration
     """
 
     what: str
@@ -32,7 +32,7 @@ class Correction:
 
 
 def parts(config: object, *names: str) -> Iterator[Config]:
-    """Yield the parts of a stored configuration whose ``name`` is one of ``names``."""
+    """Yield each part of a stored configuration that has one of ``names`` as its ``name``."""
     if isinstance(config, Mapping):
         if config.get("name") in names:
             yield config
@@ -41,7 +41,7 @@ def parts(config: object, *names: str) -> Iterator[Config]:
 
 
 def runs(*algorithms: str) -> Callable[[Config], bool]:
-    """Return a predicate: whether a run uses one of ``algorithms``, alone or as a part."""
+    """Return a predicate: whether a run uses one of ``algorithms``, on its own or as a part."""
     return lambda config: any(parts(config["algo"], *algorithms))
 
 
@@ -155,7 +155,7 @@ CORRECTIONS = (
 
 
 def results_version(config: Config) -> int:
-    """Return the results version of a run of this configuration under the present code."""
+    """Return the results version of a run that this version of the code makes."""
     return max(
         (
             number

@@ -25,14 +25,19 @@ from sgp_runner.utils.secrets import refuse_secrets
 FORMAT = 2  # of a stored configuration
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
-    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
+    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
     *("data.root", "data.workers", "format", "cluster.validated"),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
     *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
 )
 
-# Keys added later -> the value that is equivalent to their absence and not part of identity.
+# Keys added later, or keys of one choice -> the value that is equivalent to their absence and not
+# part of identity.
 LATER: Mapping[str, object] = {
+    "device": "cpu",
+    "deterministic": True,
+    "micro_batch": None,
+    "sim.autocast": "none",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,
@@ -43,7 +48,7 @@ LATER: Mapping[str, object] = {
 
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the part of a configuration that changes the result."""
+    """Return a configuration without the settings that do not change the result."""
 
     def relevant(node: Mapping[str, object], parent: str) -> dict[str, object]:
         inner = {
@@ -56,7 +61,7 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted keys and values of a configuration."""
+    """Yield the dotted key and the value of each setting of a configuration."""
     for name, value in node.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{parent}{name}.")
@@ -65,11 +70,19 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return ``settings`` without the keys of `LATER` that have no effect."""
+    """Return ``settings`` without those keys of `LATER` whose value has no effect.
+
+    Of a device only the kind is included: ``cuda`` for ``cuda:1``.
+    """
+    choice = settings.get("name")
     return {
-        key: identity_of(value) if isinstance(value, Mapping) else value
+        key: identity_of(value)
+        if isinstance(value, Mapping)
+        else str(value).partition(":")[0]
+        if key == "device"
+        else value
         for key, value in settings.items()
-        if key not in LATER or value != LATER[key]
+        if all(each not in LATER or value != LATER[each] for each in (key, f"{choice}.{key}"))
     }
 
 
@@ -83,9 +96,10 @@ def digest_of(settings: Mapping[str, object]) -> str:
 class Experiment:
     """A run with its resolved configuration and its folder.
 
-    group: the sweep that contains the run. started: `time.monotonic` when its command, or its turn
-        in a sweep, began. plugins: the plug-ins that the run uses. command: its command line;
-        empty: the command line of this process.
+    group: the sweep that contains the run
+    started: `time.monotonic` at the start of the run's command or, in a sweep, of the run itself
+    plugins: the plug-ins that the run uses
+    command: the command line of the run; empty: the command line of this process
     """
 
     run: Run
@@ -102,12 +116,12 @@ class Experiment:
 
     @property
     def digest(self) -> str:
-        """A hash of the settings: equal exactly for equal settings."""
+        """A hash of the settings that change the result."""
         return digest_of(self.settings)
 
     @property
     def name(self) -> str:
-        """The user's name, or readable parts of the settings and the start of their digest."""
+        """The user's choice or, by default, the main settings and the start of the digest."""
         run = self.run
         if run.name is not None:
             return run.name
@@ -134,7 +148,7 @@ class Experiment:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Columns that describe the run in tables, besides its results."""
+        """Columns of tables that describe the run; results are in other columns."""
         run = self.run
         return {
             "name": self.name,
@@ -160,10 +174,10 @@ class Experiment:
 
 
 def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
-    """Make the experiment of a resolved configuration; ``group`` is its sweep.
+    """Make the experiment of a resolved configuration; ``group`` is the sweep that contains it.
 
-    Raises ConfigError for an unknown key, a value of the wrong type, a missing value, or settings
-    that do not go together.
+    Raises ConfigError for an unknown key, a value of a wrong type, a missing value, or settings
+    that conflict.
     """
     refuse_secrets(tree, "")
     check_stored(tree.get(KEY_OF_PLUGINS, {}))
@@ -182,7 +196,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
 
 
 def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:
-    """Yield the key and the extension of each part with a class from an extension."""
+    """Yield the key and the extension of each part whose class comes from an extension."""
     extension = EXTENSIONS.get((group_of(key) or "", part.name or ""))
     if isinstance(extension, Plugin | InMemory):
         yield key, extension
@@ -204,7 +218,7 @@ def refuse_in_memory(run: Run, found: Sequence[tuple[str, Plugin | InMemory]]) -
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:
-    """Load the experiment of the file ``path``, with the same name as the original."""
+    """Load the experiment in a config.yaml at ``path``; it has the name of the original run."""
     try:
         tree = read_yaml(path)
     except (OSError, ValueError):
@@ -217,7 +231,7 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
     """Make the experiment of the stored configuration ``tree``, read from ``path``.
 
-    Raises ConfigError for another format.
+    Raises ConfigError if ``tree`` has another format than `FORMAT`.
     """
     if tree.get("format") != FORMAT:
         raise ConfigError(
@@ -232,5 +246,5 @@ def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
 
 
 def stored(experiment: Experiment) -> dict[str, object]:
-    """Return the configuration as `from_stored` reads it."""
+    """Return the configuration in the format that `from_stored` reads."""
     return {"format": FORMAT, **experiment.config}

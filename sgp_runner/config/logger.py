@@ -8,13 +8,13 @@ from typing import Protocol, runtime_checkable
 
 
 class Listener(Protocol):
-    """A consumer of a run's records while it is recorded: the console, a mirror of the metrics."""
+    """A consumer of records during a run, such as the console or a mirror of the metrics."""
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Take one record, after it has reached the file."""
+        """Receive a record that has been written to the file."""
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
-        """Take the run's summary, or None when the run did not finish. Called once, last."""
+        """Receive the summary, or None if the run did not finish. No call follows."""
 
 
 class Logger(Protocol):
@@ -28,7 +28,7 @@ class Logger(Protocol):
         tags: Sequence[str],
         group: str | None,
     ) -> Listener:
-        """Start following the run called ``name``; ``group`` is its sweep, if any.
+        """Return a listener for the run called ``name``; ``group`` is its sweep, if any.
 
         Never raises: if a mirror cannot start, it prints one line on stderr.
         """
@@ -39,7 +39,7 @@ class NeedsPackages(Protocol):
     """A logger whose packages are optional."""
 
     def check_installed(self) -> None:
-        """Raise ConfigError, with the command to install them, unless they are installed."""
+        """Raise ConfigError, with the pip command, if the packages are not installed."""
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ class Copies(Protocol):
         group: str | None,
         first_step: int,
     ) -> Copying:
-        """Open a copy of the run that has ``first_step`` records already; 0 for a new copy."""
+        """Open a copy of a run with ``first_step`` earlier records; 0 starts a new copy."""
 
 
 class Copying(Listener, Protocol):
@@ -64,4 +64,4 @@ class Copying(Listener, Protocol):
     @property
     def failed(self) -> bool: ...
     def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
-        """Finish the copy; the last records have ``seconds`` to arrive."""
+        """Finish the copy; wait at most ``seconds`` until the destination has the last records."""

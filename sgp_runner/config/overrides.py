@@ -1,8 +1,8 @@
 """From settings to a configuration.
 
-Hydra composes the choices from their files. Values are set afterwards. `sgp_runner.config.check`
-compares keys and values with the dataclasses. A mapping replaces the mapping of a preset; a dotted
-name sets a single entry, as in ``faults.slow_nodes.3=10``.
+Hydra composes the choices from their files. Values are set afterwards, and
+`sgp_runner.config.check` compares them with the dataclasses. A mapping on the command line replaces
+the mapping of a preset. A dotted name, such as ``faults.slow_nodes.3=10``, sets one entry of it.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def configs() -> Iterator[None]:
 
 
 def narrow(settings: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
-    """Return the settings of a run, and the settings of choices that the run does not use.
+    """Return the settings of a run, and the settings that belong to choices that it does not use.
 
-    In a run with ``algo=osgp``, ``algo.osgp.tau=1`` means ``algo.tau=1``, whatever other value is
-    set.
+    In a run with ``algo=osgp``, ``algo.osgp.tau=1`` means ``algo.tau=1`` and overrides any other
+    value of ``algo.tau``.
     """
     taken = [setting for setting in settings if condition_of(setting.name) is None]
     left_out = []
@@ -114,7 +114,7 @@ def compose(settings: Sequence[Setting]) -> dict[str, object]:
 
 
 def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictConfig:
-    """Return the configuration, complete but not resolved.
+    """Return the complete configuration before interpolations are resolved.
 
     With ``rehearsal=true``, the overrides that a preset lists under ``rehearse`` apply unless the
     command line sets the same keys.
@@ -141,7 +141,7 @@ def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictCon
 
 
 def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictConfig:
-    """Compose the choices with Hydra, then set the values, then the missing defaults."""
+    """Compose the choices with Hydra, then set values, then add the defaults that are missing."""
 
     choices = [setting for setting in settings if setting.composed]
     lines = [setting.line for setting in choices]
@@ -165,7 +165,7 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
 
 
 def apply(setting: Setting, config: DictConfig) -> None:
-    """Set a value, or reset it to its default."""
+    """Set a value, or reset it to its default if the override starts with ``~``."""
 
     key = setting.override.key_or_group
     if not setting.override.is_delete():
@@ -181,7 +181,7 @@ def apply(setting: Setting, config: DictConfig) -> None:
 
 
 def models_timed(config: DictConfig) -> dict[str, str]:
-    """Return dotted key -> model for all models in the cluster's times and batch sizes."""
+    """Return dotted key -> model, for every entry of ``step_seconds`` and ``step_batch``."""
     cluster = tree_of(config)[PROFILE]
     return {
         f"{PROFILE}.{key}.{name}": str(name)
@@ -194,7 +194,7 @@ def models_timed(config: DictConfig) -> dict[str, str]:
 def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
     """Raise ConfigError if the command line sets the time of a model that does not exist.
 
-    listed: models in the cluster's file, where other names are allowed
+    listed: models in the cluster's file, which may have any names
     """
     tree = tree_of(config)
     model = tree["model"] if isinstance(tree.get("model"), dict) else {}
@@ -215,7 +215,7 @@ def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
 def name_cluster(config: DictConfig) -> None:
     """Name the cluster after its file, unless the file or a preset sets a name.
 
-    Otherwise it would inherit the name of the cluster in its defaults list.
+    Otherwise its name would be the name of the cluster in its defaults list.
     """
 
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
@@ -246,7 +246,7 @@ def put(config: DictConfig, key: str, value: object) -> None:
 
 
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
-    """Return the error of the first choice that Hydra cannot compose; outer choices come first."""
+    """Return the error of the first choice that Hydra cannot compose; try outer choices first."""
 
     lines: list[str] = []
     composed = compose_choices("config")
@@ -280,7 +280,7 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
 
 
 def unclear(error: Exception) -> ConfigError:
-    """Return the error of choices that fail only in combination."""
+    """Return the error for choices that Hydra can compose alone but not together."""
     because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
     return ConfigError(
         "settings",

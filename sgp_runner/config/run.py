@@ -23,6 +23,7 @@ from sgp_runner.data.dataset import DataConfig
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
+from sgp_runner.utils.devices import settled
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.launchers import Launched
 
@@ -54,42 +55,47 @@ class Network(Protocol):
 class Run:
     """One experiment.
 
-    nodes: optimisation workers; a parameter server is extra
-    gpus_per_node: devices of one node, each a process of a real run; the nodes of network=sim have
-        the devices of their cluster
+    nodes: number of optimisation workers; a parameter server is not counted
+    gpus_per_node: devices of a node in a real run, with one process for each device; for
+        network=sim, the cluster defines this number
     epochs: passes over the training set, all nodes together
     batch_size: samples per node and step
+    micro_batch: samples per forward and backward pass of a device; null: all of its batch. The
+        gradient is the same, except that BatchNorm and dropout see one pass at a time
     seed: decides initial parameters, data order, dropout and simulated compute times
     dtype: float32 | float64
-    eval_every: epochs between evaluations, as 5 or 0.25; the last one always happens
-    eval_workers: also evaluate each worker's own model, not only their average; always at the end
-    log_every: steps between records of one worker
+    eval_every: epochs between evaluations, such as 5 or 0.25; a run always ends with an evaluation
+    eval_workers: true: evaluate each worker's model too, not only their average; the evaluation at
+        the end always includes them
+    log_every: steps of a worker between its training records
     checkpoint: when the state of the run is saved
-    record: true: a real run records what sgp-replay needs to repeat it, and writes no
-        checkpoints
-    timed_as: the training that simulated time models; null: the real one
+    record: true: a real run makes a recording for sgp-replay, and writes no checkpoints
+    trace_steps: steps to trace in trace.json, a file for Perfetto, for example 100-103; the trace
+        shows the machines of a simulated run or the processes of a real run
+    timed_as: the training whose time is simulated; null: the training of this run
     row: the published row that a preset reproduces
-    rehearsal: true: small data and a small model, as the preset says; same algorithm, in simulated
-        time
-    on_failure: stop | continue: without a rank that is lost (gossip and asynchronous algorithms;
-        sim and gloo)
+    rehearsal: true: run the algorithm of the preset in simulated time, with the small data set and
+        model that the preset sets for this purpose
+    on_failure: stop | continue: after the loss of a rank, stop or continue without it; continue
+        needs a gossip or asynchronous algorithm, and network=sim or gloo
     resume: auto: resume an interrupted run, report a finished one; never: start from scratch
-    name: folder in results/runs; null: made from the settings
-    results: where results go, relative to where the command is started
+    name: name of the folder in results/runs; null: derived from the settings
+    results: folder of all results, relative to the working directory of the command
     algo: the algorithm
     data: the data set
     optim: the local optimizer
-    network: the transport of messages, in simulated or real time
+    network: the transport of messages; sim: simulated, others: real processes
     cluster: the machines that network=sim models
     faults: slow nodes and links, crashes, lost messages
-    logger: where metrics go besides metrics.jsonl
-    model: the model to train; may bring data, an optimizer and sizes that suit it
+    logger: destination of the metrics besides metrics.jsonl
+    model: the model to train; it may set the defaults of the data set, the optimizer and sizes
     """
 
     nodes: int = 8
     gpus_per_node: int = 1
     epochs: float = 15
     batch_size: int = 32
+    micro_batch: int | None = None
     seed: int = 1
     dtype: Literal["float32", "float64"] = "float32"
     eval_every: int | float = 1
@@ -97,6 +103,7 @@ class Run:
     log_every: int = 10
     checkpoint: Checkpoints = field(default=Checkpoints())
     record: bool = False
+    trace_steps: str | int | None = None
     timed_as: TimedAs = field(default=TimedAs())
     row: str | None = None
     rehearsal: bool = False
@@ -114,6 +121,7 @@ class Run:
     model: ModelConfig
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "network", settled(self.network, self.dtype))
         if (
             isinstance(self.model, TimingOnly)
             and self.timed_as.num_parameters is None
@@ -127,6 +135,10 @@ class Run:
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
+        if self.micro_batch is not None:
+            self.check_micro_batch(self.micro_batch)
+        if self.trace_steps is not None:
+            steps_in(self.trace_steps)
         if not self.eval_every > 0:
             raise ConfigError(
                 "eval_every", f"{self.eval_every} must be positive, for example 1 or 0.25."
@@ -155,10 +167,22 @@ class Run:
         if self.on_failure == "continue":
             self.check_on_failure()
 
+    def check_micro_batch(self, size: int) -> None:
+        """Raise ConfigError unless a batch divides into pieces of ``size`` samples."""
+        batch = self.batch_size // self.gpus_per_node
+        if size < 1 or batch % size:
+            sizes = [each for each in range(1, batch + 1) if batch % each == 0]
+            fits = min(sizes, key=lambda each: abs(each - size))
+            raise ConfigError(
+                "micro_batch",
+                f"{batch} samples per device do not divide into pieces of {size}: "
+                f"use micro_batch={fits}, or another divisor of {batch}.",
+            )
+
     def check_on_failure(self) -> None:
         """Raise ConfigError if ``on_failure=continue`` cannot work.
 
-        That includes a run that would be invalid with one node fewer.
+        For example, it cannot work if the run would be invalid with one node fewer.
         """
         key = "on_failure"
         if not can_lose_ranks(self.algo):
@@ -194,7 +218,7 @@ class Run:
             ) from error
 
     def among(self, left: Sequence[int]) -> Run:
-        """Return the run of the ranks ``left`` alone, renumbered from 0.
+        """Return the run of only the ranks in ``left``, which are renumbered from 0.
 
         Raises ConfigError if that run is invalid.
         """
@@ -215,7 +239,7 @@ class Run:
 
     @property
     def ranks(self) -> int:
-        """The number of simulated workers, or of devices in a real run, plus servers."""
+        """The number of ranks: devices of a real run, or nodes of a simulated one, plus servers."""
         return (
             self.nodes * (self.gpus_per_node if self.network.clock == "wall" else 1)
             + self.algo.servers
@@ -223,7 +247,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The kind of result."""
+        """The kind of result, in words."""
         if self.network.clock == "wall":
             return "measured on this machine"
         if not self.model.trains:
@@ -243,7 +267,7 @@ class Run:
 
     @property
     def study(self) -> timing.Study:
-        """The length of a timing study."""
+        """The sample of the schedule that a timing study simulates."""
         batch = self.nodes * (self.timed_as.batch_size or self.batch_size)
         return timing.study(
             self.data, batch, self.epochs, getattr(self.model, "sample_steps", None)
@@ -251,7 +275,7 @@ class Run:
 
     @property
     def timed_shapes(self) -> Shapes | None:
-        """The shapes of the model of ``timed_as``, if messages depend on them; else None."""
+        """Shapes of the model whose time is simulated; None if messages do not depend on them."""
         return (
             self.timed_as.shapes
             if self.algo.message_layout != "model" or codes(self.algo)
@@ -263,12 +287,23 @@ class Run:
         return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
 
     def total_steps(self, problem: Problem) -> int:
-        """Return the number of steps of one budget, which is shared by asynchronous workers."""
+        """Return the steps in a budget; all workers share it if the algorithm is asynchronous."""
         return self.steps(problem) * (self.nodes if self.algo.asynchronous else 1)
 
 
+def steps_in(text: str | int) -> range:
+    """Return the steps in ``text``, such as 5 or 100-103. Raises ConfigError for any other text."""
+    match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", str(text))
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first:
+        raise ConfigError(
+            "trace_steps", f"'{text}' is no range of steps: use 5 or 100-103, counted from 0."
+        )
+    return range(first, last + 1)
+
+
 def check_row(key: str, rows: Iterable[str]) -> None:
-    """Raise ConfigError if no preset reproduces one of the published ``rows``."""
+    """Raise ConfigError if one of the published ``rows`` has no preset that reproduces it."""
     presets = groups()[PRESET]
     for row in rows:
         if row not in presets:
@@ -276,7 +311,7 @@ def check_row(key: str, rows: Iterable[str]) -> None:
 
 
 def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
-    """Raise ConfigError, with choices that work, when ``model`` cannot read ``data``."""
+    """Raise ConfigError, with choices that work, if ``model`` cannot be trained on ``data``."""
     if data.task in model.tasks:
         return
     classes = {name: class_of("model", name) for name in groups()["model"]}
@@ -298,8 +333,8 @@ def check_model_reads(model: ModelConfig, data: DataConfig) -> None:
 def can_lose_ranks(algo: Algorithm) -> bool:
     """Return whether the algorithm can continue without a rank.
 
-    Asynchronous algorithms can, and algorithms with gossip in all parts: their workers need only
-    messages.
+    Asynchronous algorithms can. A synchronous algorithm can if all its parts use gossip, because
+    its workers then need only messages.
     """
     assert dataclasses.is_dataclass(algo)
     parts = [

@@ -35,7 +35,7 @@ Tree = Mapping[str, object]
 
 
 def completed(node: Tree, key: str = "") -> dict[str, object]:
-    """Return ``node`` with the defaults of its class and its parts, in the order of fields."""
+    """Return ``node`` and its parts with all defaults; settings are in the order of the fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
     given = {**{name: {} for name in OWN_PARTS if not key}, **node}
@@ -61,7 +61,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
 
 
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:
-    """Return ``optim`` with the algorithm's defaults for SGD; empty for other optimizers."""
+    """Return ``optim`` with the algorithm's defaults for SGD; empty if it is not SGD."""
     algo, optim = tree.get("algo"), tree.get("optim")
     if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
         return {}
@@ -79,7 +79,7 @@ def is_part(key: str) -> bool:
 
 
 def class_at(node: Tree, key: str) -> type[Any] | None:
-    """Return the dataclass of the part ``node`` at ``key``; None if its group has no such name."""
+    """Return the dataclass of the part ``node`` at ``key``; None if its ``name`` is unknown."""
     group = group_of(key)
     return (
         (OWN_PARTS.get(key) if key else Run)
@@ -89,7 +89,7 @@ def class_at(node: Tree, key: str) -> type[Any] | None:
 
 
 def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
-    """Return the settings of ``cls`` at ``key``, without ``name`` if that selects the class."""
+    """Return the fields of ``cls`` by name, without ``name`` if it selects the class at ``key``."""
     return {
         field.name: field
         for field in dataclasses.fields(cls)
@@ -104,7 +104,7 @@ def has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def default_at(field: dataclasses.Field[Any], key: str) -> object:
-    """Return the default of the setting ``key``, a tree for a part."""
+    """Return the default of the setting ``key``; for a part this is a tree."""
     value, group = default_of(field), group_of(key)
     if group is None or not dataclasses.is_dataclass(value):
         return value
@@ -129,7 +129,7 @@ def node_at(tree: Tree, key: str) -> object:
 def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigError:
     """Return an error that suggests the most similar key or lists the existing keys.
 
-    siblings: the keys of the same part, if they are not in ``root``
+    siblings: the keys of the same part, if ``root`` does not contain the part
     """
     parent, _, word = key.rpartition(".")
     everywhere = list(keys_of(completed(root), ""))
@@ -161,7 +161,7 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
 
 
 def similar(word: str, keys: Sequence[str]) -> list[str]:
-    """Return the key with the last part closest to ``word``, or nothing if none is close."""
+    """Return the keys whose last part is closest to ``word``; empty if none is close."""
     close = difflib.get_close_matches(word.lower(), map(last, keys), n=1, cutoff=0.6)
     return [key for key in keys if last(key) in close]
 
@@ -194,7 +194,7 @@ def choice_error(key: str, value: object) -> ConfigError:
 
 
 def too_long(key: str) -> ConfigError:
-    """Return the error for a whole number with too many digits to be read from a file again."""
+    """Return the error for a whole number that has more digits than a stored file may have."""
     return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 
@@ -203,7 +203,7 @@ def missing(key: str) -> ConfigError:
 
 
 def shown(value: object) -> str:
-    """Return a value as a person would type it."""
+    """Return a value as text for an error message."""
     match value:
         case None:
             return "null"

@@ -1,8 +1,7 @@
-"""The least memory of a run, compared with the memory of the machine before it starts.
+"""Check, before a run, that the machine has the least memory that the run needs.
 
-The estimates count only the memory that every run of these settings needs at the same time: the
-generated data set, and parameters and momentum of each node. Messages, activations and libraries
-are not counted, so that a run that would fit is never refused.
+The estimate is a lower bound: the generated data set, and the parameters and momentum of each node.
+It excludes messages, activations and libraries, so that a run that fits is never refused.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PROCESS_BYTES = 400_000_000  # of PyTorch and other libraries
 
 @dataclass(frozen=True)
 class Need:
-    """An amount of memory that grows with the settings ``keys``."""
+    """An amount of memory that grows with the values of the settings ``keys``."""
 
     what: str
     bytes: int
@@ -63,8 +62,8 @@ def check_memory(run: Run, processes: int, most: int) -> None:
 def estimated_bytes(run: Run) -> int:
     """Return the memory that a run is expected to need on this machine.
 
-    That is twice the least memory, to include messages, gradients and activations, plus the
-    libraries of each process.
+    For each process this is twice the least memory, to include messages, gradients and activations,
+    plus the memory of libraries.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
     made, kept = data_needs(run)
@@ -136,7 +135,7 @@ def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
 
 
 def model_need(run: Run) -> Need:
-    """Return the memory of all models in one process, with the state of their optimizers."""
+    """Return the memory of all models in one process, including the state of the optimizers."""
     count, keys = parameters(run.model, run.data)
     simulated = run.network.clock == "simulated"
     on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
@@ -149,14 +148,14 @@ def model_need(run: Run) -> Need:
 
 
 def kept_by_optimizer(run: Run) -> int:
-    """Return the number of state vectors of each node's optimizer; 0 with a parameter server."""
+    """Return the number of state vectors of a node's optimizer; 0 if a server has the optimizer."""
     if not run.model.trains or run.algo.servers:
         return 0
     return 2 if run.optim.name in ("adam", "adamw", "muon") else int(run.optim.momentum > 0)
 
 
 def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int]]:
-    """Return the least number of parameters, and the settings that increase it."""
+    """Return a lower bound on the number of parameters, and the settings that increase it."""
     inputs, outputs, keys = widths(data)
     match model:
         case Quadratic():
@@ -196,7 +195,7 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
 
 
 def widths(data: DataConfig) -> tuple[int, int, dict[str, int]]:
-    """Return the least input and output widths of a model, and the settings that fix them."""
+    """Return the least input and output widths of a model, and the settings that determine them."""
     match data:
         case QuadraticData(dimension=dimension):
             return dimension, dimension, {"data.dimension": dimension}

@@ -1,4 +1,4 @@
-"""Means over all workers under way: exact ones, or those of rings whose hops carry coded chunks."""
+"""Pending means over all workers: exact all-reduces, or rings that send encoded chunks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Averages:
-    """A queue of means, the oldest first, kept as state of the worker.
+    """A queue of pending means, oldest first, which is part of the worker's state.
 
-    codec: of the chunks in a ring (Li et al. 2018, section 3.3); None: exact all-reduces
+    codec: encodes the chunks of a ring (Li et al. 2018, section 3.3); None: exact all-reduces
     """
 
     def __init__(self, worker: Worker, codec: Codec | None = None) -> None:
@@ -28,7 +28,7 @@ class Averages:
         return len(self.means)
 
     def start(self, x: Tensor) -> None:
-        """Begin to average ``x`` [D], which is given away, over all workers."""
+        """Start to average ``x`` [D] over all workers; the caller gives ``x`` away."""
         worker = self.worker
         if self.codec is None:
             self.kept.append(worker.comm.all_reduce(x))
@@ -40,7 +40,7 @@ class Averages:
         self.means.append(self.under_way(self.kept[-1]))
 
     async def pop(self) -> Tensor:
-        """Wait for the oldest mean [D], and remove it."""
+        """Wait for the oldest mean [D]; remove it from the queue and return it."""
         mean = await self.means.popleft()
         del self.kept[0]
         return mean
@@ -49,10 +49,11 @@ class Averages:
         return kept if self.codec is None else self.worker.spawn(self.finish(self.codec, kept))
 
     def encoded(self, chunks: tuple[Tensor, ...], number: int) -> Tensor:
-        """Return the message of one of the chunks of a vector [D]. Raises NotFinite."""
+        """Return chunk ``number`` of a vector [D] as a message. Raises NotFinite."""
         assert self.codec is not None
         chunk = chunks[number]
-        check_finite(chunk, self.worker.shapes, sum(map(len, chunks[:number])))
+        begin = sum(map(len, chunks[:number]))
+        check_finite(chunk, self.worker.shapes, begin, self.worker.check_later)
         return self.codec.to_message(chunk, [tuple(chunk.shape)], 0)
 
     def send(self, ring: dict[str, Any], message: Tensor) -> None:
@@ -70,13 +71,13 @@ class Averages:
         while (hop := ring["hop"]) < 2 * (size - 1):
             message = await self.worker.comm.recv((rank - 1) % size, ring["tag"])
             number = (rank - hop - 1) % size
-            chunk = chunks[number]  # as the left neighbour sent it
+            chunk = chunks[number]  # the chunk that the left neighbour sent
             if hop < size - 1:  # reduce-scatter
                 chunk += codec.from_message(message, [tuple(chunk.shape)], chunk, 0)
                 if hop == size - 2:
                     chunk /= size
                 message = self.encoded(chunks, number)
-            if hop >= size - 2:  # all-gather: pass messages on unchanged, decode as the others do
+            if hop >= size - 2:  # all-gather: forward the message unchanged; all decode the same
                 chunk.copy_(codec.from_message(message, [tuple(chunk.shape)], chunk, 0))
             ring["hop"] = hop + 1
             if hop + 1 < 2 * (size - 1):

@@ -9,13 +9,13 @@ from typing import Protocol
 class Budget(Protocol):
     """The steps that are left.
 
-    Synchronous workers have one each; asynchronous workers share one.
+    Each synchronous worker has its own budget; asynchronous workers share one budget.
     """
 
     taken: int
 
     def next_step(self) -> int | None:
-        """Take a step and return its number, or None when all are spent."""
+        """Take a step and return its number, or None if no step is left."""
 
     @property
     def spent(self) -> bool: ...

@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 class Transport(ABC):
-    """Moves the messages of one worker and puts those that arrive into its `Mailbox`.
+    """Sends the messages of one worker and puts arriving messages into its `Mailbox`.
 
-    Methods with a body here are hooks for networks that need them.
+    Methods that are not abstract are hooks for networks that need them.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def send(self, dst: int, tag: int, message: Tensor) -> int:
-        """Start sending ``message``, which the caller gives up; return the bytes it counts for."""
+        """Start sending ``message``, which the caller gives up; return the bytes to count."""
 
     @abstractmethod
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        """Begin the collective ``number`` of this worker.
+        """Start the all-reduce that is this worker's collective ``number``.
 
-        Returns its future, and the bytes that count as sent from now on.
+        Return its future, and the bytes to count as sent from now on.
         """
 
     @abstractmethod
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        """Begin the all-gather ``number``, as `all_reduce`."""
+        """Start the all-gather that is this worker's collective ``number``, as `all_reduce`."""
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
-        """Make a tensor like ``tensor``, where a message to ``peers`` is sent without a copy."""
+        """Return a tensor like ``tensor`` that can be sent to ``peers`` without a copy."""
         return tensor.new_empty(tensor.shape)
 
     def before_receiving(self, src: int | None) -> None:
@@ -60,10 +60,10 @@ class Transport(ABC):
         return message
 
     def flush(self) -> None:
-        """Start what is held back: the network or the device is about to do something else."""
+        """Start all delayed exchanges, before the network or the device does something else."""
 
     def quiesce(self) -> None:
-        """Complete arrived messages: all ranks are between steps and about to checkpoint."""
+        """Complete arrived messages before a checkpoint, when all ranks are between steps."""
 
     def end_of_step(self) -> None:
         """Note that a step has ended."""
@@ -75,7 +75,7 @@ class Transport(ABC):
 class Comm:
     """The communication of one worker.
 
-    num_bytes_sent, num_sent: bytes and messages so far. collectives: how many were begun.
+    num_bytes_sent, num_sent: bytes and messages so far. collectives: number of started collectives.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Comm:
 
     def __init__(self, mailbox: Mailbox, transport: Transport) -> None:
         self.mailbox, self.transport = mailbox, transport
-        # None where a network does not need the hook, which saves a call for each message.
+        # None if the network does not define the hook; this saves a call for each message.
         own = type(transport)
         self.convert = None if own.convert is Transport.convert else transport.convert
         hook = own.before_receiving
@@ -98,7 +98,7 @@ class Comm:
         self.num_bytes_sent = self.num_sent = self.collectives = 0
 
     def send(self, dst: int, message: Tensor, tag: int = 0) -> None:
-        """Give ``message`` away to ``dst``; return at once, in simulated and in real time."""
+        """Send ``message`` to ``dst`` without waiting; the sender gives the tensor away."""
         self.num_sent += 1
         self.num_bytes_sent += self.transport.send(dst, tag, message)
 
@@ -136,8 +136,9 @@ class Comm:
     def all_reduce(self, tensor: Tensor) -> Future[Tensor]:
         """Mean of ``tensor`` over all workers, in a new tensor.
 
-        Starts at the call; ``tensor`` is given away. Several may be under way at once. All workers
-        begin the same collectives in the same order, and may await them in any.
+        Starts at the call, which gives ``tensor`` away. Several collectives may be pending at once.
+        All workers must start the same collectives in the same order, but may await them in any
+        order.
         """
         mean, num_bytes = self.transport.all_reduce(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
@@ -146,14 +147,14 @@ class Comm:
     def all_gather(self, tensor: Tensor) -> Future[list[Tensor]]:
         """Gather the tensors of all workers in rank order, read-only; otherwise as `all_reduce`.
 
-        Length and type must be the same on all workers.
+        The tensors must have the same length and type on all workers.
         """
         tensors, num_bytes = self.transport.all_gather(self.next_collective(), tensor)
         self.num_bytes_sent += num_bytes
         return tensors
 
     def next_collective(self) -> int:
-        """Count the next collective that this worker begins; return its number."""
+        """Count a collective that this worker starts; return its number."""
         self.collectives += 1
         return self.collectives - 1
 
@@ -163,7 +164,7 @@ class Comm:
         return self.mailbox.unread()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the unread messages, and how many collectives were begun."""
+        """Return the unread messages and the number of started collectives."""
         return {"mailbox": self.mailbox.state_dict(), "collectives": self.collectives}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -178,5 +179,5 @@ def all_reduce_bytes(tensor: Tensor, size: int) -> int:
 
 
 def all_gather_bytes(tensor: Tensor, size: int) -> int:
-    """Bytes that each of ``size`` workers sends in a ring that gathers their tensors."""
+    """Bytes that each of ``size`` workers sends in an all-gather by a ring."""
     return (size - 1) * tensor.numel() * tensor.element_size()

@@ -7,9 +7,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
-#: A gradient [D], in one vector or in consecutive parts of it.
+#: A gradient [D]: one vector, or a list of its consecutive parts.
 Gradient: TypeAlias = "Tensor | list[Tensor]"
 PIECE = 2**16  # elements; a few such pieces fit into a core's second-level cache
 
@@ -17,7 +18,7 @@ PIECE = 2**16  # elements; a few such pieces fit into a core's second-level cach
 def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     """Cut all ``vectors`` [D] into matching slices.
 
-    On a CPU a slice stays in the cache from one operation on it to the next.
+    On a CPU a slice then stays in the cache between operations on it.
     """
     if vectors[0].is_cuda or vectors[0].numel() <= PIECE:
         return [vectors]
@@ -29,6 +30,13 @@ def pieces(vector: Tensor) -> list[slice]:
     total = vector.numel()
     size = total if vector.is_cuda else PIECE
     return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]
+
+
+def to_device(t: Tensor, device: torch.device | str) -> Tensor:
+    """Copy ``t`` from the CPU to ``device`` without waiting for the device."""
+    if str(device) == "cpu":
+        return t
+    return t.pin_memory().to(device, non_blocking=True)
 
 
 def joined(g: Gradient) -> Tensor:
@@ -50,7 +58,8 @@ class FlatModule:
 
         self.module = module
         self.parameters = list(module.parameters())
-        self.own = [p.data for p in self.parameters]  # initial values; `bind` leaves them alone
+        self.bound: Tensor | None = None  # the vector of the latest `bind`
+        self.own = [p.data for p in self.parameters]  # initial values; `bind` does not change them
         self.shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
         self.layers = tuple(p.numel() for p in self.parameters)
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
@@ -83,20 +92,22 @@ class FlatModule:
 
     def bind(self, vector: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
         """Return the module with these parameters [D] and buffers, which it updates in place."""
-        for p, part in zip(self.parameters, vector.split_with_sizes(self.layers), strict=True):
-            p.data = part.view(p.shape)
+        if vector is not self.bound:  # one rank binds the same vector in each step
+            for p, part in zip(self.parameters, vector.split_with_sizes(self.layers), strict=True):
+                p.data = part.view(p.shape)
+            self.bound = vector
         for (m, name), buffer in zip(self.slots, buffers, strict=True):
             m._buffers[name] = buffer
         return self.module
 
     def detach_gradient(self) -> Tensor:
-        """Take the gradient [D] away from the parameters."""
+        """Return the gradient [D] and remove it from the parameters."""
         import torch
 
         return torch.cat(self.detach_parts())
 
     def detach_large_parts(self) -> list[Tensor]:
-        """Take the gradient away, as consecutive parts of it; those of large parameters stay."""
+        """Detach the gradient as consecutive parts; copy only gradients of small parameters."""
         import torch
 
         grouped = groupby(self.detach_parts(), lambda part: part.numel() > PIECE)
@@ -107,7 +118,7 @@ class FlatModule:
         ]
 
     def detach_parts(self) -> list[Tensor]:
-        """Take the gradients away from the parameters, each as a vector."""
+        """Return the gradient of each parameter as a vector, and remove it from the parameter."""
         import torch
 
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]

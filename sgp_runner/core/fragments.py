@@ -24,8 +24,8 @@ BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")  # in the name of a tensor of a t
 class Fragment:
     """Some of the model's tensors.
 
-    spans: where they are in the parameters [D]
-    shapes: their shapes, by name
+    spans: slices of these tensors in the parameters [D]
+    shapes: shapes of these tensors, by name
     """
 
     spans: Sequence[slice]
@@ -49,8 +49,8 @@ class Fragment:
 def fragments_of(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[Fragment]:
     """Return the fragments of a model.
 
-    Those of transformer blocks have ``blocks`` each, and what belongs to no block is one more. A
-    model without blocks is cut into ``count`` runs of tensors of nearly equal size.
+    A fragment has ``blocks`` transformer blocks; all tensors outside of blocks are one more
+    fragment. A model without blocks is cut into ``count`` runs of tensors of nearly equal size.
     """
     numbers = [found and int(found[1]) for found in map(BLOCK.search, shapes)]
     last = max((number for number in numbers if number is not None), default=-1)

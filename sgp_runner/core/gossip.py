@@ -1,4 +1,4 @@
-"""Mixing: a node keeps a share of its vector, sends the others, and adds those that it receives."""
+"""Mixing: a node keeps one share of its vector, sends the rest, and adds the received shares."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def split(
     worker: Worker, peers: Exchange, x: Tensor, minus: Updates | None = None
 ) -> list[tuple[int, Tensor]]:
-    """Replace ``x`` [n] by the node's own share of it; return the outgoing ones with their peers.
+    """Replace ``x`` [n] by the node's own share of it; return (peer, share) for each peer.
 
-    Equal shares are one tensor, which must not be written to.
+    If all shares are equal, they are one tensor, which must not be written to.
 
-    minus: a local step ``d``; ``x`` [D + 1] is a model with its push-sum weight, and ``z w - d`` is
-        split, in one pass over memory
+    minus: a local step ``d`` to subtract in the same pass over memory: ``x`` [D + 1] is a model
+        with its push-sum weight, and ``z w - d`` is split
     """
     empty_like, outgoing, weights = worker.comm.empty_like, peers.outgoing, peers.weights
     if weights is None:
@@ -42,9 +42,9 @@ def split(
 
 
 def shares(worker: Worker, peers: Exchange, x: Tensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
-    """Return the node's own share of ``x`` [n] and, as `split`, the outgoing ones; ``x`` stays.
+    """Return the node's own share of ``x`` [n] and the outgoing shares, as `split`; keep ``x``.
 
-    If all shares are equal, the own one is the tensor that is sent.
+    If all shares are equal, the node's own share is the tensor that is sent.
     """
     kept = x.clone()
     outgoing = split(worker, peers, kept)
@@ -52,7 +52,7 @@ def shares(worker: Worker, peers: Exchange, x: Tensor) -> tuple[Tensor, list[tup
 
 
 def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tensor]) -> None:
-    """``share <- weight x`` for each of ``shares``; the rest stays in ``x``."""
+    """``share <- weight x`` for each of ``shares``; leave the remainder in ``x``."""
     import torch
 
     for weight, share in zip(weights, shares, strict=True):
@@ -63,7 +63,7 @@ def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tens
 def divide_by(x: Tensor, parts: int) -> None:
     """``x <- x / parts``, in place.
 
-    Multiplying by an exact fraction gives the same bits as dividing and costs a third.
+    For a power of two, multiplication gives the same bits as division at a third of the cost.
     """
     if parts.bit_count() == 1:
         x.mul_(1 / parts)

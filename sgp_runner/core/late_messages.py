@@ -1,4 +1,4 @@
-"""Push-sum messages that are folded in when they have arrived, at the latest after a deadline."""
+"""Push-sum messages that a worker folds in as they arrive, and waits for only at a deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LateMessages:
 
     def __init__(self, worker: Worker, x: Tensor, weighted: bool = True) -> None:
         self.worker, self.x, self.weighted = worker, x, weighted
-        # (step, peer) of each, in the order in which they were sent.
+        # (step, peer) of each expected message, in the order of sending.
         self.expected: list[tuple[int, int]] = worker.state("expected", list)
 
     def expect(self, step: int, peers: Sequence[int]) -> None:
@@ -28,7 +28,7 @@ class LateMessages:
         self.expected.extend((step, j) for j in peers)
 
     async def fold(self, deadline: int) -> None:
-        """Fold in what has arrived; wait only for messages of step ``deadline`` or before.
+        """Fold in the messages that have arrived; wait for those of step ``deadline`` or before.
 
         ``x`` is the model again afterwards.
         """
@@ -38,7 +38,7 @@ class LateMessages:
         for sent, j in self.expected:
             message = None
             if sent <= deadline:
-                while arrived:  # nothing is held back during a wait
+                while arrived:  # add arrived messages before waiting
                     self.x += arrived.pop(0)
                 message = await comm.recv(j)
             elif all(j != peer for _, peer in pending):  # messages of a peer keep their order

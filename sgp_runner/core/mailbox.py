@@ -1,4 +1,4 @@
-"""The messages that have arrived at one worker, and the coroutines that wait for one."""
+"""The mailbox of a worker: arrived messages, and coroutines that wait for a message."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Mailbox:
         return future
 
     def wait(self, future: Future[Any], key: tuple[int, int]) -> None:
-        """Let ``future`` wait for the message ``key``: its sender and tag."""
+        """Let ``future`` wait for a message whose sender and tag are ``key``."""
         if self.waiting.setdefault(key, future) is not future:
             raise RuntimeError(
                 "two activities of one worker wait for the same message "
@@ -100,11 +100,11 @@ class Mailbox:
             )
 
     def unread(self) -> list[tuple[int, int, int]]:
-        """(sender, tag, count) of messages that were not received."""
+        """Return (sender, tag, count) of messages that were not received."""
         return [(src, tag, len(queue)) for (src, tag), queue in sorted(self.queues.items())]
 
     def state_dict(self) -> list[tuple[int, int, Tensor]]:
-        """(sender, tag, message) of unread messages, in the order of arrival."""
+        """Return (sender, tag, message) of unread messages, in the order of arrival."""
         arrived = [
             (number, src, tag, message)
             for (src, tag), queue in self.queues.items()

@@ -1,4 +1,4 @@
-"""Former names of what plug-ins use, which keep working."""
+"""Deprecated names in the interface of plug-ins."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sgp_runner.utils.messages import logger
 
 @functools.cache
 def warn_of_new_name(old: str, new: str) -> None:
-    """Say the new name, once in a process."""
+    """Warn once in a process that ``old`` has a new name."""
     logger.warning(f"{old} is now called {new}.")
 
 
 def renamed(old: str, new: str) -> Any:
-    """Return a property of workers under a former name, which rank 0 warns of."""
+    """Return a property that gives workers the deprecated name ``old``; rank 0 warns of its use."""
 
     def get(worker: Any) -> Any:
         if worker.rank == 0:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.flat import FlatModule, to_device
 from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
@@ -29,19 +30,56 @@ LARGE_CHUNK = 64  # samples per forward pass of an evaluation of a large model o
 
 @dataclass(frozen=True)
 class Compute:
-    """Where and how gradients are computed; evaluation is in full precision and not compiled.
+    """Where and how gradients are computed.
 
-    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``. channels_last: memory format
-        of images. compile: whether to use torch.compile.
+    Gradients in float32 follow PyTorch's defaults on a GPU, where convolutions round to TF32.
+    Evaluation is in full precision (`full_precision`) and not compiled.
+
+    autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
+        replaced, counts as ``none``.
+    channels_last: memory format of images. Parameters stay contiguous, since an algorithm sees them
+        as one vector; a convolution converts its own, which are small next to its images.
+    compile: whether to use torch.compile.
+    deterministic: whether a GPU must give the same bytes twice, without TF32.
     """
 
     device: str = "cpu"
-    autocast: Literal["none", "bf16", "fp16"] = "none"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = "none"
     channels_last: bool = False
     compile: bool = False
+    deterministic: bool = False
+
+    def autocasting(self) -> AbstractContextManager[object]:
+        """Return a context in which PyTorch casts the forward pass."""
+        import torch
+
+        return torch.autocast(
+            torch.device(self.device).type,
+            torch.float16 if self.autocast == "fp16" else torch.bfloat16,
+            enabled=self.autocast in ("bf16", "fp16"),
+        )
 
 
 ON_CPU = Compute()
+
+
+@contextmanager
+def full_precision(device: str) -> Iterator[None]:
+    """Compute float32 without TF32 on a GPU, where PyTorch uses it in convolutions by default."""
+    import torch
+
+    cudnn = torch.backends.cudnn
+    operations: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
+    if device == "cpu":
+        operations = []
+    before = [each.fp32_precision for each in operations]
+    try:
+        for each in operations:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, precision in zip(operations, before, strict=True):
+            each.fp32_precision = precision
 
 
 @dataclass(frozen=True)
@@ -50,9 +88,10 @@ class Problem:
 
     Only one caller at a time may use the module.
 
-    part: the part of every batch that is read here.
-    sums_of: computes the sums of each of the `chunks` at parameters [D] with buffers, elsewhere.
-    initial: the parameters [D] of a timing study, in place of the module's.
+    part: the part of every batch that this device reads.
+    sums_of: computes `sums` of all `chunks` from parameters [D] and buffers, in parallel.
+    initial: the parameters [D] of a timing study; None: the module's.
+    micro_batch: samples of each forward and backward pass; None: the whole batch.
     """
 
     flat: FlatModule
@@ -65,6 +104,7 @@ class Problem:
     part: Shard = WHOLE
     sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
     initial: Tensor | None = None
+    micro_batch: int | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
         """Return this part of the batch of worker ``rank`` for its own ``step``."""
@@ -81,20 +121,22 @@ class Problem:
             self.dataset.train.batch(*self.request(rank, 0))
 
     def request(self, rank: int, step: int) -> tuple[Tensor, int]:
-        """Return the samples to read here, and the seed of their augmentation.
+        """Return the samples that this device reads, and the seed of their augmentation.
 
-        With fewer samples than devices, a sample of weight zero takes the place of none.
+        If a batch has no sample for this device, it reads one whose weight is zero.
         """
         indices = self.sampler.indices(rank, step)
         mine = indices[self.part.of(len(indices))]
         return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
 
     def placed(self, t: Tensor) -> Tensor:
-        """Copy to the device without blocking, in the memory format of the convolutions."""
+        """Copy to the device without blocking, in the memory format of the convolutions.
+
+        PyTorch reuses the pinned memory of the copy once the device has read it.
+        """
         import torch
 
-        if self.compute.device != "cpu":
-            t = t.pin_memory().to(self.compute.device, non_blocking=True)
+        t = to_device(t, self.compute.device)
         return (
             t.contiguous(memory_format=torch.channels_last)
             if self.compute.channels_last and t.dim() == 4
@@ -102,20 +144,19 @@ class Problem:
         )
 
     def examples(self, rank: int) -> float:
-        """Return the examples of a worker's shard, as a multiple of the mean shard's."""
+        """Return the number of examples in a worker's shard, divided by the mean of all shards."""
         if not isinstance(self.sampler, ShardSampler):
             return 1.0
         sizes = [len(shard) for shard in self.sampler.shards]
         return sizes[rank] * len(sizes) / sum(sizes)
 
-    def dropout_seed(self, rank: int, step: int) -> int:
+    def dropout_seed(self, rank: int, step: int, piece: int = 0) -> int:
         """Return the seed of a step's dropout on this device.
 
-        Devices of one node drop different elements; the first one drops those of a one-device node.
+        Devices of one node drop different elements. The first drops the same as if it were alone.
         """
-        return seed_of(
-            self.seed, _DROPOUT, rank, step, *([self.part.index] if self.part.index else [])
-        )
+        of_device = [self.part.index] if self.part.index or piece else []
+        return seed_of(self.seed, _DROPOUT, rank, step, *of_device, *([piece] if piece else []))
 
     def start(self) -> Tensor:
         """Return the initial parameters [D], the same on every worker."""
@@ -132,7 +173,7 @@ class Problem:
     ) -> tuple[Tensor, Tensor]:
         """Gradient [D] and loss [] of one batch; updates BatchNorm's statistics in ``buffers``.
 
-        module: called instead of the model, which it wraps.
+        module: wrapper of the model, to call instead of it.
         scale: [], factor of the returned gradient.
         """
         loss = self.backward(params, buffers, rank, step, module, scale)
@@ -147,23 +188,43 @@ class Problem:
         module: nn.Module | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """Compute what `gradient` does, and leave the gradient at the parameters of `flat`."""
+        """Return the loss as `gradient` does, but leave the gradient in ``flat.parameters``."""
         bound = self.flat.bind(params, buffers).train()
-        self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step))
-        loss = self.loss(bound if module is None else module, self.batch(rank, step))
+        called = bound if module is None else module
         weight = self.sampler.weight(rank, step, self.part)
-        (loss * (weight if scale is None else weight * scale)).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        losses = []
+        pieces = self.pieces(self.batch(rank, step))
+        for number, (piece, share) in enumerate(pieces, start=1):
+            self.flat.set_dropout_seed(buffers, self.dropout_seed(rank, step, number - 1))
+            # Data parallelism averages with the last piece what all of them have added up.
+            more = number < len(pieces)
+            with getattr(called, "no_sync", nullcontext)() if more else nullcontext():
+                loss = self.loss(called, piece)
+                factor = weight * share if scale is None else weight * share * scale
+                (loss * factor).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach() if len(pieces) == 1 else loss.detach() * share)
+        return sum(losses[1:], start=losses[0])
 
-    def loss(self, module: nn.Module, batch: Batch) -> Tensor:
+    def pieces(self, batch: Batch) -> list[tuple[Batch, float | Tensor]]:
+        """Cut a batch into pieces of `micro_batch` samples.
+
+        Each comes with its share of what the loss counts, which is samples or tokens.
+        """
         import torch
 
         inputs, targets = batch
-        autocast = self.compute.autocast
-        dtype = torch.float16 if autocast == "fp16" else torch.bfloat16
-        with torch.autocast(
-            torch.device(self.compute.device).type, dtype, enabled=autocast != "none"
-        ):
+        if self.micro_batch is None or len(targets) <= self.micro_batch:
+            return [(batch, 1.0)]
+        count = getattr(self.dataset.task, "count", len)
+        parts = [torch.split(tensor, self.micro_batch) for tensor in (*inputs, targets)]
+        return [
+            ((tuple(of_inputs), of_targets), count(of_targets) / count(targets))
+            for *of_inputs, of_targets in zip(*parts, strict=True)
+        ]
+
+    def loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        with self.compute.autocasting():
             return self.dataset.task.loss(module(*inputs), targets)
 
     def evaluate(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:
@@ -171,12 +232,11 @@ class Problem:
         import torch
 
         task, valid = self.dataset.task, self.dataset.valid
-        if isinstance(task, Summed):
-            sums = self.sums_of or self.sums
-            return task.metrics(added(sums(params, buffers)), len(valid))
-        module = self.flat.bind(params, buffers).eval()
-        with torch.no_grad():
-            return task.evaluate(module, valid)
+        with full_precision(self.compute.device), torch.no_grad():
+            if isinstance(task, Summed):
+                sums = self.sums_of or self.sums
+                return task.metrics(added(sums(params, buffers)), len(valid))
+            return task.evaluate(self.flat.bind(params, buffers).eval(), valid)
 
     @property
     def is_large(self) -> bool:
@@ -184,7 +244,7 @@ class Problem:
 
     @property
     def chunks(self) -> Sequence[Tensor]:
-        """The validation samples of each forward pass of an evaluation, if it has sums."""
+        """The validation samples of each forward pass; empty if the task does not add up sums."""
         import torch
 
         task, valid = self.dataset.task, self.dataset.valid
@@ -197,7 +257,7 @@ class Problem:
     def sums(
         self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
     ) -> list[Sequence[float]]:
-        """Return the sums of each of the `chunks`, or of some of them."""
+        """Return the sums of each of the `chunks`, or of ``only`` some of them."""
         import torch
 
         task = self.dataset.task
@@ -226,12 +286,13 @@ class Problem:
             random = generator(self.seed, _RE_ESTIMATE)
             self.flat.set_dropout_seed(buffers, seed_of(self.seed, _RE_ESTIMATE))
             order = torch.randperm(len(train), generator=random)[:RE_ESTIMATED]
-            batches = order.chunk(ceil(len(order) / 128))  # of equal size, as all count equally
-            update_bn(
-                (inputs for inputs, _ in read(train, batches)),
-                module,
-                torch.device(self.compute.device),
-            )
+            batches = order.chunk(ceil(len(order) / 128))  # of equal size: they have equal weight
+            with full_precision(self.compute.device):
+                update_bn(
+                    (inputs for inputs, _ in read(train, batches)),
+                    module,
+                    torch.device(self.compute.device),
+                )
         return self.evaluate(params, buffers)
 
     def among(self, workers: int, batch_size: int) -> Problem:
@@ -258,6 +319,7 @@ def make_problem(
     seed: int,
     dtype: torch.dtype,
     compute: Compute = ON_CPU,
+    micro_batch: int | None = None,
 ) -> Problem:
     """Load the data and build the model; the initial parameters depend on ``seed`` alone."""
     import torch
@@ -273,5 +335,12 @@ def make_problem(
             module = torch.nn.Sequential(Normalise(dataset.pixels), module)
         module = module.to(compute.device, dtype)
     return Problem(
-        FlatModule(module), dataset, sampler, seed, model.trains, model.vectorizes, compute
+        FlatModule(module),
+        dataset,
+        sampler,
+        seed,
+        model.trains,
+        model.vectorizes,
+        compute,
+        micro_batch=micro_batch,
     )

@@ -34,10 +34,10 @@ def to_model(x: Tensor) -> None:
 
 
 def has_unit_weight(x: Tensor) -> bool:
-    """Whether the weight is known to be exactly one; asking a GPU would mean to wait for it."""
+    """Whether the weight is exactly one; False on a GPU, where reading the weight would block."""
     if x.is_cuda:
         return False
-    weight = getattr(x, "number", None)  # vectors of timing studies know it without a view
+    weight = getattr(x, "number", None)  # faster than a view for the vectors of timing studies
     return (x[-1].item() if weight is None else weight) == 1
 
 
@@ -48,9 +48,9 @@ def descend(x: Tensor, updates: Updates) -> None:
 
 
 def descending(x: Tensor, updates: Updates) -> Iterator[slice]:
-    """Do what `descend` does piece by piece; yield where, while the piece is in the cache.
+    """`descend` piece by piece; yield the slice of each piece while it is in the cache.
 
-    The last piece comes with the weight.
+    The last slice includes the weight.
     """
     unit = has_unit_weight(x)
     end = x.numel() - 1
@@ -65,7 +65,7 @@ def descending(x: Tensor, updates: Updates) -> Iterator[slice]:
 async def average(worker: Worker) -> None:
     """Replace every model by the mean ``sum_i x_i / sum_i w_i``, with weight 1.
 
-    Nothing may be in flight.
+    No message may be in flight.
     """
     x = worker.push_sum
     to_numerator(x)
@@ -78,7 +78,7 @@ async def average(worker: Worker) -> None:
 def check_mass(mean_weight: float) -> None:
     """Raise RuntimeError unless the push-sum weights add up to the number of workers.
 
-    They do when nothing is in flight.
+    Weights are conserved, so they do unless a message is in flight.
     """
     if not abs(mean_weight - 1) <= TOLERANCE:
         raise RuntimeError(

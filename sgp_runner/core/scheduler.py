@@ -6,8 +6,8 @@ The `Scheduler` runs all ready coroutines; when none is ready, it asks its clock
 thread reports that a message came in or a gradient is done. Nothing else differs between a
 simulated and a real run, and with a virtual clock the order of events depends only on the program.
 
-Some networks need ranks whose coroutines run in the same order everywhere, whenever messages
-arrive. A scheduler that is ``in_order`` wakes coroutines in the order of their requests.
+On some networks, coroutines must run in the same order on all ranks, whenever messages arrive. A
+scheduler that is ``in_order`` wakes coroutines in the order of their requests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Future(Generic[T]):
         return self.value if self.finish is None else self.result()
 
     def result(self) -> T:
-        """Return the value of a future that is done; it goes through ``finish`` once."""
+        """Return the value of a future that is done; ``finish`` maps it once."""
         if self.finish is not None:
             self.value, self.finish = self.finish(self.value), None
         return self.value
@@ -64,7 +64,7 @@ def resolved(value: T) -> Future[T]:
 class Task:
     """A running coroutine; ``finished`` resolves with its result.
 
-    explain: maps an error of the coroutine to the one to raise
+    explain: maps an error of the coroutine to the error to raise
     """
 
     __slots__ = ("coroutine", "explain", "finished", "name", "waiting")
@@ -85,7 +85,7 @@ class Clock(Protocol):
 
     @property
     def now(self) -> float: ...  # seconds since the run started
-    def advance(self) -> bool: ...  # run the next event; False when there can be none
+    def advance(self) -> bool: ...  # run the next event; False if none can follow
 
 
 class VirtualClock:
@@ -102,7 +102,7 @@ class VirtualClock:
         self.never = 0  # events scheduled at infinity
 
     def at(self, seconds: float, event: str, *arguments: Any) -> None:
-        """Schedule ``event`` at the time ``seconds``, not before now; infinity means never."""
+        """Schedule ``event`` at the time ``seconds``, now or later; infinity means never."""
         if seconds == math.inf:
             self.never += 1
             return
@@ -110,7 +110,7 @@ class VirtualClock:
         self.order += 1
 
     def at_first(self, seconds: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call before all other events of that time; it is not saved."""
+        """Schedule a call before all other events of that time; checkpoints do not contain it."""
         heapq.heappush(self.events, (seconds, -1 - self.first, "call", (function, *arguments)))
         self.first += 1
 
@@ -140,7 +140,7 @@ class RealClock:
     def poll_with(self, poll: Callable[[], None], seconds: float) -> None:
         """Call ``poll`` every ``seconds`` while the scheduler waits.
 
-        It moves messages where no thread does, and posts.
+        On networks without a thread that moves messages, ``poll`` moves them and posts callbacks.
         """
         self.poll, self.poll_seconds = poll, seconds
 
@@ -167,7 +167,7 @@ class RealClock:
         self.posted.put(callback)
 
     def post_after(self, seconds: float, number: int, callback: Callable[[], None]) -> None:
-        """Post ``callback``, the end of the sleep ``number``, in ``seconds``."""
+        """Post ``callback`` after ``seconds``, at the end of the sleep ``number``."""
         timer = Timer(seconds, self.post, [callback])
         timer.daemon = True
         timer.start()
@@ -190,7 +190,7 @@ class RealClock:
                 self.poll()
                 if not self.posted.empty():
                     break
-                # Not `get` with a timeout: CPython can let it become negative and wait for ever.
+                # Not `get` with a timeout: in CPython it can become negative and wait for ever.
                 time.sleep(self.poll_seconds)
             callback = self.posted.get()
         callback()
@@ -210,7 +210,7 @@ class RealClock:
 
 
 class Deadlock(RuntimeError):
-    """Every coroutine is blocked and no event is pending; the message lists what each waits for."""
+    """Every coroutine is blocked and no event is pending; the message lists the awaited events."""
 
 
 class Scheduler:
@@ -239,7 +239,7 @@ class Scheduler:
         return task.finished
 
     def future(self, what: tuple[Any, ...], finish: Callable[[T], T] | None = None) -> Future[T]:
-        """Handle an external event, whose time depends on the network."""
+        """Return the future of an external event, whose time depends on the network."""
         future = Future(what, finish)
         if self.in_order:
             future.held = True
@@ -251,11 +251,11 @@ class Scheduler:
         future.value = value
         future.done = True
         if not future.held and future.task is not None:
-            future.task.waiting = None  # whose value would else outlive its use
+            future.task.waiting = None  # so that the value can be freed after use
             self.ready.append(future.task)
 
     def wake_next(self) -> bool:
-        """Wake the coroutine that asked first, if its event has happened."""
+        """Wake the coroutine with the oldest request and return True, if its event has happened."""
         if not self.held[0].done:
             return False
         future = self.held.popleft()
@@ -266,7 +266,7 @@ class Scheduler:
     def run(self) -> None:
         """Run until no coroutine is left.
 
-        Raises the errors of coroutines, and `Deadlock`, which lists what each waits for.
+        Raises the errors of coroutines, and `Deadlock` if all wait and no event is pending.
         """
         advance, ready, tasks, held = self.clock.advance, self.ready, self.tasks, self.held
         while True:
@@ -277,6 +277,17 @@ class Scheduler:
             if held and self.wake_next():
                 continue
             if not advance():
+                raise Deadlock(self.report())
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Run until all coroutines wait and ``done``, or until none is left. Raises as `run`."""
+        while True:
+            self.settle()
+            if done() or not self.tasks:
+                return
+            if self.held and self.wake_next():
+                continue
+            if not self.clock.advance():
                 raise Deadlock(self.report())
 
     def settle(self) -> None:
@@ -291,7 +302,7 @@ class Scheduler:
                 self.resolve(task.finished, stop.value)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # sys.exit() of an algorithm is no end of the run
+            except BaseException as error:  # sys.exit() in an algorithm is an error too
                 explained = task.explain(error)
                 if explained is error:
                     raise

@@ -7,7 +7,7 @@ from math import inf
 
 from sgp_runner.utils.errors import ConfigError
 
-#: What a number must be -> whether it is.
+#: Range -> (end of the error message, test of a number).
 RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "[0, 1)": ("must be in [0, 1)", lambda x: 0 <= x < 1),
     "[0, 1]": ("must be between 0 and 1", lambda x: 0 <= x <= 1),
@@ -18,9 +18,9 @@ RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
 
 
 def check_range(kind: str, group: str, part: object, *names: str) -> None:
-    """Raise ConfigError if one of the settings ``names`` of ``part`` is outside of a range.
+    """Raise ConfigError if one of the settings ``names`` of ``part`` is outside of range ``kind``.
 
-    group: the group of ``part``, the first word of the key.
+    group: prefix of the settings' keys.
     """
     sentence, holds = RANGES[kind]
     for name in names:

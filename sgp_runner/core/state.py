@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class NamedState(dict[str, Any]):
-    """Named state of a worker, which outlives its coroutines; plain data, and collectives."""
+    """Named state of a worker: plain data and collectives that outlive its coroutines."""
 
     def __call__(self, name: str, init: Callable[[], T]) -> T:
         """Return the state ``name``: made by ``init`` on first use, the same object afterwards."""
@@ -29,7 +29,7 @@ NUMBER, VALUE = "number of a collective", "its value"
 
 
 def packed(value: Any) -> Any:
-    """Named state of a worker as plain data.
+    """Return named state of a worker as plain data.
 
     A collective becomes its number, with its value if it has ended.
     """
@@ -58,7 +58,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def futures_in(value: Any) -> Iterator[Future[Any]]:
-    """All collectives in named state."""
+    """Yield all collectives in named state."""
     if isinstance(value, Future):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -2,9 +2,9 @@
 
 A *sample* of a long schedule is the same schedule with fewer steps per epoch: everything that
 depends on epochs (switches of algorithm, numbers of peers, warm-up) keeps its share of the run.
-Every step of the sample is simulated exactly and stands for the same number of real ones, so times
-are scaled in proportion. One-time events, such as the exact average at a switch, are scaled with
-them: 0.1 % of the time in a sample of 1,440 steps.
+Every step of the sample is simulated exactly and represents the same number of real steps, so times
+are scaled in proportion. One-time events, such as the exact average at a switch, are scaled too;
+they are 0.1 % of the time in a sample of 1,440 steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Study:
     """The steps of one node in a timing study.
 
     real: steps of the whole schedule; None where the data set has no known epoch length.
-    simulated: all of them, or a sample.
+    simulated: simulated steps: the whole schedule or a sample.
     """
 
     real: int | None
@@ -76,10 +76,10 @@ def make_problem(
     dtype: torch.dtype,
     shapes: Shapes | None = None,
 ) -> Problem:
-    """Return a problem with the parameters of ``model`` and the length of an epoch; reads no data.
+    """Return a problem with the parameters of ``model`` but no data.
 
-    study: its length is that of all ``epochs``.
-    shapes: of parameters without values in place of the model's own.
+    study: the number of its steps sets the length of an epoch.
+    shapes: shapes of parameters without values, which replace the parameters of ``model``.
     """
     from sgp_runner.core.flat import FlatModule
     from sgp_runner.core.problem import Problem
@@ -98,7 +98,7 @@ def make_problem(
 
 @dataclass(frozen=True)
 class Unread(Split):
-    """A data set of which only the length matters, and its sampler; it refuses to be read."""
+    """Data set and sampler with the length of an epoch but no data; reading raises RuntimeError."""
 
     steps_per_epoch: float
     labels: None = None

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+MAX_CHECKS = 1000  # postponed ones, of a process that records nothing
 
 
 class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
-        """Start a gradient; ``allow_parts``: it may come in parts (`Gradient`)."""
+        """Start a gradient; ``allow_parts``: whether it may be a list of parts (`Gradient`)."""
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
@@ -54,14 +55,14 @@ class Runtime(Protocol):
 
 
 class StepListener(Protocol):
-    """Receives the start and end of workers' steps, between which a worker is at rest."""
+    """Listener to the start and the end of steps; a worker is at rest between two steps."""
 
     def start_of_step(self, worker: Worker) -> None: ...
     def end_of_step(self, worker: Worker) -> None: ...
 
 
 class StepHooks:
-    """Forwards steps: their start to the saver of the run, their end to its recorder, if any."""
+    """Calls the saver, if any, at the start of a step and the recorder, if any, at the end."""
 
     def __init__(self) -> None:
         self.saver: Callable[[Worker], None] | None = None
@@ -83,12 +84,13 @@ NULL_LISTENER = StepHooks()
 class Progress:
     """The progress of a worker, shared by all views of it (`Worker.limit`)."""
 
-    # Number of the present step: its own, or among all gradients for asynchronous algorithms.
+    # Number of the present step; asynchronous algorithms count the gradients of all workers.
     step: int = -1
     gradients: int = 0  # gradients started; decides the next batch
     steps_taken: int = 0  # steps taken from its budget
     loss: float | Tensor = float("nan")  # of the latest gradient's batch
     observed: dict[str, list[float]] = field(default_factory=dict)  # since the last record
+    checks: list[tuple[int, Callable[[], None]]] = field(default_factory=list)  # step, postponed
 
 
 @dataclass(eq=False, slots=True)
@@ -99,14 +101,14 @@ class Worker:
     size``.
     push_sum: [D + 1], the parameters and, last, a push-sum weight that starts at 1.
     params: [D], the model's parameters, a view of ``push_sum``.
-    buffers: the optimizer's. model_buffers: BatchNorm's statistics.
-    shapes: of the model's parameter tensors, by name, in their order within the ``D`` entries.
-    steps_per_epoch: in the unit of ``step``.
-    examples: of this worker's shard, as a multiple of the mean shard's.
+    buffers: state of the optimizer. model_buffers: BatchNorm's statistics.
+    shapes: shapes of the model's parameter tensors, by name, in their order in ``params``.
+    steps_per_epoch: length of an epoch, in the unit of ``step``.
+    examples: number of examples in this worker's shard, divided by the mean of all shards.
     state: named state, which outlives the coroutines: `state("momentum", make)`.
     has_gradients: False in a timing study, where all gradients are zero.
-    lr_follows_own_steps: whether the learning rate follows the gradients of this worker, of which
-        each worker has its share, and not ``step``.
+    lr_follows_own_steps: whether the learning rate depends on the number of gradients of this
+        worker, times ``size``, instead of ``step``.
     """
 
     rank: int
@@ -134,18 +136,18 @@ class Worker:
 
     @property
     def model(self) -> Tensor:
-        """The parameters [D] to evaluate: those kept as ``outer``, if any, else its own."""
+        """The parameters [D] to evaluate: the state ``outer`` if it exists, else ``params``."""
         outer: Tensor = self.state.get("outer", self.params)
         return outer
 
     @property
     def push_sum_weight(self) -> float:
-        """Its weight; 1 in a timing study whose vectors have no values."""
+        """The push-sum weight; 1 in a timing study whose vectors have no values."""
         return 1.0 if self.push_sum.is_meta else float(self.push_sum[-1])
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """How many of the ``D`` entries each parameter tensor has."""
+        """The number of entries of each parameter tensor; their sum is ``D``."""
         return tuple(map(prod, self.shapes.values()))
 
     @property
@@ -189,8 +191,8 @@ class Worker:
     def steps(self) -> Iterator[int]:
         """Iterate over step numbers until the budget, or this view's limit, is spent.
 
-        Between two steps the worker is at rest: a resumed run starts `Algorithm.run` again at such
-        a point, with the named state (`state`, `increment`) as it was.
+        The worker is at rest between two steps. A resumed run starts `Algorithm.run` again at such
+        a point, with the saved named state (`state`, `increment`).
         """
         progress, runtime, budget, until = self.progress, self.runtime, self.budget, self.until
         while until is None or progress.steps_taken < until:
@@ -216,7 +218,7 @@ class Worker:
     def grad(self, at: Tensor | None = None) -> Awaitable[Tensor]:
         """Gradient [D] on the next local batch, at ``at`` or the present parameters.
 
-        The parameters must not change meanwhile.
+        The parameters must not change until the gradient is complete.
         """
         return self.runtime.grad(self, self.params if at is None else at)
 
@@ -234,17 +236,17 @@ class Worker:
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
     def local_step(self) -> Awaitable[Updates]:
-        """Return the step to subtract [D] by `grad` at the present parameters and `update`.
+        """Return the step to subtract [D]: `grad` at the present parameters, then `update`.
 
-        It comes in pieces (where, what), each computed when it is asked for: one that is used at
-        once is read from memory once.
+        The result iterates over pieces (slice, values) and computes each on demand. A piece that is
+        used at once is read from memory once.
         """
         future = self.runtime.grad(self, self.params, True)
         future.finish = self.updates
         return future
 
     async def mean_step(self) -> Updates:
-        """Return the step to subtract [D] by `mean_grad` and `update`."""
+        """Return the step to subtract [D]: `mean_grad`, then `update`."""
         return self.updates(await self.runtime.mean_grad(self, True))
 
     def updates(self, g: Gradient) -> Updates:
@@ -255,7 +257,7 @@ class Worker:
     def descend(self, updates: Updates | None = None) -> Awaitable[None]:
         """Take a `local_step` from the present parameters, in place.
 
-        updates: a step to take instead, at once; then there is nothing to await
+        updates: another step to take instead, before this method returns
         """
         if updates is None:
             future = self.runtime.grad(self, self.params, True)
@@ -279,7 +281,7 @@ class Worker:
         return self.runtime.spawn(self, coroutine)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait ``seconds`` of the run's clock; messages arrive meanwhile."""
+        """Wait ``seconds`` of the run's clock; messages still arrive."""
         return self.runtime.sleep(self, self.increment("sleeps"), seconds)
 
     def counter(self, name: str) -> int:
@@ -293,7 +295,7 @@ class Worker:
         return before
 
     def state_dict(self) -> State:
-        """All mutable state of this worker at the start of a step, without copying tensors."""
+        """Return all mutable state of this worker at the start of a step, without copies."""
         progress = self.progress
         return {
             "push_sum": self.push_sum,
@@ -307,7 +309,7 @@ class Worker:
         }
 
     def load_state_dict(self, saved: State) -> None:
-        """Bring a worker that has not started to the start of a step.
+        """Restore the saved state in a worker that has not started.
 
         Raises KeyError, TypeError or ValueError for the state of another kind of worker.
         """
@@ -322,7 +324,7 @@ class Worker:
         self.load_side_effects(saved)
 
     def side_effects(self) -> State:
-        """State outside the algorithm that repeating a step does not restore."""
+        """Return the state outside the algorithm, which repeating a step does not restore."""
         progress = self.progress
         return {
             "taken": self.budget.taken,
@@ -339,12 +341,27 @@ class Worker:
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
     def explained(self, error: BaseException) -> BaseException:
-        """Return the error of this worker's coroutines, with the rank and the step."""
+        """Return an error of this worker's coroutines with the rank and the step added."""
         if isinstance(error, SPEAKING):
             return error
         if isinstance(error, NotFinite):
             return Diverged(self.rank, self.step, str(error))
         return RankFailed(f"rank {self.rank}, step {self.step}: {described(error)}")
+
+    def check_later(self, check: Callable[[], None]) -> None:
+        """Postpone a check that waits for the device to the next record, which waits anyway."""
+        self.progress.checks.append((self.step, check))
+        if len(self.progress.checks) == MAX_CHECKS:
+            self.check_now()
+
+    def check_now(self) -> None:
+        """Make the postponed checks. Raises Diverged, with the step of the check."""
+        checks, self.progress.checks = self.progress.checks, []
+        for step, check in checks:
+            try:
+                check()
+            except NotFinite as error:
+                raise Diverged(self.rank, step, str(error)) from None
 
     def log(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``; the mean goes into the next record."""
@@ -358,7 +375,7 @@ class Worker:
     own_pace = renamed("own_pace", "lr_follows_own_steps")
 
 
-# Errors that say by themselves what happened.
+# Errors with complete messages, which are raised unchanged.
 SPEAKING = (
     RankFailed,
     Aborted,

@@ -1,9 +1,9 @@
-"""Vectors of timing studies, which stand for tensors and take neither memory nor arithmetic.
+"""Vectors of zeros for timing studies: they replace tensors and need no memory or arithmetic.
 
-A timing study has parameters and gradients of zero, and algorithms keep them so; only a number
-behind them, such as the push-sum weight, ever differs. `Zeros` answers the operations that
-algorithms use most. Any other one turns its memory into the tensor that it stands for, permanently,
-so that results are always those of tensors.
+All parameters and gradients of a timing study are zero, and algorithms do not change that. Only the
+last entry of a vector, such as the push-sum weight, may be another number. `Zeros` implements the
+operations that algorithms use most. Any other operation materialises the tensor, permanently, so
+results never differ.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor
 
 from sgp_runner.core.state import mapped
 
-SINGLE = array("f", [0.0])  # rounds what is stored in it
+SINGLE = array("f", [0.0])  # rounds a stored number to float32
 
 
 def zeros(length: int, dtype: torch.dtype) -> Tensor:
-    """Return a vector [length] of zeros in place of a tensor of type ``dtype``."""
+    """Return a vector [length] of zeros that replaces a tensor of type ``dtype``."""
     return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
 
 
 class Memory:
     """The state that all views of a vector share.
 
-    number: the last entry; the others are zero. dtype: float32 or float64. version: counts the
-    writes. tensor: takes over once an operation needs values.
+    number: the last entry; all other entries are zero. dtype: float32 or float64. version: number
+    of writes. tensor: the materialised vector, or None before an operation needs it.
     """
 
     __slots__ = ("dtype", "number", "size", "tensor", "version")
@@ -48,7 +48,7 @@ class Memory:
         return SINGLE[0]
 
     def materialise(self) -> Tensor:
-        """Return the tensor with the same entries, made at the first call."""
+        """Return the tensor with the same entries; the first call creates it."""
         if self.tensor is None:
             self.tensor = torch.zeros(self.size, dtype=self.dtype)
             if self.number:
@@ -58,10 +58,10 @@ class Memory:
 
 
 class Zeros:
-    """A view of ``length`` entries from ``start``.
+    """A view of ``length`` entries of a memory, from ``start``.
 
-    ndim: 0 for a single entry taken out of a vector. reaches: whether the last entry is the
-    memory's, which may be another number than zero
+    ndim: 0 for a single entry of a vector, else 1. reaches: whether the view includes the last
+    entry of the memory, which may be nonzero
     """
 
     __slots__ = ("length", "memory", "ndim", "reaches", "start")
@@ -73,7 +73,7 @@ class Zeros:
         self.memory, self.start, self.length, self.ndim = memory, start, length, ndim
         self.reaches = start + length == memory.size and length > 0
 
-    # What is known without values.
+    # Properties that need no values.
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,10 +103,10 @@ class Zeros:
     def __len__(self) -> int:
         return len(self.shape) and self.length
 
-    # The tensor that it stands for.
+    # The materialised tensor.
 
     def tensor(self) -> Tensor:
-        """Return the tensor that takes over the memory from now on, for this view."""
+        """Materialise the memory, permanently; return this view of the tensor."""
         whole = self.memory.materialise()
         return whole[self.start : self.start + self.length] if self.ndim else whole[self.start]
 
@@ -124,7 +124,7 @@ class Zeros:
         return function(*tensors_in(args), **tensors_in(keywords or {}))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle as a tensor, while the memory stays as it is."""
+        """Pickle as a tensor, without materialising the memory."""
         vector: Any = self if self.memory.tensor is not None else self.clone()
         return vector.tensor().__reduce_ex__(protocol)
 
@@ -215,7 +215,7 @@ class Zeros:
     # Arithmetic in place.
 
     def fits(self, other: Any) -> bool:
-        """Whether ``other`` has the same length, and neither has values."""
+        """Whether ``other`` is a `Zeros` of the same shape and neither is materialised."""
         return (
             type(other) is Zeros
             and self.length == other.length
@@ -225,7 +225,7 @@ class Zeros:
         )
 
     def factor(self, other: Any) -> float | None:
-        """Return the finite number by which ``other`` scales this vector; None for other things."""
+        """Return ``other`` as a finite number to scale by; None if scaling needs the tensor."""
         if self.memory.tensor is not None:
             return None
         if type(other) is float or type(other) is int:
@@ -237,7 +237,7 @@ class Zeros:
         return number if isfinite(number) else None
 
     def write(self, number: float) -> Zeros:
-        """Count a write, after which the last entry is ``number`` if this view has it."""
+        """Count a write; set the last entry of the memory to ``number`` if this view has it."""
         memory = self.memory
         if self.reaches:
             memory.number = memory.rounded(number)
@@ -245,7 +245,7 @@ class Zeros:
         return self
 
     def adds(self, other: Any, alpha: float) -> bool:
-        """Add ``alpha * other`` if the result is such a vector too; else do nothing."""
+        """Add ``alpha * other`` if the sum is a `Zeros` too; return whether it is."""
         if not self.fits(other) or not isfinite(alpha):
             return False
         memory, number = self.memory, other.memory.number if other.reaches else 0.0
@@ -331,14 +331,14 @@ class Zeros:
 
 
 def tensors_in(value: Any) -> Any:
-    """``value`` with a tensor in place of each `Zeros`, also of those in its containers."""
+    """Return ``value`` with every `Zeros` materialised, also inside of containers."""
     return value.tensor() if isinstance(value, Zeros) else mapped(tensors_in, value)
 
 
 def compact(value: Any) -> Any:
-    """Return a tensor [n] of zeros but for its last entry, as a checkpoint has, as `Zeros`.
+    """Return a tensor [n], such as a checkpoint's, as `Zeros` if only its last entry is nonzero.
 
-    Anything else stays as it is.
+    Return any other value unchanged.
     """
     if not isinstance(value, Tensor) or value.ndim != 1 or not value.numel():
         return value
@@ -352,7 +352,7 @@ def like(vector: Zeros) -> Tensor | None:
 
 
 def joined(parts: Sequence[Any]) -> Tensor | None:
-    """Concatenate `Zeros` if none but the last ends in a nonzero number; else return None."""
+    """Concatenate `Zeros` if only the last one may end in a nonzero number; else return None."""
     *before, last = parts
     if any(type(x) is not Zeros or not x.ndim or x.memory.tensor is not None for x in parts):
         return None
@@ -376,7 +376,7 @@ DELEGATED = (
 
 
 def delegated(name: str) -> Callable[..., Any]:
-    """Return the method of the tensor that a `Zeros` stands for."""
+    """Return a method that calls ``name`` of the materialised tensor."""
 
     def method(self: Zeros, *args: Any) -> Any:
         return getattr(self.tensor(), name)(*tensors_in(args))
@@ -385,13 +385,13 @@ def delegated(name: str) -> Callable[..., Any]:
 
 
 def looked_up(name: str) -> property:
-    """Return the attribute, or bound method, of the tensor that a `Zeros` stands for."""
+    """Return a property that reads attribute or method ``name`` of the materialised tensor."""
     return property(lambda self: getattr(self.tensor(), name))
 
 
 for _name in DELEGATED:
     setattr(Zeros, _name, delegated(_name))
-# Not by `__getattr__`, with which Python would look up every attribute three times as slowly.
+# `__getattr__` instead would make every attribute lookup three times as slow.
 for _name in ("__array__", *(name for name in dir(Tensor) if not name.startswith("__"))):
     if not hasattr(Zeros, _name):
         setattr(Zeros, _name, looked_up(_name))

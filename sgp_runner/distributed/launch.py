@@ -21,6 +21,7 @@ from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
 from sgp_runner.recording.checkpoint import resume_hint, stopped, stopped_unsaved
 from sgp_runner.recording.recorder import read_summary
+from sgp_runner.utils.devices import device_of
 from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed, Stopped
 from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES, STORE, loopback_interface
 from sgp_runner.utils.messages import logger
@@ -79,7 +80,8 @@ def launch_with(
     words = [str(experiment.directory / "config.yaml")]
     words += [experiment.group] if experiment.group else []
     words += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
-    fork = fork and experiment.run.network.name == "gloo"
+    network = experiment.run.network
+    fork = fork and network.name == "gloo" and device_of(network) == "cpu"
     children: list[Child] = []
     received: list[int] = []
 

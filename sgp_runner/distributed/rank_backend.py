@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import steps_in
 from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
@@ -38,6 +39,7 @@ from sgp_runner.recording.checkpoint import (
     read,
     using,
 )
+from sgp_runner.recording.chrome_trace import ProfiledSteps
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import (
     Observer,
@@ -47,7 +49,7 @@ from sgp_runner.recording.observer import (
     spread,
     total_cost,
 )
-from sgp_runner.recording.recorder import START, Position, num_whole_lines
+from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
     ConfigError,
@@ -56,7 +58,7 @@ from sgp_runner.utils.errors import (
     MembershipChanged,
     RankFailed,
 )
-from sgp_runner.utils.provenance import code_version
+from sgp_runner.utils.provenance import code_version, gpu
 from sgp_runner.utils.shard import Shard
 
 MAX_IDLE_VOTES = 3
@@ -95,7 +97,10 @@ class RankBackend:
         check_agreement(world, "code version", code_version())
         candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
         own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
-        name, names = world.gather(own)[0] or ("", [])
+        starts = world.gather((own, gpu(world.compute.device)))
+        if world.process_rank == 0:
+            record_gpus(self.experiment.directory, [facts for _, facts in starts])
+        name, names = starts[0][0] or ("", [])
         if name and self.experiment.run.record:
             raise ConfigError(
                 "record",
@@ -114,7 +119,8 @@ class RankBackend:
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
-        self.membership, self.found, self.listener = membership, found, listener
+        self.membership, self.found = membership, found
+        self.listener = self.traced(listener)
         world, run, layout = self.world, membership.run, self.world.layout
         if not self.built:
             self.make_problem()
@@ -138,6 +144,14 @@ class RankBackend:
         if world.process_rank in found.back:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
+
+    def traced(self, listener: StepListener) -> StepListener:
+        """Return ``listener``, or one that also profiles the steps of ``trace_steps``."""
+        steps = self.experiment.run.trace_steps
+        if steps is None:
+            return listener
+        name = f"trace.rank{self.world.process_rank}.json"
+        return ProfiledSteps(listener, steps_in(steps), self.experiment.directory / name)
 
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout

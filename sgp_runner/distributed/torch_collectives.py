@@ -45,9 +45,10 @@ class TorchCollectives:
 
     nodes: number of nodes, each with equally many processes of the group
     shaper: imitated link of this node, if any
+    through_host: whether tensors of a GPU are copied to the host, because the group is gloo's
 
-    Gloo reports the end of a collective on another thread. On a GPU only the device waits,
-    when the result is awaited.
+    Gloo reports the end of a collective on another thread. In a group of NCCL only the device
+    waits, when the result is awaited.
     """
 
     def __init__(
@@ -57,28 +58,39 @@ class TorchCollectives:
         group: dist.ProcessGroup,
         nodes: int,
         shaper: TrafficShaper | None = None,
+        through_host: bool = False,
     ) -> None:
         self.scheduler, self.clock = scheduler, clock
         self.group, self.nodes, self.shaper = group, nodes, shaper
+        self.through_host = through_host
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         num_bytes = all_reduce_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, 2 * (self.nodes - 1))
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        own = self.staged(tensor)
+        work = dist.all_reduce(own, group=self.group, async_op=True)
         what = ("all-reduce", number, None)
         return self.result(
-            what, tensor, work, shaped, lambda: tensor.div_(self.group.size())
+            what, own, work, shaped, lambda: own.div_(self.group.size()).to(tensor.device)
         ), num_bytes
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         num_bytes = all_gather_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, self.nodes - 1)
-        parts = [torch.empty_like(tensor) for _ in range(self.group.size())]
-        work = dist.all_gather(parts, tensor, group=self.group, async_op=True)
+        own = self.staged(tensor)
+        parts = [torch.empty_like(own) for _ in range(self.group.size())]
+        work = dist.all_gather(parts, own, group=self.group, async_op=True)
         what = ("all-gather", number, None)
-        return self.result(
-            what, tensor, work, shaped, lambda: parts[:: len(parts) // self.nodes]
-        ), num_bytes
+        step = len(parts) // self.nodes
+
+        def of_nodes() -> list[Tensor]:
+            return [part.to(tensor.device) for part in parts[::step]]
+
+        return self.result(what, own, work, shaped, of_nodes), num_bytes
+
+    def staged(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor`` as the group can send it."""
+        return tensor.cpu() if self.through_host else tensor
 
     def shaped(self, num_bytes: int, rounds: int) -> torch.futures.Future[float] | None:
         """Return a future of the end (s) of a collective over imitated links; None without them."""

@@ -16,7 +16,7 @@ class ModelConfig(Protocol):
     @property
     def name(self) -> str: ...
 
-    tasks: ClassVar[tuple[str, ...]]  #: the ``task`` of the data sets that it can read
+    tasks: ClassVar[tuple[str, ...]]  #: the tasks that the model can learn
     #: Whether its gradient runs under ``torch.func.vmap`` (BatchNorm's does not).
     vectorizes: ClassVar[bool]
     default_data: ClassVar[str]  #: the data set used by default
@@ -25,5 +25,5 @@ class ModelConfig(Protocol):
     def build(self, dataset: Dataset) -> nn.Module:
         """Build a float32 module on the CPU.
 
-        It is initialised from torch's global generator, which the caller seeds.
+        Its initial values come from torch's global generator, which the caller seeds.
         """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-STD = 0.02  # of initial weights; those that end a sub-layer are divided by sqrt(2 layers)
+from sgp_runner.models.attention import attention_kernels
+
+STD = 0.02  # std of initial weights; the last weights of a sub-layer have it / sqrt(2 layers)
 
 
 class Decoder(nn.Module):
-    """int64 tokens [B, T] to logits [B, T, vocabulary]; those at t see the tokens up to t."""
+    """int64 tokens [B, T] to logits [B, T, vocabulary]; logits at t see the tokens up to t."""
 
     def __init__(self, vocabulary: int, layers: int, width: int, heads: int) -> None:
         nn.Module.__init__(self)
@@ -28,8 +29,7 @@ class Decoder(nn.Module):
         block = self.blocks[0]
         assert isinstance(block, DecoderBlock)
         turn = rotation(tokens.shape[-1], block.width // block.heads, x)
-        # The other kernels have no batching rule.
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(x):
             for block in self.blocks:
                 x = block(x, turn)
         return F.linear(self.norm(x), self.embedding.weight)
@@ -54,7 +54,7 @@ class DecoderBlock(nn.Module):
         return out
 
     def attention(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """Return [B, T, width]; every head attends to the places up to its own."""
+        """Return [B, T, width]; every position attends to the positions up to its own."""
         heads = self.qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-2, -4)  # [B, h, T, 3, d]
         q, k, v = heads.unbind(-2)
         mixed = F.scaled_dot_product_attention(
@@ -64,7 +64,7 @@ class DecoderBlock(nn.Module):
 
 
 def rotation(length: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, size / 2] of the angles by which pairs of a head's numbers turn."""
+    """Return cosines and sines [T, size / 2] of the angles of a head's pairs of elements."""
     frequency = 1e4 ** (-torch.arange(0, size, 2, dtype=like.dtype, device=like.device) / size)
     place = torch.arange(length, dtype=like.dtype, device=like.device)
     angle = place[:, None] * frequency
@@ -72,7 +72,7 @@ def rotation(length: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Return [..., T, size], each pair (i, i + size / 2) turned by its angle."""
+    """Return [..., T, size], with each pair (i, i + size / 2) rotated by its angle."""
     cos, sin = turn
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)

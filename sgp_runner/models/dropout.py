@@ -17,9 +17,10 @@ _LANES = 4
 class SeededDropout(nn.Module):
     """Zeroes each element with probability ``p`` (to the nearest 1/65536) and rescales the rest.
 
-    The mean stays the same. The identity in eval mode or at p = 0. The caller sets the int64 buffer
-    ``dropout_seed`` [] for each (worker, step), in place or through ``functional_call``; it is not
-    part of the state dict. ``layer`` distinguishes the dropouts of one module.
+    The mean stays the same. In eval mode or at p = 0 the module is the identity. The caller sets
+    the int64 buffer ``dropout_seed`` [] for each (worker, step), in place or through
+    ``functional_call``; the buffer is not part of the state dict. ``layer`` distinguishes the
+    dropouts of one module.
     """
 
     dropout_seed: Tensor
@@ -35,7 +36,7 @@ class SeededDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        drop = round(self.p * 2**16)  # values of a lane, out of 65,536
+        drop = round(self.p * 2**16)  # number of lane values, out of 65,536, that zero an element
         counter = torch.arange(-(-x.numel() // _LANES), device=x.device)
         stream = mix(mix(self.dropout_seed) + self.layer)
         lanes = mix(stream + counter * GAMMA).view(torch.int16)
@@ -49,10 +50,10 @@ class SeededDropout(nn.Module):
 class DrawsFromTorch(nn.Module):
     """A module with dropouts that draw from torch's global generators.
 
-    The caller seeds these for each (worker, step).
+    The caller seeds the generators for each (worker, step).
     """
 
 
 def dropout_buffers(module: nn.Module) -> list[str]:
-    """Names of the seed buffers in ``module``, which all take the same seed."""
+    """Return the names of the seed buffers in ``module``; all of them get the same seed."""
     return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == "dropout_seed"]

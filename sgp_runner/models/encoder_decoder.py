@@ -1,4 +1,4 @@
-"""The Transformer's module, on torch's own layers, with dropouts that depend only on a seed."""
+"""The Transformer's module, built from torch's layers, with dropouts that depend only on a seed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sgp_runner.models.attention import attention_kernels
 from sgp_runner.models.dropout import SeededDropout
 
 
 class EncoderDecoder(nn.Module):
     """int64 source [B, S] and target_in [B, T] to logits [B, T, vocabulary].
 
-    Logits at t see target_in up to t. ``pad`` may fill up the end of a source. The end of a target
-    needs no mask, since nothing before it looks there.
+    Logits at t see target_in up to t. ``pad`` may fill the end of a source. The end of a target
+    needs no mask, since no earlier position attends to it.
     """
 
     def __init__(
@@ -66,10 +66,9 @@ class EncoderDecoder(nn.Module):
         return self.decode(source, self.encode(source), target_in)
 
     def encode(self, source: Tensor) -> Tensor:
-        """Memory [B, S, width]."""
+        """Return the memory [B, S, width]."""
         x = self.source_dropout(_embed(self.source_embedding, source))
-        # The other kernels have no batching rule, and are no faster at this size.
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(x):
             for layer in self.encoders:
                 x = layer(x, src_key_padding_mask=source == self.pad)
         memory: Tensor = self.encoder_norm(x)
@@ -80,7 +79,7 @@ class EncoderDecoder(nn.Module):
         x = self.target_dropout(_embed(self.target_embedding, target_in))
         length = target_in.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(x):
             for layer in self.decoders:
                 x = layer(
                     x,
@@ -101,7 +100,7 @@ def _seed_dropouts(layer: nn.Module, p: float, numbers: Iterator[int]) -> None:
 
 
 def _embed(embedding: nn.Embedding, ids: Tensor) -> Tensor:
-    """Scaled embeddings plus sines and cosines of the position (section 3.5 of the paper)."""
+    """Return scaled embeddings plus sines and cosines of the position (paper, section 3.5)."""
     width = embedding.embedding_dim
     weight = embedding.weight
     position = torch.arange(ids.shape[-1], device=ids.device, dtype=weight.dtype)

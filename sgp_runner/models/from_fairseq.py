@@ -31,7 +31,8 @@ def build(
 ) -> FromFairseq:
     """Build fairseq's model of an architecture; ``shared``: one matrix embeds both languages.
 
-    Raises ConfigError for an architecture or option that fairseq does not have, or cannot combine.
+    Raises ConfigError for an unknown architecture or option, or options that fairseq cannot
+    combine.
     """
     models = import_fairseq("fairseq.models")
     kind = models.ARCH_MODEL_REGISTRY.get(arch)
@@ -79,7 +80,7 @@ def build(
 def options_of(kind: Any, default: str | None) -> dict[str, object]:
     """Return the options of a model and their values.
 
-    default: the value of options that leave theirs to the architecture.
+    default: value of the options whose default depends on the architecture.
     """
     parser = ArgumentParser(allow_abbrev=False, argument_default=default)
     kind.add_args(parser)

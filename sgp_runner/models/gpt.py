@@ -17,7 +17,7 @@ class GPT:
     """GPT with layer norm before each sub-layer, rotary positions and tied embeddings.
 
     layers: blocks of attention and feed-forward
-    width: of embeddings and of every block's output; the feed-forward is four times as wide
+    width: width of embeddings and of every block's output; the feed-forward is four times as wide
     heads: attention heads; width / heads must be an even number
     """
 

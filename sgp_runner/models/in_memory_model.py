@@ -1,4 +1,4 @@
-"""A module that lives in the memory of a Python program, as a model."""
+"""A model whose module exists in the memory of a Python program."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from sgp_runner.utils.fingerprint import code_hash, is_own, tensor_hash
 
 PLAIN = (bool, int, float, str, type(None))
 
-#: The builders of the models that runs in progress may use, by their configuration.
+#: Configuration -> builder, of the models that runs in progress may use.
 BUILDERS: dict[InMemoryModel, Callable[[], nn.Module]] = {}
 
 
 @dataclass(frozen=True)
 class InMemoryModel:
-    """A module, or the function that makes one, of a Python program.
+    """A module of a Python program, or a function that makes one.
 
     type: class of the module
-    source: SHA-256 of its code and structure
-    sha256: of its parameters and buffers; of a function, of those that it makes with seed 0
+    source: SHA-256 of the module's code and structure
+    sha256: SHA-256 of the module's parameters and buffers; a function is called with seed 0
     """
 
     type: str
@@ -55,7 +55,7 @@ class InMemoryModel:
 
 
 class Seeded(DrawsFromTorch):
-    """A module of the user's, whose dropouts draw from torch's global generator."""
+    """A user's module; its dropouts draw from torch's global generator."""
 
     def __init__(self, module: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -70,8 +70,8 @@ class Seeded(DrawsFromTorch):
 def kept(given: Any) -> Iterator[InMemoryModel]:
     """Keep a module, or a function without arguments that makes one, for runs to build.
 
-    A module is copied for each run: its own parameters are the start of every node. A function is
-    called with the run's seed. Raises ConfigError for what cannot be trained.
+    Each run gets a copy of a module, so every node starts from the module's parameters. A function
+    is called with the run's seed. Raises ConfigError for an object that cannot be trained.
     """
     model, builder = taken(given)
     BUILDERS[model] = builder

@@ -37,9 +37,9 @@ class ResidualBlock(nn.Module):
 
 
 def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> nn.Module:
-    """Residual network of ``6 * blocks_per_stage + 2`` layers.
+    """Return a residual network of ``6 * blocks_per_stage + 2`` layers.
 
-    Maps images [B, channels_in, H, W] of any size to logits [B, num_classes].
+    It maps images [B, channels_in, H, W] of any size to logits [B, num_classes].
     """
     widths = [16] * blocks_per_stage + [32] * blocks_per_stage + [64] * blocks_per_stage
     blocks = [
@@ -67,7 +67,7 @@ def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> n
 
 
 def init_classifier(linear: nn.Linear) -> None:
-    """Weights ~ N(0, 0.01) and zero bias (Goyal et al. 2017, section 5.1)."""
+    """Draw weights ~ N(0, 0.01) and set the bias to zero (Goyal et al. 2017, section 5.1)."""
     with torch.no_grad():
         linear.weight.normal_(0, 0.01)
         linear.bias.zero_()

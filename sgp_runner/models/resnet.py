@@ -22,10 +22,10 @@ BLOCKS = {"resnet8": 1, "resnet20": 3}  # blocks per stage of the small networks
 class ResNet:
     """A residual network.
 
-    The small ones have stages of 16, 32 and 64 channels and shortcuts without parameters (option
-    A); ResNet-20 has 269,722 parameters on CIFAR-10. Of torchvision's, ResNet-18 has 11,689,512 and
-    ResNet-50 25,557,032 parameters on ImageNet; below 64 pixels their stem is a 3x3 convolution
-    with stride 1 and no pooling.
+    The small networks have stages of 16, 32 and 64 channels and shortcuts without parameters
+    (option A); ResNet-20 has 269,722 parameters on CIFAR-10. ResNet-18 and ResNet-50 are
+    torchvision's and have 11,689,512 and 25,557,032 parameters on ImageNet; below 64 pixels their
+    stem is a 3x3 convolution with stride 1 and no pooling.
     """
 
     name: Literal["resnet8", "resnet18", "resnet20", "resnet50"]

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimingOnly:
-    """Zeros in place of the model of ``timed_as``, which take neither memory nor time.
+    """Zeros instead of the model of ``timed_as``; they take neither memory nor time.
 
-    They become tensors once an algorithm needs values. If messages depend on the shapes of
-    tensors, as with a codec or fragments, tensors without values but with the shapes of that model
-    are used instead. There is no forward pass and no gradient, and no data is read. The
-    default data set is ``synthetic``, for the length of an ImageNet epoch.
+    The zeros become tensors once an algorithm needs values. If messages depend on the shapes of
+    tensors, as with a codec or fragments, tensors with the shapes of that model but without values
+    are used instead. There is no forward pass and no gradient, and no data is read. The default
+    data set is ``synthetic``, whose epoch is as long as ImageNet's.
 
     grain: elements of the vector of zeros
     sample_steps: simulated steps of a node, spread over the schedule; null: all
@@ -28,7 +28,7 @@ class TimingOnly:
     grain: int = 2048
     sample_steps: int | None = 1440
 
-    # Unless timed_as says otherwise:
+    # Unless timed_as sets them:
     stands_for: ClassVar[str] = "resnet50"
     num_parameters: ClassVar[int] = 25_557_032
     name: ClassVar[str] = "timing_only"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Torchvision:
     """A classifier of torchvision with random weights and torchvision's initialisation.
 
-    Images of one channel are repeated to three. Auxiliary classifiers are left out. An
-    architecture that cannot read images of the data's size is refused.
+    Single-channel images are repeated to three channels. Auxiliary classifiers are omitted. An
+    architecture that cannot process images of the data's size is an error.
 
     arch: as in torchvision.models.list_models, e.g. mobilenet_v3_small, vgg11_bn, vit_b_16
     """
@@ -30,7 +30,7 @@ class Torchvision:
 
     @property
     def name(self) -> str:
-        """The architecture, by which clusters and reports know models."""
+        """The architecture, which identifies the model in clusters and reports."""
         return self.arch
 
     def build(self, dataset: Dataset) -> nn.Module:

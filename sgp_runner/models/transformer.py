@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 class Transformer:
     """A Transformer with sinusoidal positions and layer norm before each sub-layer.
 
-    width: of embeddings and of every layer's output
+    width: width of embeddings and of every layer's output
     heads: attention heads; must divide the width
     feed_forward: hidden width of the feed-forward sub-layers
     encoder_layers: layers of the encoder
     decoder_layers: layers of the decoder
-    dropout: after each sub-layer, in the feed-forward and on the embeddings
+    dropout: probability after each sub-layer, in the feed-forward and on the embeddings
     shared_embedding: one matrix embeds both languages and scores the output
     """
 

@@ -1,4 +1,4 @@
-"""Modules of parameters alone."""
+"""Modules that consist of parameters only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Placeholder(nn.Module):
 
 
 class Hollow(nn.Module):
-    """Parameters with names and shapes, but without values, so that they take no memory."""
+    """Parameters with names and shapes but without values, which take no memory."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         nn.Module.__init__(self)

@@ -17,9 +17,9 @@ _SMALL = 64  # pixels; below it the ImageNet stem would shrink the image by 4 be
 
 
 class Normalise(nn.Module):
-    """Images of bytes [B, C, H, W] to floats, each channel with mean 0 and deviation 1.
+    """Conversion of byte images [B, C, H, W] to floats, each channel with mean 0 and deviation 1.
 
-    A byte is cheaper to move than a float.
+    Bytes are cheaper to move than floats.
     """
 
     scale: Tensor
@@ -38,8 +38,8 @@ class Normalise(nn.Module):
 def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) -> nn.Module:
     """Return torchvision's ``name`` with the initialisation of Goyal et al. (2017, section 5.1).
 
-    Images [B, channels_in, H, W] to logits [B, num_classes]. Below 64 ``pixels`` the stem is a 3x3
-    convolution with stride 1 and no pooling.
+    It maps images [B, channels_in, H, W] to logits [B, num_classes]. Below 64 ``pixels`` the stem
+    is a 3x3 convolution with stride 1 and no pooling.
     """
     import_torchvision()
     resnets = importlib.import_module("torchvision.models")
@@ -74,7 +74,7 @@ class Classifier(DrawsFromTorch):
 def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifier:
     """Return torchvision's classifier ``arch`` for images of ``shape`` (C, H, W), untrained.
 
-    Raises ConfigError for an architecture that there is not, or that cannot read such images.
+    Raises ConfigError if torchvision has no such architecture or it cannot process such images.
     """
     import_torchvision()
     models = importlib.import_module("torchvision.models")
@@ -100,7 +100,7 @@ def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifie
 
 
 def options_of(arch: str, height: int, width: int) -> dict[str, object]:
-    """Options of an architecture: the size of its images, no auxiliary classifiers."""
+    """Return the options of an architecture: image size, and no auxiliary classifiers."""
     if arch in ("googlenet", "inception_v3"):
         return {"aux_logits": False, "init_weights": True}
     if arch.startswith("vit_"):

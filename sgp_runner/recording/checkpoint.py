@@ -59,7 +59,7 @@ class Trigger:
         return time.monotonic() >= self.deadline
 
     def listening(self) -> AbstractContextManager[None]:
-        """Let signals request a checkpoint; the run stops after it."""
+        """Let signals request a checkpoint; the run stops after this checkpoint."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -80,7 +80,7 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
 
 
 def stopped(number: int, path: Path | str) -> Stopped:
-    """Return the error of a run that was saved in ``path`` and stopped by signal ``number``."""
+    """Return the error for a run that signal ``number`` stopped after it was saved in ``path``."""
     sentence = f"{cause(number)}; saved in {path}. Run the same command again to resume."
     return Stopped(sentence, number, str(path))
 
@@ -144,22 +144,26 @@ def using(path: Path) -> Iterator[None]:
 
 
 class Candidates:
-    """The valid checkpoints that an interrupted run may resume from, newest first."""
+    """The valid checkpoints that an interrupted run may resume from, newest first.
 
-    def __init__(self, experiment: Experiment) -> None:
+    device: device to which the tensors of a checkpoint are loaded
+    """
+
+    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
+        self.device = device
         self.ranks = experiment.run.ranks
         self.paths = valid_checkpoints(experiment)
         self.refused: UnusableCheckpoint | None = None
 
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
-        """Return the next checkpoint and the state in its file ``name``; None if there is none.
+        """Return the next usable checkpoint and the state in its file ``name``; None at the end.
 
-        Raises UnusableCheckpoint for the oldest checkpoint if all were refused.
+        Raises UnusableCheckpoint, for the oldest checkpoint, if every checkpoint was refused.
         """
         for path in self.paths:
             try:
                 with using(path):
-                    state = read(path / name)
+                    state = read(path / name, self.device)
                     return Found(path, ranks_in(state, self.ranks)), state
             except UnusableCheckpoint as error:
                 self.refuse(error)
@@ -207,7 +211,7 @@ class Draft:
             self.path.mkdir()
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state``, tensors and plain data, to the file ``name``; replace an earlier one."""
+        """Write ``state`` (tensors and plain data) to the file ``name``; replace an old file."""
         import torch
 
         path = self.path / name
@@ -219,7 +223,7 @@ class Draft:
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.
 
-        longer: whether a run with more epochs has the same state at this step
+        longer: whether the same run with more epochs would have this state at this step
         """
         manifest = {
             "version": VERSION,
@@ -253,7 +257,7 @@ class Draft:
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Return the state in a file of a checkpoint. Raises OSError or ValueError for other files."""
+    """Return the state in a file of a checkpoint. Raises OSError or ValueError for another file."""
     import torch
 
     check_uncompressed(path)
@@ -295,7 +299,7 @@ def warn(path: Path, problem: str) -> None:
 
 
 def invalid_reason(path: Path, run: str) -> str | None:
-    """Return the reason why a checkpoint cannot be used, as a sentence; None if it can."""
+    """Return a sentence with the reason why a checkpoint cannot be used; None if it can be used."""
     damaged = f"its {MANIFEST} is missing or damaged."
     try:
         manifest = read_json(path / MANIFEST)

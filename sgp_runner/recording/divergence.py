@@ -2,9 +2,9 @@
 
 A worker has diverged if its loss or a parameter is not finite, or if its loss exceeds `EXPLODED`
 times its first recorded loss (or `EXPLODED`, if that loss was below 1). The check runs when a
-worker records, which waits for the device anyway, and before parameters are saved, so checkpoints
-hold only finite values. A vector that no codec can encode counts as divergence too
-(`sgp_runner.core.codecs`).
+worker writes a record (which waits for the device anyway) and before parameters are saved.
+Checkpoints therefore hold only finite values. A vector that no codec can encode counts as
+divergence too (`sgp_runner.core.codecs`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ FILE = "diverged.json"
 
 
 def check_parameters(worker: Worker) -> None:
-    """Raise Diverged unless the parameters are finite. Waits for the device.
+    """Raise Diverged if a message or a parameter is not finite. This waits for the device.
 
     The parameters of a timing study are not checked.
     """
+    worker.check_now()
     if worker.has_gradients and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 
 def check_loss(worker: Worker, loss: float, first: float) -> None:
-    """Raise Diverged if ``loss`` is not finite or far above the ``first`` loss of this worker."""
+    """Raise Diverged if ``loss`` is not finite, or far above the worker's ``first`` loss."""
     if not isfinite(loss):
         raise Diverged(worker.rank, worker.step, f"its loss is {loss}")
     if loss > EXPLODED * max(first, 1.0):
@@ -44,7 +45,7 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 
 def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
-    """Record the divergence; return the error extended by the last checkpoint and advice."""
+    """Write ``diverged.json``; return the error with the last checkpoint and advice added."""
     found = next(valid(experiment.checkpoints, experiment.digest), None)
     left = (
         f"the last good checkpoint is {found}"
@@ -60,7 +61,7 @@ def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
 
 
 def refuse_to_repeat(run_dir: Path) -> None:
-    """Raise DivergedBefore if the run in this folder has diverged, as it would diverge again."""
+    """Raise DivergedBefore if the run in this folder has diverged: it would diverge again."""
     try:
         word = read_json(run_dir / FILE)
         before = int(word["rank"]), int(word["step"]), str(word["what"]), str(word["advice"])

@@ -11,8 +11,9 @@ from typing import Literal
 from sgp_runner.config.run import Run
 from sgp_runner.config.size import ITEM, kept_by_optimizer
 from sgp_runner.core.problem import Problem
+from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import local_ranks
-from sgp_runner.utils.units import duration, num_bytes
+from sgp_runner.utils.units import counted, duration, num_bytes
 
 RECORD_BYTES = 300  # size of one record of a worker
 LONG_SECONDS = 300.0  # for longer runs, a quicker alternative is suggested
@@ -62,26 +63,50 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 
 
 def memory_bytes(run: Run, problem: Problem) -> int:
-    """Return the memory of all processes on this machine, at least the peak of this one for each.
+    """Return the estimated memory of all processes of the run on this machine.
 
-    A process has the model and its gradient. Each of its nodes adds parameters, optimizer state
-    and a message, except in a timing study.
+    No process counts for less than the present peak of this process.
     """
     simulated = run.network.clock == "simulated"
-    nodes, processes = (run.nodes, 1) if simulated else (1, local_ranks(run.ranks))
+    processes = 1 if simulated else local_ranks(run.ranks)
+    return processes * max(bytes_of_vectors(run, problem), peak_bytes())
+
+
+def bytes_of_vectors(run: Run, problem: Problem) -> int:
+    """Return the memory of the vectors of a process.
+
+    The process has the model and its gradient. Except in a timing study, each node of the process
+    adds parameters, optimizer state and a message.
+    """
+    nodes = run.nodes if run.network.clock == "simulated" else 1
     own = nodes * (2 + kept_by_optimizer(run)) if problem.trains else 0
-    needed = vector_bytes(run, problem) * (2 + own)
-    return processes * max(needed, peak_bytes())
+    return vector_bytes(run, problem) * (2 + own)
+
+
+def gpu_memory(run: Run, problem: Problem, free: int) -> str:
+    """Describe the memory that a simulation needs on a GPU with ``free`` bytes.
+
+    Raises ConfigError if the vectors of the simulation alone need more.
+    """
+    needed = bytes_of_vectors(run, problem)
+    vectors = f"{num_bytes(needed)} for parameters, optimizer state and messages"
+    if needed > free:
+        raise ConfigError(
+            "nodes",
+            f"{counted(run.nodes, 'node')} of model={run.model.name} need {vectors}, but the GPU "
+            f"has {num_bytes(free)} free: use fewer nodes, or network.device=cpu.",
+        )
+    return f"Of {num_bytes(free)} free on the GPU, this takes {vectors}; activations come on top."
 
 
 def peak_bytes() -> int:
-    """Return the largest resident size of this process until now."""
+    """Return the peak resident size of this process so far."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size if sys.platform == "darwin" else size * 1024
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
-    """Return the largest size of records and checkpoints of a run that takes ``seconds``.
+    """Return the peak disk space of the records and checkpoints of a run that takes ``seconds``.
 
     One checkpoint is always counted, because a signal may request it.
     """

@@ -1,8 +1,8 @@
 """Observation of a run: records of training, and evaluations of the workers and their average.
 
 Evaluation happens between two steps of a worker, takes no simulated time and does not wait for
-other workers. In the average of an epoch, each worker's model is the one with which that worker
-finished the epoch.
+other workers. The average of an epoch is over the models with which the workers finished that
+epoch.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class EpochAverage:
-    """The models of ``size`` workers at the end of one epoch, averaged as they come in.
+    """Running average of the models with which ``size`` workers finish one epoch.
 
     The models of ranks 2i and 2i + 1 are joined first, then pairs of pairs. The result does not
-    depend on the order of arrival, and is exact for equal models (Chan, Golub & LeVeque 1983).
+    depend on the order of arrival and is exact if all models are equal (Chan, Golub & LeVeque
+    1983).
 
     parts: arguments of `join`, by (first rank, width)
     metrics, weights: by rank
@@ -59,7 +60,7 @@ class EpochAverage:
         return len(self.metrics) == self.size
 
     def result(self) -> tuple[Tensor, dict[str, float]]:
-        """Return the mean model [D] and the `spread`, once all workers have come in."""
+        """Return the mean model [D] and the `spread`; call this once all workers are added."""
         ((_, mean, squares),) = self.parts.values()
         ranks = range(self.size)
         return mean, spread(
@@ -70,7 +71,9 @@ class EpochAverage:
 def join(
     lower: tuple[int, Tensor, float], upper: tuple[int, Tensor, float]
 ) -> tuple[int, Tensor, float]:
-    """Join two parts: number of models, their mean [D], sum of squared distances to the mean."""
+    """Join two disjoint sets of models.
+
+    A set is a tuple: number of models, their mean [D], sum of squared distances to the mean."""
     (few, mean, squares), (more, other, others) = lower, upper
     difference = other.sub_(mean)
     total = few + more
@@ -106,14 +109,16 @@ def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, fl
 class Grid:
     """The epochs at which a run is evaluated: multiples of ``every``, exact for fractions.
 
-    An asynchronous worker may skip an epoch. If ``every`` is whole, it is then evaluated at the
-    next multiple; if ``every`` is a fraction, after its next step.
+    An asynchronous worker may skip an epoch of the grid. It is then evaluated at the next
+    multiple if ``every`` is whole, and after its next step if ``every`` is a fraction.
     """
 
     every: int | float
 
     def before(self, amount: float, per_epoch: float) -> float:
-        """Return the last whole epoch, or multiple of a fraction ``every``, within ``amount``.
+        """Return the last epoch within ``amount`` that may be on the grid.
+
+        This is a whole number if ``every`` is whole, and otherwise a multiple of ``every``.
 
         per_epoch: amount of one epoch, in the unit of ``amount``
         """
@@ -185,7 +190,7 @@ class Observer:
         return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs. Raises as `Recorder.check`."""
+        """Return the state that a resumed run needs. Raises errors of `Recorder.position`."""
         position = self.recorder.position()
         return {
             "real_s": time.monotonic() - self.started,
@@ -230,6 +235,7 @@ class Observer:
 
     def record_training(self, worker: Worker) -> None:
         """Record the training state of a worker, then raise Diverged if it has diverged."""
+        worker.check_now()
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
         record: dict[str, object] = {
@@ -254,9 +260,10 @@ class Observer:
             check_parameters(worker)
 
     def evaluate(self, worker: Worker, epoch: float, own: bool = True) -> dict[str, float]:
-        """Evaluate and record one worker's ``own`` model, or the server's.
+        """Evaluate and record the server's model or, if ``own``, the model of one worker.
 
-        The last worker of an epoch also triggers the evaluation of the average of all workers.
+        In simulated time, the last worker to finish an epoch also triggers the evaluation of the
+        average of all workers, unless there is a server.
         """
         if worker.is_server:
             self.record_average(worker, epoch, worker.model, {})
@@ -308,7 +315,7 @@ def averages_in(saved: Mapping[str, Any]) -> dict[float, EpochAverage]:
 
 
 def position_in(saved: Mapping[str, Any]) -> Position:
-    """Return the position in the records of an observer's ``saved`` state.
+    """Return the position in the records at which an observer's state was ``saved``.
 
     Raises KeyError, TypeError or ValueError for a state that an observer cannot load.
     """
@@ -326,7 +333,7 @@ def cost_of(worker: Worker) -> dict[str, float]:
 
 
 def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[str, object]:
-    """Return the time of the slowest worker, and steps and bytes of the average gradient worker."""
+    """Return the time of the slowest worker, and the mean steps and bytes over gradient workers."""
     n = len(costs)
     return {
         "time_s": max(cost["time_s"] for cost in costs),
@@ -339,7 +346,7 @@ def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[s
 def results(
     metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]
 ) -> dict[str, object]:
-    """Return the quality of the workers and of the averaged (or server) model."""
+    """Return the quality of the workers' models and of the averaged or server model."""
     out: dict[str, object] = {
         "metric": metric,
         "average": average[metric],

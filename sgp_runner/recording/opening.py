@@ -13,6 +13,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
+from sgp_runner.utils.devices import device_of
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted, number
@@ -26,7 +27,7 @@ def open_recorder(
     work: Callable[[], Work],
     start: Position = START,
 ) -> Iterator[Recorder]:
-    """Open the recorder of one process rank; the rank's file continues at ``start``.
+    """Open the recorder of one process rank, whose file of records continues at ``start``.
 
     On process rank 0, the logger and the console receive the records; the console shows the
     progress of ``work``.
@@ -65,9 +66,9 @@ def open_recorder(
 
 
 def oversubscribed(run: Run) -> list[str]:
-    """Return a warning if ranks share the cores of this machine, so that times are not typical."""
+    """Return a warning if ranks share cores of this machine, which makes measured times longer."""
     ranks, cores = local_ranks(run.ranks), os.cpu_count() or 1
-    on_cpus = run.network.clock == "wall" and run.network.name != "nccl"
+    on_cpus = run.network.clock == "wall" and device_of(run.network) == "cpu"
     if not on_cpus or ranks <= cores:
         return []
     share = f"{counted(ranks, 'rank')} share {counted(cores, 'core')}"
@@ -84,10 +85,10 @@ def outside_validation(run: Run, problem: Problem) -> list[str]:
 
 
 def killed_unsaved(run: Run) -> list[str]:
-    """Return a note on the signal that saves a run under mpirun.
+    """Return, for a run under mpirun, a note on which signals save the run.
 
-    Open MPI 5 sends SIGTERM a quarter of a second after Ctrl-C or SIGTERM, and SIGKILL another
-    quarter later; no option changes that.
+    When mpirun of Open MPI 5 receives Ctrl-C or SIGTERM, it sends SIGTERM to the ranks after
+    0.25 s and SIGKILL after 0.5 s. No option changes these times.
     """
     process = launched()
     if run.record or process is None or process.launcher != "mpirun":

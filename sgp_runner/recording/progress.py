@@ -1,8 +1,8 @@
 """Progress on stdout while a run trains.
 
 A terminal shows a bar that redraws itself. A file or a pipe receives plain lines: at each
-evaluation, or every other epoch, and after half a minute without output. A thread prints the
-progress, so that it also appears during long gradients and evaluations.
+evaluation, at every other epoch without evaluations, and after half a minute without output. A
+separate thread prints them, so they also appear during long gradients and evaluations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NOTEBOOK_WIDTH = 100  # characters
 class Pace:
     """The speed of a run, measured from the first unit of work, and again after the warm-up.
 
-    seconds_each: seconds per unit; None before enough has been measured
+    seconds_each: seconds per unit; None until measured
     sure: whether ``seconds_each`` is the speed after the warm-up
     """
 
@@ -51,7 +51,7 @@ class Pace:
         self.warm = self.sure = False
 
     def look(self, now: float, work: Work) -> None:
-        """Note the progress of ``work`` at the time ``now``."""
+        """Update the measured speed with the progress of ``work`` at the time ``now``."""
         if self.first is None:
             if work.done:
                 self.first = now, work.done
@@ -65,7 +65,7 @@ class Pace:
             self.warm, self.first = True, (now, work.done)
 
     def left(self, work: Work) -> float | None:
-        """Return the estimated seconds left; None before enough has been measured."""
+        """Return the estimated seconds left; None until the speed is measured."""
         if self.seconds_each is None:
             return None
         return max(0, work.total - work.done) * self.seconds_each
@@ -98,7 +98,7 @@ class ConsoleListener:
         self._thread = Thread(target=self._look, daemon=True)
 
     def start(self) -> None:
-        """Show the title, and on a terminal the bar; nothing if messages are hidden."""
+        """Show the title and, on a terminal, the bar. Show nothing if messages are hidden."""
         if is_quiet():
             return
         self._started = self._said_at = time.monotonic()
@@ -116,7 +116,7 @@ class ConsoleListener:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the bar in place and release the terminal. A second call does nothing."""
+        """Stop drawing and leave the last bar on the terminal. A second call does nothing."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -165,7 +165,7 @@ class ConsoleListener:
                 logger.info(f"  {line}")
 
     def _line_is_due(self, evaluated: bool) -> bool:
-        """Return whether to print: at an evaluation, or two epochs after the last line."""
+        """Return whether to print a line: at an evaluation, or two epochs after the last line."""
         if evaluated:
             self._said_epoch = self._epoch
             return True
@@ -239,14 +239,14 @@ def _change(record: Mapping[str, object]) -> str:
 
 
 def in_notebook() -> bool:
-    """Return whether stdout is the output of a cell."""
+    """Return whether stdout is the output of a notebook cell."""
     return type(sys.stdout).__module__ == NOTEBOOK_STDOUT
 
 
 class NotebookLive:
-    """A display that replaces itself, with the interface of rich's `Live`.
+    """A display in a notebook that redraws itself, with the interface of rich's `Live`.
 
-    In a notebook, `Live` needs ipywidgets.
+    `Live` would need ipywidgets there.
     """
 
     def __init__(self, get_renderable: Callable[[], RenderableType]) -> None:

@@ -111,7 +111,7 @@ class Recorder:
         self._lines = continued(self.path, start)
 
     def position(self) -> Position:
-        """Flush the file to the disk and return its position. Raises as `check`."""
+        """Flush the file to the disk and return its position. Raises CannotWrite or RecordsLost."""
         try:
             os.fsync(self._lines.file.fileno())
         except OSError as error:
@@ -144,7 +144,7 @@ class Recorder:
     def finish(self, summary: Mapping[str, object] | None) -> None:
         """Write the ``summary``, if there is one, and close listeners and file, once.
 
-        Raises RecordsLost as `check` does, before a summary is written.
+        Raises RecordsLost, before a summary is written, if `check` finds the file changed.
         """
         if self._finished:
             return
@@ -202,15 +202,15 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def trim(path: Path, start: Position) -> None:
-    """Truncate or create a file of records; raises as `continued`."""
+    """Truncate or create a file of records. Raises ConfigError like `continued`."""
     continued(path, start).file.close()
 
 
 def continued(path: Path, start: Position) -> LineFile:
     """Open a file of records to continue it at ``start``.
 
-    Raises ConfigError, and leaves the file unchanged, if its first records differ from the
-    records of the checkpoint.
+    Raises ConfigError, and leaves the file unchanged, if its records up to ``start`` differ from
+    the records at the checkpoint.
     """
     try:
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | OPENING, 0o666), "r+")
@@ -226,7 +226,7 @@ def continued(path: Path, start: Position) -> LineFile:
 
 
 def verified(path: Path, file: io.FileIO, start: Position) -> Any:
-    """Return the SHA-256 of a file up to ``start``; raise ConfigError if it differs."""
+    """Return the SHA-256 of a file up to ``start``. Raises ConfigError if it is not as saved."""
     checksum, left, last = hashlib.sha256(), start.num_bytes, b"\n"
     file.seek(0)
     while left and (data := file.read(min(left, MIB))):
@@ -247,7 +247,7 @@ def verified(path: Path, file: io.FileIO, start: Position) -> Any:
 
 
 def num_whole_lines(run_dir: Path, rank: int) -> int:
-    """Return the number of bytes in the whole lines of process rank ``rank``."""
+    """Return the size in bytes of the complete lines of process rank ``rank``."""
     path = metrics_path(run_dir, rank)
     if not path.exists():
         return 0
@@ -310,7 +310,7 @@ def last_record(path: Path) -> dict[str, Any] | None:
 
 
 def as_json(record: Mapping[str, object], indent: int | None = None) -> str:
-    """Return one record, or a summary, as text."""
+    """Return a record or a summary as JSON."""
     bad = {
         key: str(value)
         for key, value in record.items()
@@ -349,6 +349,13 @@ def record_in(line: bytes) -> dict[str, Any]:
     return record
 
 
+def record_gpus(directory: Path, gpus: list[dict[str, object] | None]) -> None:
+    """Add the GPU of every process to ``environment.json``; change nothing if there is no GPU."""
+    path = directory / "environment.json"
+    if any(gpus) and path.exists():
+        replace_file(path, json.dumps({**read_json(path), "gpus": gpus}, indent=2) + "\n")
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file atomically. Raises CannotWrite."""
     part = path.with_name(f".{path.name}.part")
@@ -374,7 +381,7 @@ def synced(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync(folder: Path) -> None:
-    """Flush the names in a folder to the disk; they are cached separately."""
+    """Flush the entries of a folder to the disk; they are cached separately from file contents."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

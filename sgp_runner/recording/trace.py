@@ -1,19 +1,20 @@
-"""Recordings: ``recording-R.jsonl`` in the folder of a run has the events of process rank R.
+"""Recordings: ``recording-R.jsonl`` in the folder of a run holds the events of process rank R.
 
 Each line is a JSON value, in the order of the events. The first line is an object that describes
-the recording (`Header`). The last line has the checksum of the others (`Footer`). The lines between
-them are lists:
+the recording (`Header`). The last line has the checksum of all lines before it (`Footer`). The
+lines in between are lists:
 
 * ``["message", call_index, time, src, tag, arrived]``: a message reached the mailbox
 * ``["gradient", call_index, time, seconds]``: a gradient was complete after ``seconds``
 * ``["collective", call_index, time, number]``: the ``number``-th collective that the rank began, an
-  all-reduce or all-gather, ended
+  all-reduce or an all-gather, ended
 * ``["sleep", call_index, time, number]``: the ``number``-th sleep of the rank ended
-* ``["step", number]``: a step drawn from the shared budget; null if the budget was spent
+* ``["step", number]``: the step that the rank drew from the shared budget; null: the budget was
+  spent
 * ``["send", dst, tag, bytes, sent]``
 
-``call_index`` is the call of the rank's program during which the event arrived: 0 while waiting;
-n > 0 in the n-th receiving call (`recv`, `recv_any` or `poll`); -1 in an inline gradient.
+``call_index`` tells when the event arrived: 0 while the rank's program waited; n > 0 during its
+n-th receiving call (`recv`, `recv_any` or `poll`); -1 during an inline gradient.
 ``time`` is in seconds of the rank's clock, which excludes evaluation; ``arrived`` and ``sent`` are
 in seconds of its machine's clock, since 1970.
 """
@@ -58,8 +59,8 @@ class Header:
     host: host of this rank
     code, torch: versions of sgp-runner and PyTorch
     threads: number of threads that compute a gradient
-    polled: whether the network needs the scheduler's thread, so that gradients run on another
-        thread
+    polled: whether gradients run on a separate thread, because the network needs the thread of the
+        scheduler
     parameters: number of parameters
     num_bytes: size of the parameters
     steps_per_epoch: steps of one node per epoch
@@ -85,7 +86,7 @@ class Footer:
     """Verification of a recording.
 
     lines: number of lines before the footer
-    checksum: SHA-256 of those lines
+    checksum: SHA-256 of the lines before the footer
     ended: whether the algorithm ended on this rank
     parameters: checksum of the final parameters
     time: final time of the rank's clock, in seconds
@@ -175,7 +176,7 @@ class Writer:
         self.file.append("".join(f"{ENCODE(line)}\n" for line in lines).encode())
 
     def finish(self, ended: bool, push_sum: Tensor, time: float) -> None:
-        """Complete the recording after the algorithm has ended or failed with ``push_sum``."""
+        """Write the footer; ``push_sum`` has the parameters when the algorithm stopped."""
         self.flush()
         checksum = self.file.checksum.hexdigest()
         footer = Footer(self.count, checksum, ended, checksum_of(push_sum), round(time, 6))

@@ -1,10 +1,11 @@
 """A warning about state of an algorithm that checkpoints omit.
 
 A resumed run calls `Algorithm.run` again at the start of a step, with the saved contents of
-`Worker.state`. A local variable of its coroutines is lost under two conditions: the bytecode may
-read the variable before assigning it, and it holds a tensor or a pending collective outside the
-worker and its saved state. A tensor that is unchanged since the first step, such as a table of
-weights, is excepted because `run` makes it again, unless it was a copy of the parameters.
+`Worker.state`. A local variable of the algorithm's coroutines counts as lost under two conditions:
+the bytecode may read it before assigning it, and it holds a tensor or a pending collective that is
+neither in the worker nor in its saved state. A tensor that is unchanged since the first step, such
+as a table of weights, does not count, because `run` makes it again. A copy of the initial
+parameters does count.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 
 
 class UnsavedState:
-    """Warns once in a run, at a checkpoint.
+    """Warns once in a run if a checkpoint loses state of the algorithm.
 
     title: title of the algorithm
     first: returns whether no other rank has warned
@@ -50,7 +51,7 @@ class UnsavedState:
         self.before: dict[int, dict[int, tuple[ref[Tensor], int]]] = {}
 
     def begin(self, worker: Worker) -> None:
-        """Note the tensors that exist before the first step of a worker."""
+        """Store which tensors exist before the first step of a worker."""
         if worker.rank in self.before or not worker.has_gradients:
             return
         self.before[worker.rank] = {
@@ -81,7 +82,7 @@ class UnsavedState:
         return tensor is not None and tensor is each and tensor._version == version
 
     def lost(self, worker: Worker) -> Iterator[tuple[str, Any]]:
-        """Yield the tensors and collectives that a checkpoint would lose, with their variables."""
+        """Yield each tensor or collective that a checkpoint would lose, after its variable."""
         own = [worker.push_sum, worker.buffers, worker.model_buffers, worker.state]
         kept = {identity(each) for each in held(own, depth=sys.maxsize)}
         for frame in self.frames(worker):
@@ -91,7 +92,7 @@ class UnsavedState:
                     yield from ((name, each) for each in held(value) if identity(each) not in kept)
 
     def frames(self, worker: Worker) -> Iterator[FrameType]:
-        """Yield the frames that wait for the next step, then those in the worker's activities."""
+        """Yield the frames that wait for the next step, then frames of the worker's activities."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not Worker.steps.__code__:
             frame = frame.f_back
@@ -125,7 +126,7 @@ def identity(each: Tensor | Future[Any]) -> int:
 
 
 def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
-    """Yield the tensors and collectives in a value, its containers, attributes and closure."""
+    """Yield the tensors and collectives in a value: in its items, attributes and closure."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Future):  # an activity starts again with its worker
@@ -136,7 +137,7 @@ def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
 
 
 def inside(value: Any) -> Iterable[object]:
-    """Return the contents of a container, a function or an object of the user."""
+    """Return the items of a container, the closure of a function or the attributes of an object."""
     match value:
         case Mapping():
             return value.values()
@@ -154,7 +155,9 @@ def inside(value: Any) -> Iterable[object]:
 
 
 def variables(frame: FrameType) -> dict[str, object]:
-    """Return the variables of a frame; clear the copy that Python 3.12 and earlier would keep."""
+    """Return the variables of a frame.
+
+    Python 3.12 and earlier store a copy of them in the frame, which is cleared here."""
     present = frame.f_locals
     copied = dict(present)
     if isinstance(present, dict):
@@ -164,7 +167,7 @@ def variables(frame: FrameType) -> dict[str, object]:
 
 @lru_cache
 def read_after(code: CodeType, offset: int) -> frozenset[str]:
-    """Return the variables that may be read after an instruction before they are assigned."""
+    """Return the variables that code after an instruction may read before assigning them."""
     steps = list(dis.get_instructions(code))
     number = {step.offset: index for index, step in enumerate(steps)}
     live: list[frozenset[str]] = [frozenset()] * (len(steps) + 1)

@@ -1,5 +1,5 @@
 """Reports on runs: tables, one web page that needs no network, and every plot as a picture.
 
-``read`` turns folders into frames and joins the seeds of one setting, ``rank`` compares them,
-``plots`` defines the figures, and ``render`` draws them and writes them into a folder.
+``read`` loads run folders as data frames and groups the seeds of each setting, ``rank`` compares
+the settings, ``plots`` defines the figures, and ``render`` writes tables and figures to a folder.
 """

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.run import Run
+from sgp_runner.config.run import Run, steps_in
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.push_sum import check_mass
@@ -26,9 +26,10 @@ from sgp_runner.elastic.build import (
 from sgp_runner.elastic.membership import Membership, common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
-from sgp_runner.recording.estimate import Work
+from sgp_runner.recording.chrome_trace import SimulatedTrace
+from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
-from sgp_runner.recording.recorder import START, Position
+from sgp_runner.recording.recorder import START, Position, record_gpus
 from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
@@ -36,17 +37,20 @@ from sgp_runner.simulator.network import Sim
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
+from sgp_runner.utils.devices import free_bytes
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
+from sgp_runner.utils.messages import logger
+from sgp_runner.utils.provenance import gpu
 
-EXTREME = 30.0  # powers of ten of a number that may make a time infinite
+EXTREME = 30.0  # a number with larger powers of ten may make a time infinite
 TRIED_STEPS = 3
 
 
 class SimulatedBackend:
     """Machines and workers of one simulated run.
 
-    begun: steps that the gradient workers have begun.
-    before: gradients computed before ``simulation`` was made
+    begun: number of steps that the gradient workers have begun.
+    before: number of gradients computed before the present ``simulation``
     """
 
     original_rank = 0
@@ -57,7 +61,9 @@ class SimulatedBackend:
         self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
         self.begun = self.before = 0
-        self.candidates = Candidates(experiment)
+        self.candidates = Candidates(experiment, network.device)
+        steps = experiment.run.trace_steps
+        self.trace = None if steps is None else SimulatedTrace(steps_in(steps))
 
     def open(self) -> Found | None:
         candidate = self.candidates.next("run.pt")
@@ -75,13 +81,20 @@ class SimulatedBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position:
         self.membership, self.listener = membership, listener
-        self.problem = build_problem(membership.run)
+        self.problem = build_problem(membership.run, self.network.compute)
+        if self.network.device.startswith("cuda"):
+            record_gpus(self.experiment.directory, [gpu(self.network.device)])
+            free = free_bytes(self.network.device)
+            logger.info(gpu_memory(membership.run, self.problem, free))
         prepare_process(self.problem)
         self.make_machines()
         if found is None:
             return START
         with using(found.path):
-            at_steps = (read(found.path / f"rank{worker.rank}.pt") for worker in self.workers)
+            at_steps = (
+                read(found.path / f"rank{worker.rank}.pt", self.network.device)
+                for worker in self.workers
+            )
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
@@ -90,7 +103,10 @@ class SimulatedBackend:
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
-        self.engine = make_engine(self.problem, network.engine, network.vmap_width)
+        width = network.vmap_width
+        if network.device != "cpu":
+            width = min(width, run.nodes)  # calls are padded to it
+        self.engine = make_engine(self.problem, network.engine, width)
         if isinstance(self.engine, Parallel):
             self.problem = replace(self.problem, sums_of=self.engine.sums)
         self.total = run.steps(self.problem) * run.nodes
@@ -104,6 +120,8 @@ class SimulatedBackend:
             listener=self.listener,
         )
         self.waiting = list(self.workers)
+        if self.trace is not None:
+            self.trace.follow(self.simulation)
 
     def restore(self, observer: Observer | None) -> None:
         assert observer is not None
@@ -134,7 +152,7 @@ class SimulatedBackend:
         )
 
     def shrink(self, loss: Exception) -> tuple[Membership, float]:
-        """Move the survivors, as they were when they began their present steps, to new machines."""
+        """Move the survivors to new machines, in their states at the start of the present steps."""
         assert isinstance(loss, Lost)
         before, snapshots = self.simulation, self.simulation.step_snapshots
         assert snapshots is not None
@@ -162,7 +180,7 @@ class SimulatedBackend:
         return membership, epoch
 
     def steps_begun(self) -> int:
-        """Count the steps that all gradient workers have begun; each computes a gradient."""
+        """Return the number of steps, and so of gradients, that all gradient workers have begun."""
         run = self.membership.run
         begun = [worker.step + 1 for worker in self.workers[: run.nodes]]
         return max(begun) if run.algo.asynchronous else sum(begun)
@@ -171,7 +189,7 @@ class SimulatedBackend:
         if self.problem.trains:
             return Work(self.before + self.simulation.computed, self.total)
         nodes = self.membership.run.nodes
-        # Asked at every record, and there may be thousands of nodes, so nothing is added up here.
+        # Called for every record: a sum over thousands of nodes would take too long.
         begun = self.begun if self.saver is None else self.saver.begun
         return Work(begun // nodes, self.total // nodes, "step")
 
@@ -183,6 +201,8 @@ class SimulatedBackend:
 
     def conclude(self, observer: Observer | None) -> dict[str, object]:
         assert observer is not None
+        if self.trace is not None:
+            self.trace.write(self.experiment.directory / "trace.json")
         try:
             return observer.conclude(self.workers)
         finally:
@@ -192,7 +212,7 @@ class SimulatedBackend:
 def verify_times(run: Run) -> None:
     """Raise ConfigError if the simulated time of the first steps is not finite.
 
-    Only a number of more than 30 digits can be the reason, so that other runs are not tried.
+    Only a number of more than 30 digits can be the cause, so runs without one are not tried.
     """
     if max((size for size, _, _ in sizes(run)), default=0.0) < EXTREME:
         return
@@ -203,11 +223,11 @@ def verify_times(run: Run) -> None:
     except TimeOverflow as error:
         raise too_long(run, error) from error
     except (Deadlock, LeftInFlight, RankFailed):
-        return  # as the run will report
+        return  # the run itself will report this error
 
 
 def too_long(run: Run, error: TimeOverflow) -> ConfigError:
-    """Return the error that names the most extreme number of the run's machines and faults."""
+    """Return an error about the most extreme number of the run's machines and faults."""
     _, key, value = max(sizes(run))
     others = [f"{key}={value}" for size, key, value in sorted(sizes(run))[-4:-1] if size > EXTREME]
     also = f" (with {', '.join(others)})" if others else ""
@@ -216,7 +236,7 @@ def too_long(run: Run, error: TimeOverflow) -> ConfigError:
 
 
 def sizes(run: Run) -> list[tuple[float, str, float]]:
-    """Powers of ten from 1, key and value of each number of the machines and faults."""
+    """Return (powers of ten from 1, key, value) of each number of the machines and faults."""
     parts = {"cluster": run.cluster, "faults": run.faults, "timed_as": run.timed_as}
     found = [each for name, part in parts.items() for each in numbers(part, name)]
     return [(abs(log10(value)), key, value) for key, value in found if 0 < value < inf]
@@ -248,10 +268,10 @@ def simulate(
     wrap: Callable[[Transport], Transport] = lambda transport: transport,
     listener: StepListener = NULL_LISTENER,
 ) -> tuple[Simulation, list[Worker]]:
-    """Build the machines of ``run`` and its workers, servers last, none of them started.
+    """Build the machines of ``run`` and its workers, servers last, without starting a worker.
 
-    names: original ranks of the present ranks, where some have been lost. The other keywords are
-        those of `Simulation`.
+    names: original ranks of the present ranks, if ranks have been lost. `Simulation` documents the
+        other keywords.
     """
     start = problem.start()
     wire = run.timed_as.wire(start, study=not run.model.trains)

@@ -1,7 +1,7 @@
 """The all-reduces and all-gathers of the simulated machines.
 
-A collective begins when the last rank has joined and ends for all ranks at once, by the cluster's
-cost model.
+A collective begins when the last rank has joined. It ends for all ranks at once, after a time from
+the cluster's cost model.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Collective:
     """One all-reduce or all-gather.
 
     missing: ranks that have not joined. parts: by rank, a tensor and its version, or a gradient
-        still to be computed. futures: of the waiting ranks. begin: when it can begin. ready: when
-        the last part is complete. unreduced: ranks whose processors are still busy with it.
-    end: when the network is done.
+        that is not computed yet. futures: by rank, the future that the rank awaits. begin: earliest
+        start. ready: time when the last part is complete. unreduced: number of ranks whose
+        processors are still busy with the collective.
+    end: end of the transfer on the network.
     """
 
     number: int
@@ -64,7 +65,7 @@ class Collective:
         return tensor
 
     def result(self, engine: Engine) -> Any:
-        """Return the mean of the parts, or a list of them."""
+        """Return the mean of the parts, or the list of parts of an all-gather."""
         if self.gathers:
             return self.values(engine)
         total: Tensor | None = None
@@ -90,7 +91,7 @@ class Collective:
 
 
 class Workers(Protocol):
-    """The workers, as the machines see them."""
+    """The interface of the workers that the machines use."""
 
     def receive(self, sent: Sent) -> None: ...
     def pop_gradient(self, rank: int, step: int) -> Gradient: ...
@@ -101,7 +102,7 @@ class Workers(Protocol):
 
 
 class SimulatedCollectives:
-    """The collectives under way, by number."""
+    """The pending collectives, by number."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class SimulatedCollectives:
         }
 
     def future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
-        """Return the future that ``rank`` awaits of the collective ``number``."""
+        """Return the future by which ``rank`` awaits collective ``number``."""
         collective = self.under_way.get(number)
         if collective is None:
             collective = self.under_way[number] = Collective(
@@ -149,7 +150,7 @@ class SimulatedCollectives:
     ) -> None:
         """Join a collective with a part that is complete at ``ready``.
 
-        overlap_seconds: by which it may have begun before now
+        overlap_seconds: how long before now the collective may have begun
         """
         collective = self.under_way[number]
         collective.begin = max(collective.begin, self.clock.now - overlap_seconds)
@@ -164,7 +165,7 @@ class SimulatedCollectives:
                 self.clock.at(collective.end, "collective ends", number)
 
     def end_of(self, collective: Collective) -> float:
-        """End of a collective that all ranks have just joined; it occupies their interfaces."""
+        """Return the end of a collective that all ranks have joined; occupy their interfaces."""
         cluster, size, num_bytes = self.model.cluster, self.model.size, collective.num_bytes
         if collective.gathers:
             rounds, cost = cluster.all_gather_rounds, cluster.all_gather_seconds
@@ -188,7 +189,7 @@ class SimulatedCollectives:
         return max(end, together.finish(collective.ready, collective.ready + last_bucket))
 
     def bytes_of(self, collective: Collective) -> float:
-        """Bytes that each node sends in a collective."""
+        """Return the bytes that each node sends in a collective."""
         size = self.model.size
         if collective.gathers:
             return (size - 1) * collective.num_bytes
@@ -213,7 +214,7 @@ class SimulatedCollectives:
     def load_state_dict(
         self, state: list[State], futures: dict[tuple[int, int], Future[Any]]
     ) -> None:
-        """Restore the collectives; ``futures`` are those that workers wait for, which are moved."""
+        """Restore the collectives; take the futures for which workers wait from ``futures``."""
         for saved in state:
             simple = {name: saved[name] for name in SIMPLE_FIELDS}
             collective = Collective(missing=set(saved["missing"]), **simple)

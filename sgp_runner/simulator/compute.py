@@ -1,7 +1,7 @@
-"""How long gradients, received messages and collectives occupy the processors of the nodes.
+"""Processor time of gradients, received messages and collectives.
 
-`OwnProcessors`: every node computes at its own speed, and messages cost it nothing. In
-`SharedProcessors` the ranks of a host share its cores (`sgp_runner.simulator.processors`).
+In `OwnProcessors`, every node computes at its own speed, and messages cost no processor time. In
+`SharedProcessors`, the ranks of a host share its cores (`sgp_runner.simulator.processors`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ Contribution = tuple[int, float]
 class OwnProcessors:
     """Every node computes at its own speed, and a server processes messages one by one.
 
-    busy_until: when each node last ended a gradient or a collective, or a server ends its messages
-    receive: where processed messages go
+    busy_until: for each node, the end of its last gradient or collective; for a server, the end of
+        its messages
+    receive: called with each processed message
     """
 
     on_arrival: ClassVar[None] = None
@@ -48,7 +49,7 @@ class OwnProcessors:
         clock.handlers["served"] = receive
 
     def begin(self, gradient: Gradient, contribution: Contribution | None) -> None:
-        """Begin to compute a gradient, which joins a collective on the way."""
+        """Start a gradient, which joins a collective if it is a contribution."""
         end, joins = self.gradient_times(gradient.rank)
         if contribution is None:
             gradient.due = end
@@ -58,9 +59,9 @@ class OwnProcessors:
             self.clock.at(joins, "joins", number, gradient.rank, gradient.step, num_bytes, end)
 
     def gradient_times(self, rank: int) -> tuple[float, float]:
-        """When a gradient that begins now is complete, and when its all-reduce can begin.
+        """Return the end of a gradient that starts now, and the earliest start of its all-reduce.
 
-        Loading its batch may have begun earlier.
+        The batch may have started to load earlier.
         """
         now, free, overlap = self.clock.now, self.busy_until[rank], self.model.cluster.overlap
         seconds = self.times.draw(rank)
@@ -90,11 +91,11 @@ class OwnProcessors:
         self.clock.at(self.busy_until[rank], "served", sent)
 
     def host_seconds(self, seconds: float, num_bytes: float) -> float:
-        """Return the part of a collective of ``seconds`` that occupies no link."""
+        """Return the time within a collective of ``seconds`` that occupies no link."""
         return 0.0
 
     def reduce(self, number: int, num_bytes: float) -> int:
-        """Begin the processors' part of a collective; return how many ranks take part."""
+        """Start the processors' work for a collective; return the number of ranks with work."""
         return 0
 
 
@@ -102,7 +103,7 @@ class SharedProcessors:
     """The ranks of one host compute, send and receive on the same cores.
 
     hosts: the hosts whose processors the ranks share
-    unprocessed: messages that each rank still has to process; it works on the first one
+    unprocessed: for each rank, messages still to process; the rank is processing the first one
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class SharedProcessors:
         }
 
     def passing_seconds(self, num_bytes: float) -> float:
-        """Processor seconds of sending or receiving so many bytes."""
+        """Return the processor seconds to send or receive ``num_bytes``."""
         return self.model.cluster.passing_seconds_per_byte * num_bytes
 
     def begin(self, gradient: Gradient, contribution: Contribution | None) -> None:
@@ -146,9 +147,9 @@ class SharedProcessors:
     def on_compute_done(
         self, rank: int, step: int, began: float, joins: Contribution | None, left: float
     ) -> None:
-        """End a gradient, or let it join a collective; slow nodes and pauses delay that.
+        """End a gradient, or let it join a collective, after delays by slow nodes and pauses.
 
-        left: processor seconds of the part that overlaps with the collective
+        left: remaining processor seconds of the gradient, which overlap with the collective
         """
         end = self.timetable.computing(rank).finish(began, self.clock.now)
         if joins is None:
@@ -156,7 +157,7 @@ class SharedProcessors:
             return
         ready, overlap = end, self.model.cluster.overlap
         if left:
-            # The rest continues at the same rate while the mean is under way.
+            # The rest of the gradient continues at the same rate during the all-reduce.
             ready += (end - began) * overlap / (1 - overlap)
             self.host_of[rank].begin(left, "nothing")
         number, num_bytes = joins
@@ -167,7 +168,7 @@ class SharedProcessors:
         self.host_of[rank].begin(self.passing_seconds(num_bytes), "nothing")
 
     def on_arrival(self, sent: Sent, channel: Channel, arrival: float) -> None:
-        """Receive a message as it arrives, not before the last one of its stream."""
+        """Receive a message as it arrives, but after the previous message of its stream."""
         seconds = self.passing_seconds(self.model.wire.num_bytes(sent.message))
         host = self.host_of[sent.dst]
         channel.taken = host.begin(seconds, "taken", sent, arrival, after=channel.taken)
@@ -200,7 +201,7 @@ class SharedProcessors:
         return max(0.0, seconds - num_bytes * 8 / self.model.cluster.bandwidth)
 
     def reduce(self, number: int, num_bytes: float) -> int:
-        seconds = self.passing_seconds(2 * num_bytes)  # each rank sends and receives so many
+        seconds = self.passing_seconds(2 * num_bytes)  # each rank sends and receives num_bytes
         for host in self.host_of[: self.model.size]:
             host.begin(seconds, "reduced", number)
         return self.model.size

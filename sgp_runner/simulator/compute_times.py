@@ -1,4 +1,4 @@
-"""The durations of gradients, drawn for each node from a stream of its own."""
+"""The durations of gradients; each node has its own stream of random numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sgp_runner.simulator.machine_model import MachineModel
 from sgp_runner.utils.seeding import seed_of
 
 _COMPUTE, _NODE = 201, 202  # streams of random numbers
-BLOCK = 32  # draws at once, each of which costs a tenth of a single one
+BLOCK = 32  # draws per call; such a draw costs a tenth of a single one
 
 
 class ComputeTimes:
-    """The durations of one node's gradients, as if drawn one by one.
+    """The durations of one node's gradients, equal to single draws.
 
-    law: around the ``mean`` (seconds).
+    law: distribution with the mean ``mean`` (seconds).
     """
 
     __slots__ = ("before", "law", "left", "mean", "random")
@@ -26,7 +26,7 @@ class ComputeTimes:
     def __init__(self, law: ComputeTime, mean: float, random: Generator) -> None:
         self.law, self.mean, self.random = law, mean, random
         self.before: Any = None  # state of the generator before the present block
-        self.left: list[float] = []  # of the block, the next one last
+        self.left: list[float] = []  # rest of the block in reverse order
 
     def draw(self) -> float:
         if not self.left:
@@ -53,7 +53,7 @@ class ComputeTimes:
 class GradientTimes:
     """The durations of the gradients of all nodes.
 
-    mean_seconds: of each node. draw: the duration of the next gradient of a rank.
+    mean_seconds: mean for each node. draw: returns the duration of a rank's next gradient.
     """
 
     def __init__(self, model: MachineModel, given: Callable[[int], float] | None = None) -> None:

@@ -2,9 +2,9 @@
 
 A gradient's inputs are fixed when it starts and its value is first visible when it ends, so an
 engine may compute it at any time in between. `Loop` computes gradients one by one as they end, when
-the memory is needed anyway; `Vmap` computes the one that is due together with others in flight.
-Both give the same numbers, up to rounding. `sgp_runner.simulator.parallel` computes on several
-cores what `Loop` would compute, to the same bytes.
+the memory is needed anyway. `Vmap` computes a due gradient together with others in flight. Both
+return the same numbers, up to rounding. `sgp_runner.simulator.parallel` returns the same bytes as
+`Loop` but uses several cores.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ TRIES = 2  # timings of each width
 
 
 class Gradient:
-    """A started gradient: worker ``rank``, its ``step``-th batch, at ``params`` [D].
+    """A started gradient of worker ``rank`` on its ``step``-th batch, at ``params`` [D].
 
-    due: the simulated time at which it is needed, as far as that is known; what is due first is
-        best computed first
+    due: simulated time at which the gradient is needed, or its start if that time is unknown; other
+        processes compute gradients in this order
     """
 
     __slots__ = ("buffers", "due", "loss", "params", "rank", "step", "value", "version")
@@ -39,7 +39,7 @@ class Gradient:
         self.rank, self.step, self.params, self.buffers = rank, step, params, buffers
         self.version = params._version
         self.value: Tensor | None = None
-        self.loss = float("nan")
+        self.loss: float | Tensor = float("nan")
         self.due = 0.0
 
     def check(self) -> None:
@@ -49,7 +49,7 @@ class Gradient:
 
 @contextmanager
 def naming_the_rank(gradient: Gradient) -> Iterator[None]:
-    """Name the rank whose data cannot be read: gradients are computed outside of its coroutine."""
+    """Add the rank to a DataError: gradients are computed outside of the rank's coroutine."""
     try:
         yield
     except DataError as error:
@@ -62,7 +62,7 @@ class Engine(Protocol):
 
     def start(self, gradient: Gradient) -> None: ...
     def finish(self, gradient: Gradient) -> Tensor: ...  # [D]
-    def close(self) -> None: ...  # end the processes that compute, if any
+    def close(self) -> None: ...  # end other processes, if any
 
 
 class Loop:
@@ -80,7 +80,7 @@ class Loop:
             value, loss = self.problem.gradient(
                 gradient.params, gradient.buffers, gradient.rank, gradient.step
             )
-        gradient.loss = float(loss)
+        gradient.loss = loss if loss.is_cuda else float(loss)  # no wait for a GPU
         return value
 
     def close(self) -> None:
@@ -90,8 +90,10 @@ class Loop:
 class Vmap:
     """Computes gradients in flight together with `torch.func.vmap`, at most ``width`` per call.
 
-    The limit keeps few values waiting to be used. A half and a quarter of ``width`` are tried as
-    well while the run begins, and the fastest is kept: the one that fits into the cache.
+    The limit bounds the memory of computed values that wait for their use. At the start of a run
+    on a CPU the engine also times a half and a quarter of ``width`` and then uses the fastest,
+    which fits into the cache. On a GPU, which rounds differently for another size of a batch, all
+    calls have this width.
     """
 
     def __init__(self, problem: Problem, width: int) -> None:
@@ -100,7 +102,9 @@ class Vmap:
         from sgp_runner.models.dropout import dropout_buffers
 
         self.problem = problem
-        widths = (w for w in (width, width // 2, width // 4) if w > 1 or w == width)
+        self.pads = problem.compute.device != "cpu"
+        tried = (width,) if self.pads else (width, width // 2, width // 4)
+        widths = (w for w in tried if w > 1 or w == width)
         self.tried: dict[int, list[float]] = {w: [] for w in widths}  # width -> seconds per worker
         self.fastest = width
         self.pending: dict[Gradient, None] = {}
@@ -117,8 +121,9 @@ class Vmap:
                 for name, part, shape in zip(names, parts, shapes, strict=True)
             }
             tensors |= dict.fromkeys(seeds, seed)
-            outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
-            return problem.dataset.task.loss(outputs, targets)
+            with problem.compute.autocasting():
+                outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
+                return problem.dataset.task.loss(outputs, targets)
 
         self.call = torch.func.vmap(torch.func.grad_and_value(loss), randomness="error")
 
@@ -149,18 +154,21 @@ class Vmap:
 
     @property
     def width(self) -> int:
-        """The next width to try, then the fastest."""
+        """The next width to time; after all are timed, the fastest."""
         untried = [width for width, seconds in self.tried.items() if len(seconds) < TRIES]
         return untried[0] if untried else self.fastest
 
     def compute(self, gradients: list[Gradient]) -> None:
         for gradient in gradients:
             gradient.check()
-        if len(gradients) == 1:  # some kernels round differently for a batch of one
+        if self.pads:
+            gradients = gradients + gradients[:1] * (self.fastest - len(gradients))
+        elif len(gradients) == 1:  # some kernels round differently for a batch of one
             gradients = gradients * 2
         self.problem.flat.module.train()
         values, losses = self.call(*self.stacked(gradients))
-        for gradient, value, loss in zip(gradients, values, losses.tolist(), strict=True):
+        each = losses.unbind() if losses.is_cuda else losses.tolist()  # no wait for a GPU
+        for gradient, value, loss in zip(gradients, values, each, strict=True):
             # A copy: rows of one tensor share its version, so a write to one would look like a
             # write to all.
             gradient.value, gradient.loss = value.clone(), loss
@@ -178,14 +186,8 @@ class Vmap:
         )
         targets = torch.stack([targets for _, targets in batches])
         params = torch.stack([g.params for g in gradients])
-        return (
-            params,
-            torch.tensor(
-                [problem.dropout_seed(g.rank, g.step) for g in gradients], device=params.device
-            ),
-            inputs,
-            targets,
-        )
+        seeds = torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients])
+        return params, problem.placed(seeds), inputs, targets
 
 
 class NoGradients:

@@ -1,15 +1,15 @@
 """The simulated network: each node has an interface with a FIFO queue in each direction.
 
-A message waits for its sender's queue, takes ``bytes / bandwidth`` to leave, and its first bit
-arrives ``latency`` later; there it waits for the receiver's queue. Sending and receiving one
-message overlap, as on a switched network. Messages from one node to another stay in order, as in a
-TCP stream, whatever delays single ones. An interface is busy for as long as its own rate needs: a
-message to or from a slower interface arrives later but does not hold up others, which have streams
-of their own.
+A message waits in its sender's queue and takes ``bytes / bandwidth`` to leave. Its first bit
+arrives ``latency`` later and waits in the receiver's queue. Sending and receiving one message
+overlap, as on a switched network. Messages from one node to another stay in order, as in a TCP
+stream, even if single messages are delayed. An interface is busy only for the time that its own
+rate needs: a message to or from a slower interface arrives later but does not delay the messages of
+other streams.
 
-The link of a region (`sgp_runner.cluster.regions`) has a FIFO queue in each direction, too. A
-message to another region goes through four queues: those of its sender, of the two regions, between
-which the latency lies, and of its receiver.
+The link of a region (`sgp_runner.cluster.regions`) also has a FIFO queue in each direction. A
+message to another region goes through four queues: the sender's, the queues of the two regions,
+with the latency between them, and the receiver's.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MESSAGE, _COLLECTIVE = 203, 204  # streams of random numbers
 class Channel:
     """The stream from one rank to another.
 
-    sent: messages so far. reach, arrival: when the last of them reaches the interface, and the
-        rank. taken: the level at which processors have taken in the last of them
-        (`sgp_runner.simulator.processors`).
+    sent: number of messages so far. reach, arrival: times when the last message reaches the
+        interface and the rank. taken: level (`sgp_runner.simulator.processors`) at which the
+        processors have received the last message.
     """
 
     sent: int = 0
@@ -50,9 +50,9 @@ class Channel:
 
 
 class Sent:
-    """A message on its way, with the version of its memory when it was given away.
+    """A message in flight, with the version of its tensor when it was sent.
 
-    channel: its stream, once it is in the network.
+    channel: stream of the message; None before it enters the network.
     """
 
     __slots__ = ("channel", "dst", "message", "src", "tag", "version")
@@ -71,12 +71,12 @@ class Sent:
 
     @property
     def fields(self) -> tuple[int, int, int, Tensor]:
-        """The arguments of its constructor."""
+        """The arguments of the constructor."""
         return self.src, self.dst, self.tag, self.message
 
 
 def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, Any]]) -> list[Any]:
-    """Return the ``events`` as plain data, the next one first, with their arguments by name."""
+    """Return ``events`` as plain data in order of time, with arguments by name."""
     saved = []
     for time, order, event, arguments in sorted(events):
         names = signature(clock.handlers[event]).parameters
@@ -94,7 +94,7 @@ def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[A
 
 
 def shared(numbers: Iterable[float]) -> list[float]:
-    """Return a list in which equal numbers are one object, which stays in the processor's cache."""
+    """Return a list in which equal numbers are one object, so that it stays in the cache."""
     known: dict[float, float] = {}
     return [known.setdefault(number, number) for number in numbers]
 
@@ -103,11 +103,11 @@ class Fabric:
     """Moves messages between ``size`` interfaces in simulated time.
 
     deliver: called when the last bit of a message has arrived.
-    times: what faults do to each node and link.
-    on_arrival: called with a message, its stream and the time of its last bit when the first bit
-        begins to arrive; it schedules the message, by default at that time.
-    seconds_of: travel time of a message, from its sender, receiver and bytes, where that is known;
-        such a message waits in no queue.
+    times: effects of faults on each node and link.
+    on_arrival: called when the first bit of a message arrives, with the message, its stream and the
+        time of the last bit; must schedule the arrival. By default it is the time of the last bit.
+    seconds_of: returns the travel time for a sender, receiver and number of bytes, if times are
+        given; messages then wait in no queue.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class Fabric:
     def cross(self, sent: Sent, num_bytes: float, tail: float, leaves: bool) -> None:
         """Queue a message whose first bit reaches the link of a region.
 
-        tail: seconds until the last bit. leaves: whether it is the region of the sender; otherwise
-            it is that of the receiver.
+        tail: seconds until the last bit. leaves: whether the region is the sender's, not the
+            receiver's.
         """
         now, times, regions = self.clock.now, self.times, self.cluster.regions
         src, dst = self.region_of[sent.src], self.region_of[sent.dst]
@@ -204,11 +204,11 @@ class Fabric:
     def reach(self, sent: Sent, seconds: float, late: float) -> None:
         """Queue a message whose first bit reaches the receiver's interface.
 
-        seconds: for which it will occupy the interface. late: seconds by which the last bit comes
-            later than that, at the earliest.
+        seconds: time that the message occupies the interface. late: the last bit arrives at least
+            ``seconds + late`` from now.
         """
         now, times, dst = self.clock.now, self.times, sent.dst
-        # A message from a checkpoint does not have its channel.
+        # A message from a checkpoint has no channel.
         free, channel = self.rx_free[dst], sent.channel or self.channels[sent.src][dst]
         begin = free if free > now else now
         free = begin + seconds
@@ -228,15 +228,15 @@ class Fabric:
         self.deliver(sent)
 
     def random(self, *what: int) -> Generator:
-        """Return the random generator of one message, or of one all-reduce."""
+        """Return the random generator of one message or collective."""
         from numpy.random import default_rng
 
         return default_rng(seed_of(self.seed, *what))
 
     def collective_delay(self, number: int, size: int, rounds: int) -> float:
-        """Extra seconds of a collective.
+        """Return the extra seconds of a collective.
 
-        Each of ``rounds`` waits for the latest of ``size`` messages.
+        Each of its ``rounds`` waits for the latest of ``size`` messages.
         """
         if not self.faults.disturbs_messages or not rounds:
             return 0.0
@@ -244,9 +244,10 @@ class Fabric:
         return float(extra.max(axis=1).sum())
 
     def occupy(self, ranks: range, start: float, seconds: float, course: WorkSchedule) -> float:
-        """Occupy the interfaces of ``ranks`` with a collective from ``start``, after their queues.
+        """Occupy the interfaces of ``ranks`` with a collective; return the end of the collective.
 
-        It occupies the links of all regions too. Returns the end.
+        It begins at ``start``, or when all queues are empty. It occupies the links of all regions
+        too.
         """
         begin = max(
             start,
@@ -261,7 +262,7 @@ class Fabric:
         return end
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes, as plain data."""
+        """Return the mutable state as plain data."""
         return {
             "tx_free": self.tx_free,
             "rx_free": None if self.rx_free is self.tx_free else self.rx_free,
@@ -275,7 +276,7 @@ class Fabric:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of a fabric that was just made."""
+        """Restore the state of a new fabric."""
         self.tx_free[:] = state["tx_free"]
         if state["rx_free"] is not None:
             self.rx_free[:] = state["rx_free"]

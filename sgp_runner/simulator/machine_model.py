@@ -18,11 +18,11 @@ _MEMBERS = 205  # stream of random numbers
 class MachineModel:
     """The machines of a run.
 
-    size: gradient workers. servers: further ranks, which take no part in collectives.
-    run_seed: of the run; the speeds of nodes follow from it.
+    size: number of gradient workers. servers: number of further ranks, outside of collectives.
+    run_seed: seed of the run, which determines the speeds of nodes.
     step_seconds: mean time of a gradient. wire: sizes of messages.
     exchange_overlap: the cluster's overlap for the algorithm's exchanges.
-    names: original ranks of the present ranks, where some have been lost.
+    names: original ranks of the present ranks, if ranks have been lost.
     """
 
     cluster: Cluster
@@ -45,24 +45,24 @@ class MachineModel:
 
     @cached_property
     def seed(self) -> int:
-        """The seed of compute times and messages; another one after a loss."""
+        """The seed of compute times and messages, which changes when ranks are lost."""
         if self.original_ranks == tuple(range(self.ranks)):
             return self.run_seed
         return seed_of(self.run_seed, _MEMBERS, *self.original_ranks)
 
     def factor(self, rank: int) -> float:
-        """Return the time of ``rank`` for its work, as a multiple of the others'."""
+        """Return the factor on the duration of work at ``rank``; 1 for a normal rank."""
         return self.cluster.node_factors.get(rank, 1.0)
 
 
 @dataclass(frozen=True)
 class GivenTimes:
-    """Times that are known, as from a recording.
+    """Given times that replace modelled times, for example from a recording.
 
     step_seconds: mean time of a gradient; None: the cluster's time for the model.
-    gradient_seconds: duration of the next gradient of a rank; it includes what ranks of one host
-        took from each other.
-    message_seconds: travel time of a message, from its sender, receiver and bytes.
+    gradient_seconds: returns the duration of a rank's next gradient, which includes contention
+        between ranks of one host.
+    message_seconds: returns the travel time for a sender, receiver and number of bytes.
     """
 
     step_seconds: float | None = None

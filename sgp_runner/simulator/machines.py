@@ -24,7 +24,7 @@ from sgp_runner.simulator.machine_model import GivenTimes, MachineModel
 
 
 class ModelledMachines:
-    """Start what workers request; events of the clock happen to its parts."""
+    """Machines that serve requests of workers; their parts handle the clock's events."""
 
     def __init__(
         self, model: MachineModel, engine: Engine, times: GivenTimes, workers: Workers
@@ -59,7 +59,7 @@ class ModelledMachines:
         )
 
     def start_gradient(self, gradient: Gradient, contribution: Contribution | None) -> None:
-        """Compute a gradient, of which a collective may form the mean."""
+        """Start a gradient, which is also its rank's ``contribution`` to a collective, if any."""
         self.compute.begin(gradient, contribution)
         self.engine.start(gradient)
 
@@ -76,14 +76,14 @@ class ModelledMachines:
     def contribute(self, number: int, rank: int, tensor: Tensor) -> None:
         """Contribute a tensor to a collective.
 
-        It may have begun to be sent while the gradient that has changed it was computed.
+        The transfer may have started early, during the last gradient (`exchange_overlap`).
         """
         num_bytes, now = self.model.wire.num_bytes(tensor), self.clock.now
         early = self.model.exchange_overlap * self.durations.mean_seconds[rank]
         self.collectives.contribute(number, rank, tensor, num_bytes, now, early)
 
     def sleep(self, rank: int, number: int, seconds: float) -> None:
-        """Wake a rank from its sleep ``number`` after so many seconds."""
+        """Wake a rank from its sleep ``number`` after ``seconds``."""
         end = self.fabric.times.awake(rank).clear(self.clock.now + seconds)
         self.clock.at(end, "wakes", rank, number)
 
@@ -101,7 +101,7 @@ class ModelledMachines:
         }
 
     def load_state_dict(self, state: State, futures: dict[tuple[int, int], Future[Any]]) -> None:
-        """Restore the machines; ``futures`` of collectives are those that workers wait for."""
+        """Restore the machines; ``futures``: the collectives for which workers wait."""
         clock, compute = self.clock, self.compute
         clock.now, clock.order = state["clock"]["now"], state["clock"]["order"]
         clock.events = sorted([*clock.events, *unpacked_events(state["clock"]["events"])])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sgp_runner.config.run import Run
+from sgp_runner.core.problem import Compute
+from sgp_runner.utils.devices import check_device, check_present
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched
 
@@ -14,14 +16,22 @@ from sgp_runner.utils.launchers import Launched
 class Sim:
     """All nodes in one process, on a virtual clock.
 
-    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto, which
-        follows from the model: vmap for small ones without BatchNorm that are not language models
-    vmap_width: most nodes per call of vmap; smaller numbers are tried as the run begins; does not
-        change results
+    engine: how gradients are computed: loop (one by one), vmap (many at once), or auto (vmap for
+        small models without BatchNorm, except language models; else loop)
+    vmap_width: largest number of nodes per call of vmap; smaller numbers are tried at the start of
+        a run; does not change results on a CPU
+    device: where gradients, parameters and messages are: cpu, cuda, cuda:1, or auto (a GPU if there
+        is one); one process holds all nodes
+    autocast: none | bf16: what PyTorch casts the forward pass to; auto: bf16 on a GPU
+    deterministic: whether a GPU uses only deterministic algorithms and no TF32, so that two runs on
+        one kind of GPU have the same bytes
     """
 
     engine: Literal["auto", "loop", "vmap"] = "auto"
     vmap_width: int = 32
+    device: str = "cpu"
+    autocast: Literal["auto", "none", "bf16"] = "auto"
+    deterministic: bool = True
     timeout_seconds: ClassVar[float] = float("inf")  # deadlocks are detected at once
     name: ClassVar[str] = "sim"
     clock: ClassVar[Literal["simulated", "wall"]] = "simulated"
@@ -30,7 +40,12 @@ class Sim:
         if self.vmap_width < 1:
             raise ConfigError("network.vmap_width", f"{self.vmap_width} must be at least 1.")
 
+    @property
+    def compute(self) -> Compute:
+        return Compute(self.device, self.autocast, deterministic=self.deterministic)
+
     def check(self, run: Run) -> None:
+        check_device(self.device, self.autocast, run.dtype)
         run.faults.check(run.nodes, run.algo.servers)
         if run.record:
             raise ConfigError(
@@ -53,6 +68,11 @@ class Sim:
                 f"{every}: use model.sample_steps=null, or faults that last for the whole run.",
             )
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        if self.engine == "vmap" and run.micro_batch is not None:
+            raise ConfigError(
+                "network.engine",
+                "vmap computes whole batches: use network.engine=loop, or micro_batch=null.",
+            )
         if self.engine == "vmap" and not run.model.vectorizes:
             raise ConfigError(
                 "network.engine",
@@ -60,6 +80,7 @@ class Sim:
             )
 
     def check_start(self, run: Run, process: Launched | None) -> None:
+        check_present(self.device)
         if process and process.size > 1:
             several = f"{process.launcher} has started {process.size}"
             raise ConfigError(

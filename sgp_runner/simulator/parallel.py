@@ -1,9 +1,9 @@
-"""Gradients and evaluations on several cores, by processes.
+"""Gradients and evaluations on several cores, in forked processes.
 
-A process is a fork of this one, so it has the model and the data; what a gradient reads and writes
-is in memory that both share, and a message names only its slot, its rank and its step. An
-evaluation is divided into passes that do not depend on the number of processes. Each process
-computes with one thread, so results have the same bytes wherever they are computed.
+A forked process has a copy of the model and the data. A gradient reads and writes memory that both
+processes share; a message contains only the slot in this memory, the rank and the step. An
+evaluation is divided into passes, independently of the number of processes. Each process computes
+with one thread, so results have the same bytes in every process.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-WORTH_SECONDS = 1e-3  # a shorter gradient is computed sooner than it is handed over
-QUEUED = 2  # gradients of a process: while one is copied, it computes another
-AHEAD = 2  # values that wait here to be used
+WORTH_SECONDS = 1e-3  # handing over a shorter gradient takes longer than computing it
+QUEUED = 2  # gradients per process, which computes one while the other is copied
+AHEAD = 2  # more computed values that may wait in this process
 ALIGNMENT = 64  # bytes
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
 @dataclass(frozen=True)
 class GradientMemory:
-    """Shared memory of one gradient: ``params`` [D], ``buffers`` and, computed, ``value`` [D]."""
+    """Shared memory of one gradient: ``params`` [D], ``buffers`` and the result ``value`` [D]."""
 
     params: Tensor
     value: Tensor
@@ -75,8 +75,8 @@ def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connect
     import torch
 
     try:
-        torch.set_num_threads(1)  # others of its threads were not forked
-        for number in ENDING:  # the process that has forked this one ends it
+        torch.set_num_threads(1)  # a fork has no other threads
+        for number in ENDING:  # only the parent process ends this process
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         library = ctypes.CDLL(None)
@@ -85,13 +85,13 @@ def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connect
         while True:
             number, *what = connection.recv()
             received = None
-            with suppress(Exception):  # the other process meets the same error, and reports it
+            with suppress(Exception):  # the parent process repeats the work and reports the error
                 received = perform(problem, slots[number], *what)
             connection.send((number, received))
     except (EOFError, OSError):
         pass
     finally:
-        os._exit(0)  # without leaving a trace on stdout, which another thread may have locked
+        os._exit(0)  # without flushing stdout, which another thread may have locked
 
 
 def perform(
@@ -99,8 +99,8 @@ def perform(
 ) -> float | list[Sequence[float]]:
     """Compute the gradient of a rank's step and return its loss.
 
-    Without a rank, return the sums of every ``processes``-th pass of an evaluation from the
-    ``step``-th on.
+    If ``rank`` is None, return the sums of every ``processes``-th pass of an evaluation, from pass
+    ``step`` on.
     """
     if rank is None:
         return problem.sums(slot.params, [*slot.buffers], slice(step, None, processes))
@@ -111,7 +111,7 @@ def perform(
 
 @dataclass(frozen=True)
 class Computed:
-    """A gradient ``value`` [D] with its loss, and the buffers that its forward pass has updated."""
+    """A gradient ``value`` [D] with its loss, and the buffers after its forward pass."""
 
     value: Tensor
     loss: float
@@ -119,10 +119,10 @@ class Computed:
 
 
 class Assistant:
-    """A process that computes gradients, at most ``QUEUED`` at a time, and parts of evaluations."""
+    """A process that computes passes of evaluations and queues up to ``QUEUED`` gradients."""
 
     def __init__(self, problem: Problem, others: Sequence[Connection]) -> None:
-        self.slots = [make_slot(problem) for _ in range(QUEUED + 1)]  # the last to evaluate
+        self.slots = [make_slot(problem) for _ in range(QUEUED + 1)]  # the last is for evaluations
         self.free = list(range(QUEUED))
         self.sums: list[Sequence[float]] | None = None
         self.evaluates = False
@@ -168,7 +168,7 @@ class Assistant:
     def receive(self) -> tuple[Gradient, Computed | None] | None:
         """Wait for the next message.
 
-        Returns a gradient with its result, or without one if it has failed there; None for `sums`.
+        Return a gradient with its result, or with None if it failed there. Return None for `sums`.
         """
         number, received = self.connection.recv()
         if number == QUEUED:
@@ -184,7 +184,7 @@ class Assistant:
 
 
 def end(connection: Connection, process: ForkProcess) -> None:
-    """End a forked process, which ignores signals that end a program."""
+    """Kill a forked process, which ignores other signals that end a program."""
     connection.close()
     process.kill()
     process.join()
@@ -192,7 +192,7 @@ def end(connection: Connection, process: ForkProcess) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let PyTorch use one thread, as in the other processes."""
+    """Limit PyTorch to one thread, as in the other processes."""
     import torch
 
     threads = torch.get_num_threads()
@@ -204,17 +204,17 @@ def one_thread() -> Iterator[None]:
 
 
 class Parallel:
-    """Computes gradients in flight, and evaluates, on ``cores`` cores; this process uses one.
+    """Computes gradients in flight and evaluations on ``cores`` cores; this process uses one core.
 
-    The others start when gradients turn out to take long enough; those of a large model at once,
-    before there are workers, whose vectors a fork would keep as they were. One that ends early, for
-    want of memory, is done without.
+    The other processes start once a gradient has taken long enough. For a large model they start at
+    once, before there are workers: a fork would keep copies of the workers' vectors. If a process
+    ends early, for lack of memory, the run continues without it.
     """
 
     def __init__(self, problem: Problem, cores: int) -> None:
         self.problem, self.cores = problem, cores
         self.loop = Loop(problem)
-        self.ranks: set[int] = set()  # with a gradient that may be computed early
+        self.ranks: set[int] = set()  # ranks with a gradient that may be computed early
         self.pending: dict[Gradient, None] = {}
         self.running: dict[Gradient, Assistant] = {}
         self.done: dict[Gradient, Computed] = {}
@@ -229,7 +229,7 @@ class Parallel:
             self.assistants.append(Assistant(self.problem, others))
 
     def start(self, gradient: Gradient) -> None:
-        if gradient.rank not in self.ranks:  # a second one needs the buffers after the first one
+        if gradient.rank not in self.ranks:  # a second gradient needs the buffers after the first
             self.ranks.add(gradient.rank)
             self.pending[gradient] = None
             self.hand_out()
@@ -256,10 +256,10 @@ class Parallel:
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
         """Return the sums of each pass of an evaluation, as `Problem.sums`."""
         passes = len(self.problem.chunks)
-        helping = self.assistants[: passes - 1]  # the others compute gradients meanwhile
+        helping = self.assistants[: passes - 1]  # the other assistants keep computing gradients
         every = len(helping) + 1
         for number, assistant in enumerate(helping, start=1):
-            with suppress(OSError):  # found out below
+            with suppress(OSError):  # `collect` handles a process that has ended
                 assistant.evaluate(params, buffers, number, every)
         found: list[Sequence[float]] = [()] * passes
         with one_thread():
@@ -273,7 +273,7 @@ class Parallel:
         return found
 
     def timed_here(self, gradient: Gradient) -> Computed:
-        """Compute a gradient; the second one decides whether other processes are worth it."""
+        """Compute a gradient; start other processes if the second gradient took long enough."""
         began = time.perf_counter()
         result = self.here(gradient)
         self.timed += 1
@@ -292,15 +292,15 @@ class Parallel:
         )
         with one_thread():
             value = self.loop.finish(early)
-        return Computed(value, early.loss, early.buffers)
+        return Computed(value, float(early.loss), early.buffers)
 
     @property
     def has_room(self) -> bool:
-        """Whether another value may be computed early; each takes memory until it is used."""
+        """Whether another value may be computed early; waiting values take memory."""
         return len(self.running) + len(self.done) < QUEUED * len(self.assistants) + AHEAD
 
     def work_ahead(self) -> bool:
-        """Compute a gradient that is not due yet, if there is one."""
+        """Compute a gradient that is not due yet, if there is one and room for it."""
         if not self.pending or not self.has_room:
             return False
         gradient = self.pop_pending()
@@ -317,7 +317,7 @@ class Parallel:
     def hand_out(self) -> None:
         """Give pending gradients to the other processes.
 
-        The last one does not wait for one of them to end, as this process can compute it meanwhile.
+        The last pending gradient is not queued behind another one: this process may compute it.
         """
         for assistant in [*self.assistants]:
             while len(self.pending) > bool(assistant.asked) and assistant.free and self.has_room:
@@ -330,7 +330,7 @@ class Parallel:
                     break
 
     def collect(self, timeout: float | None) -> None:
-        """Take what the other processes have computed; ``timeout``: seconds to wait for it."""
+        """Collect results of the other processes; ``timeout``: seconds to wait for a result."""
         by_connection = {each.connection: each for each in self.assistants}
         for connection in wait([*by_connection], timeout) if by_connection else ():
             assert isinstance(connection, Connection)
@@ -348,7 +348,7 @@ class Parallel:
         self.hand_out()
 
     def lose(self, assistant: Assistant) -> None:
-        """Do without a process that has ended; its gradients are computed here, when due."""
+        """Remove a process that has ended; this process computes its gradients when due."""
         self.assistants.remove(assistant)
         self.running = {each: by for each, by in self.running.items() if by is not assistant}
         assistant.close()

@@ -1,9 +1,9 @@
 """Processor sharing: the ranks of one host compute, send and receive on the same cores.
 
-The tasks of a host have equal shares of its cores, and each uses at most one core. So with ``k``
-tasks on ``c`` cores each advances at the rate ``min(1, c / k)``, and the next to end is the one
-that has the least left, whatever the rate is until then. A task therefore waits for a level of the
-processor time that any task would have received since the start of the run.
+The tasks of a host have equal shares of its cores, and each task uses at most one core. So with
+``k`` tasks on ``c`` cores, each task advances at the rate ``min(1, c / k)``, and the task with the
+least remaining work ends next, however the rate changes. The *level* of a host is the processor
+time that a task would have received since the start of the run; a task ends at a known level.
 
 Source: Kleinrock, Queueing Systems II, 1976, section 4.4 (processor sharing).
 """
@@ -23,16 +23,16 @@ class Host:
 
     def __init__(self, number: int, cores: float, clock: VirtualClock) -> None:
         self.number, self.cores, self.clock = number, cores, clock
-        self.level = 0.0  # processor seconds of a task that has run all the time
+        self.level = 0.0  # processor seconds of a task since the start of the run
         self.since = 0.0  # time of the level
-        self.turn = 0  # counts the tasks that have come and gone
-        # The level at which each ends, and the event that then happens.
+        self.turn = 0  # counts starts and ends of tasks
+        # (level at the end, turn, event at the end, its arguments) of each task.
         self.tasks: list[tuple[float, int, str, tuple[Any, ...]]] = []
 
     def begin(self, seconds: float, event: str, *arguments: Any, after: float = 0.0) -> float:
-        """Begin a task that takes ``seconds`` of one core; ``event`` happens when it ends.
+        """Start a task that takes ``seconds`` of one core; ``event`` happens at its end.
 
-        Returns the level at which it ends, which is not below ``after``.
+        Return the level at the end of the task, at least ``after``.
         """
         self.rise()
         level = max(self.level + seconds, after)
@@ -41,7 +41,7 @@ class Host:
         return level
 
     def end(self, turn: int) -> None:
-        """End the next task, unless one has come or gone since ``turn``."""
+        """End the next task, unless a task has started or ended since ``turn``."""
         if turn != self.turn:
             return
         self.rise()
@@ -51,7 +51,7 @@ class Host:
         self.clock.handlers[event](*arguments)
 
     def rise(self) -> None:
-        """Bring the level up to now."""
+        """Update the level to the present time."""
         if self.tasks:
             self.level += (self.clock.now - self.since) * self.rate
         self.since = self.clock.now

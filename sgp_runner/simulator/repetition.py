@@ -1,4 +1,4 @@
-"""Journals of workers, which `sgp_runner.simulator.snapshot` repeats when a run is resumed."""
+"""Journals of workers, which `sgp_runner.simulator.snapshot` replays when a run is resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Entry = tuple[Any, ...]
 
 
 class Journals:
-    """By rank: events of each worker since its last step began, while a snapshot is taken."""
+    """Events of each worker since the start of its step, by rank, during a snapshot."""
 
     def __init__(self) -> None:
         self.entries: dict[int, list[Entry]] = {}
@@ -30,9 +30,9 @@ class Journals:
 
 
 class Repetition:
-    """Takes the place of the machines while workers repeat a step: what they request has happened.
+    """Replaces the machines while workers repeat a step, and ignores their requests.
 
-    futures: of collectives, by rank and number
+    futures: futures of collectives, by rank and number
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Repetition:
         """Contribute nothing."""
 
     def expect(self, worker: Worker) -> None:
-        """Register the collectives under way of a worker restored to the start of a step."""
+        """Register the pending collectives of a worker that is restored to the start of a step."""
         for future in futures_in(worker.state):
             if not future.done:
                 future.finish = copied
@@ -64,5 +64,5 @@ class Repetition:
 
 
 def copied(result: Any) -> Any:
-    """Return a copy of the tensor; those of an all-gather are read-only and not copied."""
+    """Return a copy of the mean, or of the list of an all-gather, whose tensors are read-only."""
     return list(result) if isinstance(result, list) else result.clone()

@@ -30,8 +30,8 @@ ITS_GRADIENT = ("its gradient",)  # what a worker waits for
 class Simulation:
     """The workers' side of a simulated run: their runtime, mailboxes and scheduler.
 
-    survives: whether the other workers continue after a permanent crash; `run` then raises Lost,
-        and every worker keeps a snapshot of its present step.
+    survives: whether other workers continue after a permanent crash. If so, every worker has a
+        snapshot of its present step, and `run` raises Lost at a crash.
     wrap: wraps the transport of each worker.
     listener: notified of the start and end of each step.
     """
@@ -56,11 +56,11 @@ class Simulation:
             Comm(mailbox, wrap(SimulatedTransport(rank, self)))
             for rank, mailbox in enumerate(self.mailboxes)
         ]
-        # To which requests of the workers go.
+        # The receiver of the workers' requests.
         self.outside: ModelledMachines | Repetition = self.machines
         # Gradients in flight, by rank and step.
         self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}
-        self.computed = 0  # gradients, with those that collectives average
+        self.computed = 0  # gradients, including those averaged by collectives
         self.sleeps: dict[tuple[int, int], Future[None]] = {}  # by rank and number
         self.journals = Journals()
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
@@ -189,7 +189,7 @@ class Simulation:
             raise LeftInFlight("the run ended with messages in flight: " + "; ".join(unread))
 
     def check_times(self) -> None:
-        """Raise TimeOverflow if an event was never due, though no fault lasts permanently."""
+        """Raise TimeOverflow if an event is at infinity although no fault is permanent."""
         if self.clock.never and not self.faults.for_good:
             raise TimeOverflow(f"simulated time is not finite after {self.clock.now:g} s")
 
@@ -201,21 +201,21 @@ class Simulation:
 
     @contextmanager
     def repeating(self) -> Iterator[Repetition]:
-        """While workers repeat their steps, nothing that they request reaches the outside."""
+        """Redirect the workers' requests to a `Repetition`, while workers repeat their steps."""
         listener, repetition = self.listener, Repetition()
         self.listener, self.outside = NULL_LISTENER, repetition
         yield repetition
         self.listener, self.outside = listener, self.machines
 
     def load_state_dict(self, state: State, repetition: Repetition) -> None:
-        """Restore the machines, after the workers have repeated the steps that they were in."""
+        """Restore the machines, after the workers have repeated their unfinished steps."""
         self.machines.load_state_dict(state, repetition.futures)
         for _, gradient, _ in self.gradients.values():
             self.engine.start(gradient)
 
 
 def lose(ranks: Sequence[int]) -> None:
-    """Let the others notice that ``ranks`` have crashed permanently."""
+    """Raise Lost: the other workers notice that ``ranks`` have crashed permanently."""
     raise Lost(ranks)
 
 
@@ -224,7 +224,7 @@ class TimeOverflow(RuntimeError):
 
 
 class LeftInFlight(RuntimeError):
-    """An algorithm ended without receiving everything that was sent."""
+    """An algorithm ended without receiving all messages."""
 
 
 class SimulatedTransport(Transport):
@@ -239,7 +239,7 @@ class SimulatedTransport(Transport):
         return self.simulation.outside.send(self.rank, dst, tag, message)
 
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        return self.begin(number, tensor, gathers=False), 0  # bytes count when it ends
+        return self.begin(number, tensor, gathers=False), 0  # bytes are counted at its end
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         return self.begin(number, tensor, gathers=True), 0

@@ -1,11 +1,11 @@
 """Saving a simulated run between two events, and resuming it to the last bit.
 
-Coroutines cannot be saved, so a snapshot has three parts: every worker as it was when it last began
-a step (`Worker.state_dict`), its journal since then (messages delivered, gradients and collectives
-ended), and everything else as it is now. To restore, each worker starts `Algorithm.run` again from
-its step and receives its journal, while none of its actions reaches the outside; in the end it
-waits for what it waited for. Workers need not begin a step at the same moment and none waits for a
-snapshot, so saving a run does not change it.
+Coroutines cannot be saved, so a snapshot has three parts: the state of every worker at the start of
+its present step (`Worker.state_dict`), the worker's journal since then (delivered messages, ended
+gradients and collectives), and the present state of everything else. To restore, each worker starts
+`Algorithm.run` again from its step and receives the events in its journal, while its requests have
+no effect; then it waits for the same event as in the snapshot. Workers may begin steps at different
+times and never wait for a snapshot, so saving a run does not change it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sgp_runner.simulator.engine import Gradient
 from sgp_runner.simulator.repetition import Entry, Repetition
 from sgp_runner.simulator.simulation import Simulation
 
-STEPS_BEFORE_END = 16  # more than fast workers are ahead of slow ones
+STEPS_BEFORE_END = 16  # more steps than fast workers are ahead of slow workers
 
 
 def save(simulation: Simulation, workers: Sequence[Worker]) -> State:
-    """Save everything but the workers at the start of their steps, when none is ready to run."""
+    """Return all state but the workers' at the start of their steps; no worker may be ready."""
     return {
         "simulation": simulation.state_dict(),
         "journals": [simulation.journals.entries[worker.rank] for worker in workers],
@@ -46,7 +46,7 @@ def restore(
     at_steps: Iterable[State],
     saved: State,
 ) -> None:
-    """Bring a simulation whose workers were just made, and not started, to the snapshot."""
+    """Restore a snapshot in a new simulation whose workers have not started."""
     with simulation.repeating() as repetition:
         for worker, at_step, journal in zip(workers, at_steps, saved["journals"], strict=True):
             worker.load_state_dict(at_step)
@@ -61,7 +61,7 @@ def restore(
 def repeat(
     simulation: Simulation, repetition: Repetition, rank: int, journal: Sequence[Entry]
 ) -> None:
-    """Repeat the journal of a worker that was just started: everything since its step began."""
+    """Replay the journal of a worker that was just started: all events since its step began."""
     scheduler = simulation.scheduler
     scheduler.settle()
     for entry in journal:
@@ -83,7 +83,7 @@ def repeat(
 
 
 def recomputed(simulation: Simulation, gradient: Gradient) -> Tensor:
-    """Recompute a gradient whose batch BatchNorm's statistics in ``buffers`` already include."""
+    """Recompute a gradient without changing its ``buffers``, which already include its batch."""
     buffers, gradient.buffers = gradient.buffers, [buffer.clone() for buffer in gradient.buffers]
     simulation.engine.start(gradient)
     value = simulation.engine.finish(gradient)
@@ -94,8 +94,8 @@ def recomputed(simulation: Simulation, gradient: Gradient) -> Tensor:
 class Saver:
     """Writes checkpoints of a simulated run while it continues.
 
-    begun: steps that the gradient workers have begun.
-    resumed: whether the state is that of a checkpoint.
+    begun: number of steps that the gradient workers have begun.
+    resumed: whether the run was resumed from a checkpoint.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Saver:
             last = not self.kept_last and self.near_the_end(worker)
             if not last and not self.trigger.due(self.begun // worker.size):
                 return
-            self.observer.recorder.check()  # a checkpoint without its records is worth nothing
+            self.observer.recorder.check()  # a checkpoint is useless without its records
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
             self.missing = {each.rank for each in self.workers}
@@ -141,12 +141,12 @@ class Saver:
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
             if not self.missing:
-                # Before the events of now, whose numbers must not depend on checkpoints.
+                # Before other events of this time: their order must not depend on checkpoints.
                 clock = self.simulation.clock
                 clock.at_first(clock.now, self.write, self.draft)
 
     def near_the_end(self, worker: Worker) -> bool:
-        """Whether a longer run should continue from a state such as that of ``worker``."""
+        """Whether ``worker`` is so near the end that a longer run can continue from its state."""
         each = self.simulation.size if self.experiment.run.algo.asynchronous else 1
         budget = worker.budget
         assert isinstance(budget, OwnBudget)
@@ -155,7 +155,7 @@ class Saver:
     def write(self, draft: Draft) -> None:
         more = {"observer": self.observer.state_dict(), "begun": self.begun}
         draft.add("run.pt", save(self.simulation, self.workers) | more)
-        # What a worker does in its last step may differ from what it would do in a longer run.
+        # In its last step, a worker may act differently than in a longer run.
         longer = not any(worker.budget.spent for worker in self.workers)
         draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep, longer)
         self.draft = None

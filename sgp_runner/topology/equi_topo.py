@@ -1,6 +1,7 @@
-"""EquiDyn (Song et al. 2022): one peer a step, ``v`` nodes ahead, with ``v`` drawn for all alike.
+"""EquiDyn (Song et al. 2022): one peer per step, ``v`` nodes ahead, with random ``v``.
 
-Over the draws, the spread of ``n`` nodes shrinks at a rate that does not depend on ``n``.
+In each step one ``v`` is drawn for all nodes. The expected spread of the models of ``n`` nodes
+shrinks at a rate that does not depend on ``n``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from sgp_runner.utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class EquiDyn(Topology):
-    """OU-EquiDyn pairs nodes that are ``v`` apart; OD-EquiDyn sends ``v`` ahead.
+    """OU-EquiDyn pairs nodes that are ``v`` apart; in OD-EquiDyn each node sends ``v`` nodes ahead.
 
     directed: true: OD-EquiDyn, for push-sum
-    eta: a peer receives eta (n - 1) / n; null: n / (2 (n - 1)), so that node and peer have 1/2 each
+    eta: sets the weight of a peer to eta (n - 1) / n; null: n / (2 (n - 1)), which gives a node and
+        its peer 1/2 each
     seed: seed of the draws, independent of the run's seed
     """
 
@@ -54,19 +56,21 @@ class EquiDyn(Topology):
         return (self.eta * (size - 1) / size,) * len(self.out_peers(rank, size, step))
 
     def phases(self, size: int) -> list[Phase]:
-        return [(0.0, 64)]  # not periodic; these steps stand for all
+        return [(0.0, 64)]  # not periodic; these steps represent all
 
 
 @functools.lru_cache(maxsize=64)
 def draw(seed: int, size: int, step: int) -> tuple[int, int]:
-    """Return the shift of a step, 1 to ``size - 1``, and the node with which its pairing begins."""
+    """Return the shift of a step, 1 to ``size - 1``, and the node at which pairing starts."""
     drawn = random.Random(f"{seed}/{step}")
     return drawn.randrange(1, size), drawn.randrange(size)
 
 
 @functools.lru_cache(maxsize=64)
 def pairs(size: int, shift: int, start: int) -> tuple[Peers, ...]:
-    """Pair nodes: from ``start`` on, each free node takes the one ``shift`` ahead."""
+    """Return the partner of each node; partners are ``shift`` apart.
+
+    In order from ``start``, each node is paired if it and its partner are not paired yet."""
     partners: list[Peers] = [()] * size
     for node in (*range(start, size), *range(start)):
         other = (node + shift) % size

@@ -1,10 +1,11 @@
-"""Graphs whose rounds, one after the other, average exactly: after the last one all nodes agree.
+"""Graphs that average exactly in a finite number of rounds: all nodes agree after the last round.
 
-Takezawa et al. 2023: the k-peer hyper-hypercube (Alg. 1), for numbers of nodes whose prime factors
-are at most ``k + 1``; the Simple Base-(k+1) graph (Alg. 2) and the Base-(k+1) graph (Alg. 3), for
-any number, with at most ``2 log_(k+1)(n) + 2`` rounds. In a round a node exchanges with at most
-``k`` others. If a set has more nodes than it serves, its idle nodes average in
-cliques, as in the authors' implementation; the product of all rounds is the same without that.
+The graphs are from Takezawa et al. 2023. The k-peer hyper-hypercube (Alg. 1) needs a number of
+nodes whose prime factors are at most ``k + 1``. The Simple Base-(k+1) graph (Alg. 2) and the
+Base-(k+1) graph (Alg. 3) work for any number ``n`` of nodes, with at most ``2 log_(k+1)(n) + 2``
+rounds. In a round a node exchanges with at most ``k`` others. If a set serves fewer nodes than it
+has, its idle nodes average in cliques, as in the authors' implementation; the product of all rounds
+is the same without these averages.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import ClassVar, Protocol
 from sgp_runner.topology.graphs import Peers, Phase, Topology, Weights
 from sgp_runner.utils.errors import ConfigError, check_least
 
-#: By node, its peers in a round and their weights; nodes that sit out are omitted.
+#: Node -> its peers in a round and their weights; idle nodes are omitted.
 Round = dict[int, tuple[Peers, Weights]]
 IDLE: tuple[Peers, Weights] = ((), ())
 
 
 class Rounds(Topology, Protocol):
-    """Rounds that are repeated in turn."""
+    """A graph that cycles through a list of rounds."""
 
     symmetric: ClassVar[bool] = True
 
@@ -47,9 +48,10 @@ class Rounds(Topology, Protocol):
 
 @dataclass(frozen=True)
 class HyperHypercube(Rounds):
-    """Groups whose numbers differ in one digit average in turn; the hypercube for one peer.
+    """A hypercube for k peers: a step averages all nodes whose numbers differ only in one digit.
 
-    peers: most peers of a node in a step, k; no prime factor of the number of nodes is above k + 1
+    peers: largest number of peers of a node in a step, k; no prime factor of the number of nodes
+        may be above k + 1
     """
 
     peers: int = 1
@@ -74,8 +76,9 @@ class HyperHypercube(Rounds):
 class Base(Rounds):
     """The Base-(k+1) graph, exact after its last round for any number of nodes.
 
-    peers: most peers of a node in a step, k
-    simple: true: the Simple Base-(k+1) graph, which may be longer
+    peers: largest number of peers of a node in a step, k
+    simple: true: the Simple Base-(k+1) graph, which may have more rounds; false: the Base-(k+1)
+        graph
     """
 
     peers: int = 1
@@ -108,7 +111,10 @@ def shortest_rounds(size: int, k: int, simple: bool) -> list[Round]:
 
 
 def factors(n: int, k: int) -> list[int]:
-    """Few factors of at most ``k + 1``, ascending; their product is ``n`` if it has such ones."""
+    """Return factors of ``n``, as few as possible and each at most ``k + 1``, in ascending order.
+
+    Their product is ``n`` if no prime factor of ``n`` is above ``k + 1``.
+    """
     found: list[int] = []
     for factor in range(k + 1, 1, -1):
         while n % factor == 0:
@@ -128,7 +134,7 @@ def largest_prime_factor(n: int) -> int:
 
 
 def cliques(groups: Iterable[Sequence[int]]) -> Round:
-    """Let the nodes of each group average."""
+    """Return the round in which each group averages over its nodes."""
     return {
         node: (tuple(peer for peer in group if peer != node), (1 / len(group),) * (len(group) - 1))
         for group in groups
@@ -138,7 +144,7 @@ def cliques(groups: Iterable[Sequence[int]]) -> Round:
 
 
 def at_once(parts: Sequence[Sequence[Round]]) -> list[Round]:
-    """Return rounds of disjoint sets of nodes, as many of each, taken together."""
+    """Merge the rounds of disjoint sets of nodes; all sets have the same number of rounds."""
     return [together(rounds) for rounds in zip(*parts, strict=True)]
 
 
@@ -147,7 +153,7 @@ def together(rounds: Iterable[Round]) -> Round:
 
 
 def hyper_hypercube(nodes: range, k: int) -> list[Round]:
-    """Round l averages the nodes whose numbers within ``nodes`` differ only in digit l."""
+    """Return rounds; round l averages nodes whose positions in ``nodes`` differ only in digit l."""
     rounds = []
     place = 1
     for factor in factors(len(nodes), k):
@@ -158,10 +164,10 @@ def hyper_hypercube(nodes: range, k: int) -> list[Round]:
 
 
 def simple_base(nodes: range, k: int) -> list[Round]:
-    """Return the rounds of the Simple Base-(k+1) graph; comments have the algorithm's numbers.
+    """Return the rounds of the Simple Base-(k+1) graph; comments number the algorithm's steps.
 
-    Each set of nodes averages (2), serves those after it, that is, gives them what makes their
-    means that of all (3), and averages again (4).
+    Each set of nodes averages (2), serves the sets after it (3), and averages again (4). Serving
+    makes the mean of the later sets equal to the mean of all nodes.
     """
     if prod(factors(len(nodes), k)) == len(nodes):  # 0
         return hyper_hypercube(nodes, k)
@@ -187,7 +193,10 @@ def simple_base(nodes: range, k: int) -> list[Round]:
 
 
 def cut(nodes: range, k: int) -> list[list[range]]:
-    """Consecutive sets of equal blocks, a digit of the number of nodes each, largest first."""
+    """Return consecutive sets of equal blocks, one set per nonzero digit of the number of nodes.
+
+    The digits are in base ``k + 1``; the highest digit comes first.
+    """
     sets = []
     block = 1
     while block * (k + 1) <= len(nodes):
@@ -210,7 +219,10 @@ def cycled(rounds: Sequence[Round], step: int) -> Round:
 
 
 def serve(blocks: Sequence[range], others: range, base: int) -> Round:
-    """Each of ``others`` exchanges with one node of every block; the rest forms cliques."""
+    """Return the round in which each of ``others`` exchanges with one node of every block.
+
+    The remaining nodes of the blocks average in cliques.
+    """
     serving = nodes_of(blocks)
     weight = len(serving) / ((len(serving) + len(others)) * len(blocks))
     taken = [tuple(block[place] for block in blocks) for place in range(len(others))]

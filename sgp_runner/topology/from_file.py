@@ -1,8 +1,8 @@
 """A custom communication graph from a text file.
 
-A line is one edge: ``src dst``, or ``step src dst`` for a graph that changes; steps are 0, 1, ...
-and then repeat. ``#`` starts a comment. The checksum of the file is one of the settings of a run:
-with other contents it is another run.
+Each line is one edge: ``src dst``, or ``step src dst`` for a graph that changes from step to step.
+Steps are numbered 0, 1, ... and repeat after the last step in the file. ``#`` starts a comment. The
+file's checksum is a setting of the run, so a file with other contents makes a different run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Neighbours = tuple[dict[int, Peers], ...]
 
 @dataclass(frozen=True)
 class Graph:
-    """Per step, the peers that a node sends to and receives from, in the order of the lines.
+    """The peers to which each node sends, and from which it receives, by step, in file order.
 
     Nodes without an edge are omitted.
     """
@@ -41,8 +41,8 @@ class Graph:
 class Edges(Topology):
     """The edges in a file.
 
-    path: relative to where the command is started
-    sha256: checksum that the file must have; null: any; config.yaml records it
+    path: path of the file, relative to the working directory of the command
+    sha256: required checksum of the file; null: any checksum; config.yaml records it
     """
 
     path: str
@@ -105,8 +105,8 @@ class Edges(Topology):
 
 
 def parse(content: bytes, path: str) -> Graph:
-    """Parse the lines of a graph; raise ConfigError, naming the line, if they are not one."""
-    lines: dict[tuple[int, int, int], int] = {}  # by step, source and destination
+    """Parse the lines of a graph; raise ConfigError with the line number for an invalid line."""
+    lines: dict[tuple[int, int, int], int] = {}  # (step, source, destination) -> line
     text = content.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     width = None
     for number, line in enumerate(text.split("\n"), start=1):

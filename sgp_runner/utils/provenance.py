@@ -10,9 +10,10 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sgp_runner._version import __version__
@@ -37,6 +38,8 @@ VARIABLES = (
     "MKL_ENABLE_INSTRUCTIONS",
     "ONEDNN_MAX_CPU_ISA",
 )
+
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment(command: Sequence[str] = ()) -> dict[str, object]:
@@ -72,6 +75,48 @@ def processor() -> dict[str, str]:
     flags = facts.get("flags", "").split()
     kind |= {key.replace(" ", "_"): facts[key] for key in PROCESSOR if key in facts}
     return kind | {"vectors": " ".join(flag for flag in VECTORS if flag in flags)}
+
+
+def gpu(device: str) -> dict[str, object] | None:
+    """Return model, memory (bytes) and driver of a GPU and the libraries' versions; None for a CPU.
+
+    Versions that cannot be determined are None.
+    """
+    if device.partition(":")[0] != "cuda":
+        return None
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "memory": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+        **gpu_versions(),
+    }
+
+
+def gpu_versions() -> dict[str, object]:
+    """Return the versions of driver, CUDA, cuDNN and NCCL; None where there is none."""
+    import torch
+
+    nccl: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
+    cudnn: Callable[[], int | None] = torch.backends.cudnn.version
+    return {
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": cudnn(),
+        "nccl": ".".join(map(str, nccl())) if torch.distributed.is_nccl_available() else None,
+    }
+
+
+def driver_version() -> str | None:
+    """Return the version of NVIDIA's driver; None without one."""
+    try:
+        first = DRIVER.read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return None
+    found = re.search(r"\s(\d+(?:\.\d+)+)\s", first)
+    return found and found[1]
 
 
 def code_version() -> str:

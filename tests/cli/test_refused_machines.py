@@ -135,7 +135,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "record=true network=nccl",
         "record",
-        "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi, or",
+        "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi on CPUs, or",
     ),
     (
         "record=true network=gloo gpus_per_node=2",
@@ -151,7 +151,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=gloo network.autocast=fp8",
         "network.autocast",
-        "'fp8' is none of none, bf16, fp16. Did you mean 'fp16'?",
+        "'fp8' is none of auto, none, bf16, fp16. Did you mean 'fp16'?",
     ),
     (
         "network=gloo network.autocast=bf16 dtype=float64",

@@ -181,6 +181,45 @@ def test_a_node_of_two_devices_has_two_tasks(cluster: Cluster) -> None:
     assert json.loads((run / "summary.json").read_text())["nodes"] == 2
 
 
+def show_places(cluster: Cluster) -> None:
+    """Write a set-up file by which every rank leaves a file with its place."""
+    line = 'touch "at-$SLURM_PROCID-${SLURMD_NODENAME##*.}-$SLURM_LOCALID-$CUDA_VISIBLE_DEVICES"\n'
+    (cluster.folder / "setup.sh").write_text(f"[[ -z ${{SLURM_STEP_ID:-}} ]] || {line}")
+
+
+def places(cluster: Cluster) -> list[str]:
+    """The rank, machine, rank on it and visible GPUs of every process."""
+    return sorted(path.name for path in cluster.folder.glob("at-*"))
+
+
+def test_nodes_of_one_gpu_share_a_machine(cluster: Cluster) -> None:
+    show_places(cluster)
+    number = cluster.submit(
+        *("--nodes=1", "--ntasks=4", "--gpus-per-node=4", "--export=ALL,SGP_SETUP=setup.sh"),
+        *(f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1"),
+    )
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    assert places(cluster) == [f"at-{rank}-1-{rank}-0,1,2,3" for rank in range(4)]
+    assert "srun: " not in cluster.output(number)
+    (run,) = cluster.runs
+    assert json.loads((run / "summary.json").read_text())["nodes"] == 4
+
+
+def test_the_devices_of_a_node_are_on_one_machine(cluster: Cluster) -> None:
+    show_places(cluster)
+    number = cluster.submit(
+        *("--nodes=2", "--ntasks=6", "--gpus-per-node=4", "--export=ALL,SGP_SETUP=setup.sh"),
+        *(f"{SCRIPTS}/run.sbatch", *RUN, "nodes=3", "gpus_per_node=2", "epochs=1"),
+        "batch_size=32",
+    )
+    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    machines = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
+    assert places(cluster) == [
+        f"at-{rank}-{machine}-{local}-0,1,2,3" for rank, (machine, local) in enumerate(machines)
+    ]
+    assert "srun: " not in cluster.output(number)
+
+
 def test_a_job_that_shares_its_nodes_reads_its_setup_on_each(cluster: Cluster) -> None:
     (cluster.folder / "setup.sh").write_text('touch "set-up-${SLURM_PROCID:-none}"\n')
     number = cluster.submit(
@@ -461,6 +500,28 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
                 if record["kind"] == "train"
             }
             assert len(ranks) == int(row["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        (["network=nccl"], "gres:gpu:1"),
+        (["network=gloo,nccl", "gpus_per_node=2"], "gres:gpu:2"),
+        (["network=gloo"], None),
+    ],
+)
+def test_a_sweep_requests_the_gpus_that_it_uses(
+    words: list[str], gpus: str | None, cluster: Cluster
+) -> None:
+    before = set(known_jobs(cluster))
+    cluster.run(f"{SCRIPTS}/sweep.sh", "1", "model=mlp", "epochs=1", *words)
+    (number,) = {each.partition("_")[0] for each in set(known_jobs(cluster)) - before}
+    assert cluster.job(number).get("TresPerNode") == gpus
+
+
+def known_jobs(cluster: Cluster) -> list[str]:
+    words = ["--noheader", "--states=all", "--format=%i"]
+    return say(cluster.environment, "squeue", *words).split()
 
 
 def python_ranks(cluster: Cluster) -> list[int]:

@@ -52,6 +52,8 @@ NAMES = {
     ),
     "Faults.slow_nodes": ("faults.slow_nodes.2=2", "faults.slow_nodes.2"),
     "Faults.slow_links": ("faults.slow_links.2=2", "faults.slow_links.2"),
+    "Sim.device": ("network.device=cuda:x", "network.device"),
+    "Gloo.device": ("network=gloo network.device=gpu", "network.device"),
     "Wandb.mode": ("logger=wandb logger.mode=ofline", "logger.mode"),
     "Torchvision.arch": ("model=torchvision model.arch=mobilenet_v3_smal", "model.arch"),
     "Text.path": ("data=text model=gpt_small data.path=nowhere", "data.path"),

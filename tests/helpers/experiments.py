@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,9 +26,17 @@ from sgp_runner.topology.graphs import Phase
 
 def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
+    return from_tree(composed("logger=jsonl", f"results={results}", *overrides))
+
+
+def composed(*overrides: str) -> dict[str, object]:
     with configs():
-        settings = parse(["logger=jsonl", f"results={results}", *overrides])
-        experiment = from_configuration(compose(settings))
+        return compose(parse(overrides))
+
+
+def from_tree(tree: Mapping[str, object]) -> Experiment:
+    """Make the experiment of a configuration, with its ``config.yaml`` in place."""
+    experiment = from_configuration(tree)
     experiment.directory.mkdir(parents=True)
     (experiment.directory / "config.yaml").write_text(yaml.safe_dump(stored(experiment)))
     return experiment

@@ -20,6 +20,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "setpriv")
 NODES = 4
+GPUS = 4  # of a node, imitated
 SBIN = "/usr/sbin:/sbin"  # where the daemons are, which the PATH of ordinary users leaves out
 # cred_expire: seconds until a requeued job may start. A node says that it has more cores than this
 # machine: ranks share them.
@@ -43,10 +44,11 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SlurmdParameters=config_overrides
 ReturnToService=2
+GresTypes=gpu
 KillWait=5
 MinJobAge=3600
 NodeName=127.0.0.[1-4] NodeHostname={host} Port=[{ports[1]},{ports[2]},{ports[3]},{ports[4]}] \
-CPUs=4 RealMemory=4000 State=UNKNOWN
+CPUs=4 RealMemory=4000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=debug Nodes=ALL Default=YES State=UP
 """
 # Slurm's own sacct asks a database, which is too large a thing to install here. The controller
@@ -84,8 +86,13 @@ def slurm_cluster(folder: Path) -> Iterator[Mapping[str, str]]:
             host=socket.gethostname().partition(".")[0],
             user=getpass.getuser(),
             ports=free_ports(NODES + 1),
+            gpus=GPUS,
         )
     )
+    devices = [folder / f"gpu{number}" for number in range(GPUS)]
+    for device in devices:
+        device.symlink_to(os.devnull)  # Slurm wants character devices
+    (folder / "gres.conf").write_text(f"Name=gpu File={','.join(map(str, devices))}\n")
     (folder / "sacct").write_text(SACCT)
     (folder / "sacct").chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{search_path()}", "SLURM_CONF": str(conf)}

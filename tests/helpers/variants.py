@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.experiments import final_parameters, instrumented, make_experiment
+from helpers.experiments import (
+    composed,
+    final_parameters,
+    from_tree,
+    instrumented,
+    make_experiment,
+)
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary, write_summary
 from sgp_runner.session.start import execute
@@ -19,7 +25,7 @@ NOISE = (
     "data=synthetic",
     "data.image_size=8",
     "data.num_classes=10",
-    "data.size=1437",
+    "data.size=288",
     "data.valid_size=32",
 )
 TINY = (
@@ -28,7 +34,7 @@ TINY = (
     *NOISE,
     "nodes=4",
     "batch_size=8",
-    "epochs=0.18",
+    "epochs=0.9",
     "log_every=1",
 )
 SYNCHRONOUS = {
@@ -44,7 +50,7 @@ SYNCHRONOUS = {
     "local_sgd": ("algo.tau=3",),
     "pipe_sgd": (),
     "pipe_sgd compressed": ("algo.compression=quantize8",),
-    "hybrid": ("algo.switch_epoch=0.1",),
+    "hybrid": ("algo.switch_epoch=0.5",),
     "ps_sgd": (),
 }
 # With local steps, coded messages, or gossip for unequal data.
@@ -87,6 +93,7 @@ def simulate_all(
     ``machines``, which is still to be run.
     """
     results: Results = {}
+    there = composed(f"network={network}", *machines)
     for name, options in variants.items():
         overrides = (*tiny, f"algo={name.split()[0]}", *options)
         whole = [word for word in overrides if not word.startswith("gpus_per_node=")]
@@ -94,10 +101,11 @@ def simulate_all(
         summary = execute(instrumented(simulated))
         assert summary is not None
         write_summary(simulated.directory, summary)
-        results[name] = (
-            simulated,
-            make_experiment(folder, *overrides, f"network={network}", *machines),
-        )
+        # Composing the other configuration as well would take as long as its run.
+        words = (word.partition("=") for word in (*overrides, *machines))
+        devices = [int(value) for key, _, value in words if key == "gpus_per_node"]
+        of_machines = {"network": there["network"], "gpus_per_node": (devices or [1])[-1]}
+        results[name] = simulated, from_tree({**simulated.config, **of_machines})
     return results
 
 

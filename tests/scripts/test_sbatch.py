@@ -16,6 +16,7 @@ SHOWN = ("NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM
 # What srun is given; a step of one task runs its command.
 SRUN = """#!/usr/bin/env bash
 [[ $1 == --help ]] && echo "$SRUN_HELP" && exit
+[[ -z ${SLURM_HOSTFILE:-} ]] || echo "hosts: $(tr '\\n' ' ' <"$SLURM_HOSTFILE")" >&2
 [[ $1 == --nodes=1 ]] && echo "step: $*" >&2 && exec sgp-run --cfg job
 printf '%s\\n' "$@"
 for name in NAMES LOADED; do
@@ -23,7 +24,7 @@ for name in NAMES LOADED; do
 done
 """
 SGP_RUN = """#!/usr/bin/env bash
-printf 'gpus_per_node: 2\\non_failure: %s\\n' "${ON_FAILURE:-stop}"
+printf 'gpus_per_node: %s\\non_failure: %s\\n' "${DEVICES:-2}" "${ON_FAILURE:-stop}"
 """
 APPTAINER = """#!/usr/bin/env bash
 echo "apptainer: $*" >&2
@@ -100,6 +101,54 @@ def test_the_network_is_chosen(programs: Path, variables: dict[str, str], seen: 
     code, out, err = submit(programs, **variables)
     assert (code, err) == (0, "")
     assert out == [*STEP, *RANK, *seen, "OMP_NUM_THREADS=4"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "step", "hosts"),
+    [
+        # gossip nodes with one GPU each, four on a machine, and five on two machines
+        (
+            {"DEVICES": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4"},
+            ["--ntasks=4", "--ntasks-per-node=4", "--cpus-per-task=2"],
+            "",
+        ),
+        ({"DEVICES": "1", "SLURM_NTASKS": "5"}, ["--ntasks=5", "--cpus-per-task=2"], ""),
+        (
+            {"DEVICES": "1", "SLURM_NTASKS_PER_NODE": "4"},
+            ["--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2"],
+            "",
+        ),
+        # three nodes of two devices, and two nodes of three devices and a server
+        (
+            {"SLURM_NTASKS": "6"},
+            ["--ntasks=6", "--distribution=arbitrary", "--cpus-per-task=2"],
+            "hosts: a a a a b b \n",
+        ),
+        (
+            {"DEVICES": "3", "SLURM_JOB_NUM_NODES": "3", "SLURM_NTASKS": "7"},
+            ["--ntasks=7", "--distribution=arbitrary", "--cpus-per-task=2"],
+            "hosts: a a a b b b c \n",
+        ),
+        (
+            {"SLURM_NTASKS": "16", "SLURM_CPUS_ON_NODE": "6"},
+            ["--ntasks=16", "--ntasks-per-node=8", "--cpus-per-task=1"],
+            "",
+        ),
+        (
+            {"SLURM_NTASKS": "8", "SLURM_CPUS_PER_TASK": "3"},
+            ["--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=3"],
+            "",
+        ),
+    ],
+)
+def test_ranks_share_a_machine(
+    programs: Path, variables: dict[str, str], step: list[str], hosts: str
+) -> None:
+    add(programs, "scontrol", "#!/usr/bin/env bash\nprintf '%s\\n' a b c\n")
+    code, out, err = submit(programs, **variables)
+    assert (code, err) == (0, hosts)
+    cores = step[-1].replace("--cpus-per-task", "OMP_NUM_THREADS")
+    assert out == [*step, "--wait=60", *RANK, cores]
 
 
 def test_every_rank_reads_the_setup(programs: Path) -> None:

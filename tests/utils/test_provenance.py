@@ -5,12 +5,14 @@ import json
 import platform
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from sgp_runner import __version__
-from sgp_runner.utils.provenance import VARIABLES, environment
+from sgp_runner.utils.provenance import VARIABLES, environment, gpu, gpu_versions
 
 
 def test_it_names_versions_and_the_command_as_typed_and_no_secrets(
@@ -53,6 +55,78 @@ def test_it_names_what_the_last_bits_of_results_depend_on(
         capability = torch.backends.cpu.get_cpu_capability()
         assert ("avx512f" in processor["vectors"]) >= (capability == "AVX512")
         assert ("avx2" in processor["vectors"]) >= (capability in ("AVX2", "AVX512"))
+
+
+H100 = SimpleNamespace(name="NVIDIA H100", total_memory=85_000_000_000, major=9, minor=0)
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (x)"
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyTorch answer as it does where there is a GPU."""
+    asked = {"cuda:0": H100}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked.__getitem__)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize(("line", "version"), [(CLOSED, "535.129.03"), (OPEN, "570.86.15")])
+def test_a_gpu_is_described(
+    line: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc version 12.3.0\n")
+    monkeypatch.setattr("sgp_runner.utils.provenance.DRIVER", tmp_path / "version")
+    assert gpu("cuda:0") == {
+        "name": "NVIDIA H100",
+        "memory": 85_000_000_000,
+        "capability": "9.0",
+        "driver": version,
+        "cuda": "12.8",
+        "cudnn": 91002,
+        "nccl": "2.27.3",
+    }
+
+
+def test_a_cpu_is_not_described_and_versions_may_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sgp_runner.utils.provenance.DRIVER", tmp_path / "version")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    assert gpu("cpu") is None
+    assert gpu_versions() == {"driver": None, "cuda": None, "cudnn": None, "nccl": None}
+
+
+RECORDING = """
+import os, sys
+import sgp_runner.distributed.rank_backend as backend
+from sgp_runner.cli.main import main
+from sgp_runner.utils.signals import install
+
+def gpu(device):
+    assert device == "cpu"
+    rank = os.environ.get("RANK", "0")
+    return {"name": "GPU of rank " + rank} if rank in "02" and "gpus" in sys.argv else None
+
+backend.gpu = gpu  # in the ranks too, which are forks
+install("sgp-run")
+sys.exit(main(["model=quadratic", "epochs=1", "nodes=3", "name=run", *sys.argv[2:]]))
+"""
+
+
+def test_every_rank_records_its_gpu(tmp_path: Path) -> None:
+    seen = []
+    for what in ("gpus", "cpus"):
+        command = [sys.executable, "-c", RECORDING, what, "network=gloo", "resume=never"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        seen.append(json.loads((tmp_path / "results/runs/run/environment.json").read_text()))
+    assert seen[0].pop("gpus") == [{"name": "GPU of rank 0"}, None, {"name": "GPU of rank 2"}]
+    assert list(seen[0]) == list(seen[1])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Nodes that Hydra composes for the choices of plug-ins without a YAML file in a package."""
+"""Nodes for Hydra: the contents of choices that have no YAML file in a package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def has_yaml(extension: choices.Extension, group: str, name: str) -> bool:
 
 
 def file_of(group: str, choice: str, search: Iterable[str] = ()) -> Path | None:
-    """Return the YAML file of a choice outside this package; ``search``: folders of presets."""
+    """Return the YAML file of a choice, unless it is in this package.
+
+    search: folders of presets"""
     extension = choices.EXTENSIONS.get((group, choice))
     if isinstance(extension, Values):
         return Path(extension.source)
@@ -72,7 +74,7 @@ def check_plain(value: object, key: str, where: str) -> None:
 
 
 def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
-    """Return a node for a choice; the class defines the default parts."""
+    """Return the node of a choice without a YAML file; the fields of ``cls`` define its parts."""
     parts, values = [], {}
     for field in dataclasses.fields(cls):
         inner = choices.group_of(f"{group}.{field.name}")
@@ -84,7 +86,7 @@ def node_of(cls: type[Any], group: str, name: str) -> dict[str, Any]:
 
 
 def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """Return the default of a field that is a part, ``topology: Topology = Ring()``, as a tree."""
+    """Return the default of a part as a tree, for example of ``topology: Topology = Ring()``."""
     part: Any = default_of(field)
     choice = choices.choice_of(group, type(part))
     if choice is None:
@@ -98,7 +100,7 @@ def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:
-    """Return the default of a field as it would be written in a file."""
+    """Return the default of a field as a value of YAML."""
     value = (
         field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     )
@@ -106,7 +108,7 @@ def default_of(field: dataclasses.Field[Any]) -> object:
 
 
 def folders() -> list[Path]:
-    """Return the folders of YAML files of packages."""
+    """Return the folders with the YAML files of loaded packages."""
     return [
         plugin.configs
         for plugin in LOADED.values()

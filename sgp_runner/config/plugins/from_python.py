@@ -16,10 +16,10 @@ IN_MEMORY = "in_memory"  # the choice of a model or of data whose class is of th
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """A class as a choice; its code need not be in a file.
+    """A choice whose class a Python program provides; its code need not be in a file.
 
-    title: its name in errors
-    hash: hash of the code; None for a class of this package, as its settings identify the object
+    title: name of the class in errors
+    hash: hash of the code; None for a class of this package, because its settings identify it
     """
 
     name: str

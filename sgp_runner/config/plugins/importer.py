@@ -1,7 +1,7 @@
 """The code of plug-ins: its files, their hash, and their import.
 
-The imported code is exactly the hashed code: modules are made from the hashed bytes, never from
-cached bytecode, and no folder of the user is added to ``sys.path``.
+The imported code is exactly the hashed code: modules are compiled from the hashed bytes, never
+loaded from cached bytecode. No folder of the user is added to ``sys.path``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from sgp_runner.utils.user_code import FILES
 class Code:
     """The files of a plug-in.
 
-    folder: base of the paths in records
-    modules: the file of each module, by its full name
-    others: files that are hashed but not imported from here, such as compiled modules
+    folder: folder to which recorded paths are relative
+    modules: the file of each module, by full name
+    others: other hashed files, such as compiled modules
     """
 
     folder: Path
@@ -42,7 +42,7 @@ class Code:
 
     @cached_property
     def files(self) -> Mapping[str, str]:
-        """The SHA-256 of each file, by its path in the folder."""
+        """The SHA-256 of each file, by the file's path in ``folder``."""
         return {
             path.relative_to(self.folder).as_posix(): hashlib.sha256(content).hexdigest()
             for path, content in sorted(self.contents.items())
@@ -94,7 +94,7 @@ def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def found_in(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the module ``name`` and its packages, as far as they are files in ``folder``."""
+    """Yield the module ``name`` and its parent packages if they are files in ``folder``."""
     names = name.split(".")
     if names[0] in sys.stdlib_module_names:
         return
@@ -175,7 +175,7 @@ FINDER = Finder()
 
 
 def file_of(module: str) -> Path | None:
-    """Return the file of a module, or the module's name without a file; None if it is missing."""
+    """Return the file of a module, or its name if it has no file; None if there is no module."""
     try:
         spec = find_spec(module)
     except ValueError:  # a module without a spec

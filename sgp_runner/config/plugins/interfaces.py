@@ -19,12 +19,11 @@ from sgp_runner.utils.user_code import nearby
 
 @dataclass(frozen=True)
 class Interface:
-    """The interface of a kind of class.
+    """The members that user-defined classes of one kind must have.
 
     kind: the kind of class, in words
-    needs: the members that a class must define, and their code; the first member distinguishes the
-        kind
-    inherits: members that ``base`` defines already
+    needs: required member -> example of its code; the first member identifies the kind
+    inherits: required members that a class can inherit from ``base``
     """
 
     kind: str
@@ -79,7 +78,7 @@ INTERFACES = {
 
 
 def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
-    """Return (group, choice) -> class for each kind with exactly one class in a file."""
+    """Return (group, choice) -> class for each kind of which a file has exactly one class."""
     found = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
     return {
         (group, module.__name__): classes[0]
@@ -89,7 +88,7 @@ def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
 
 
 def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
-    """Return the classes of a kind that a file defines, without base classes of other classes."""
+    """Return the classes of one kind that a file defines, except base classes of the others."""
     own = [
         each
         for each in vars(module).values()
@@ -121,7 +120,7 @@ def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigErr
 
 
 def check_class(cls: type[Any], group: str) -> None:
-    """Raise ConfigError for a class without a member that its interface requires."""
+    """Raise ConfigError unless a class has all required members and is a frozen dataclass."""
     interface = INTERFACES.get(group)
     if interface is None:
         return
@@ -144,7 +143,7 @@ def check_class(cls: type[Any], group: str) -> None:
 
 
 def place_of(cls: type[Any]) -> str:
-    """Return `` (mine.py:11)``; empty for a class that was made without a class statement."""
+    """Return file and line of a class, `` (mine.py:11)``; empty if it has no class statement."""
     try:
         return f" ({nearby(inspect.getfile(cls))}:{inspect.getsourcelines(cls)[1]})"
     except (OSError, TypeError):
@@ -152,7 +151,7 @@ def place_of(cls: type[Any]) -> str:
 
 
 def lacks(cls: type[Any], name: str, base: type) -> bool:
-    """Return whether ``cls`` does not define ``name``; a declaration in ``base`` does not count."""
+    """Return whether ``cls`` lacks ``name`` or only inherits it from ``base``."""
     if any(field.name == name for field in getattr(cls, "__dataclass_fields__", {}).values()):
         return False
     own = inspect.getattr_static(cls, name, None)

@@ -1,4 +1,4 @@
-"""Loading of plug-ins: from a name on a command line to choices."""
+"""Loading of plug-ins: each name on a command line adds choices to the groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Plugin:
     """A plug-in; its code is read and imported at the first use.
 
     source: name or absolute path of the plug-in, as on a command line
-    find: returns the class of each group and choice, or ``module:Class``, of the imported module
+    find: maps the imported module to (group, choice) -> class, or its path ``module:Class``
     configs: folder of the YAML files, with a subfolder per group
     """
 
@@ -144,10 +144,10 @@ def explained(source: str) -> Iterator[None]:
 
 
 def named(overrides: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
-    """Load ``sources`` and the files in ``overrides``; return ``overrides`` with choices by name.
+    """Load the plug-ins ``sources`` and the files in ``overrides``; replace these files by names.
 
-    Only for overrides of a command line: their files are imported. Raises ConfigError for a
-    plug-in that does not work.
+    Call this only with overrides of a command line, because it imports their files. Raises
+    ConfigError for a plug-in that does not work.
     """
     discover()
     for source in sources:
@@ -156,14 +156,14 @@ def named(overrides: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
 
 
 def without_options(argv: Sequence[str]) -> list[str]:
-    """Return ``argv`` without options ``--plugin=...``, after loading the plug-ins."""
+    """Load the plug-ins in the options ``--plugin=...`` of ``argv``; return the other arguments."""
     options = [argument for argument in argv if argument.startswith(f"{OPTION}=")]
     named([], [option.partition("=")[2] for option in options])
     return [argument for argument in argv if argument not in options]
 
 
 def named_in(override: str) -> str:
-    """Return an override such as ``algo=sgp,./mine.py`` with names in place of files."""
+    """Load the files in an override such as ``algo=sgp,./mine.py``; replace them by names."""
     key, equals, value = override.partition("=")
     group = choices.group_of(re.sub(r"^[+~]*(\w+@)?", "", key))
     if group is None:
@@ -214,7 +214,7 @@ def load(source: str) -> Plugin:
 
 
 def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
-    """Add the choices ``found`` in ``plugin``."""
+    """Add the choices that were ``found`` in ``plugin``. Raises ConfigError if a name is in use."""
     if plugin.name in LOADED:
         there = LOADED[plugin.name].source
         raise ConfigError(
@@ -228,7 +228,7 @@ def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None
 
 
 def check_name(name: str, key: str) -> None:
-    """Return a key of a mapping as ``hint`` declares it."""
+    """Raise ConfigError if Hydra would read the ``name`` of a choice as a value, such as null."""
     if name.lower() in NO_NAMES:
         raise ConfigError(
             key, f"'{name}' is a value and cannot name a choice: rename it, for example my_{name}."
@@ -246,7 +246,7 @@ def check_free(group: str, name: str, source: str, key: str) -> None:
 
 
 def forget() -> None:
-    """Forget all plug-ins, as a new process would."""
+    """Forget all plug-ins; afterwards none is loaded, as in a new process."""
     for plugin in LOADED.values():
         plugin.unload()
     LOADED.clear()
@@ -303,7 +303,7 @@ def installed(name: str) -> Path | None:
 
 
 def discover() -> None:
-    """Add the choices of installed plug-ins; their code is imported only for a run that uses it."""
+    """Add the choices of installed plug-ins; a plug-in is imported only if a run uses it."""
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.module not in LOADED:
             plugin = package_plugin(point.module)

@@ -1,1 +1,1 @@
-"""Codecs: lossy encodings of vectors, whose messages have as many bits as they count for."""
+"""Codecs: lossy encodings of vectors into messages of exactly the counted size."""

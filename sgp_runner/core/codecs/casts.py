@@ -56,6 +56,6 @@ class Truncate16(BF16):
 
 
 def codes(algo: object) -> bool:
-    """Return whether an algorithm has a codec that does something."""
+    """Return whether an algorithm has a codec other than `Identity`."""
     own = [getattr(algo, field.name) for field in fields(algo)]  # type: ignore[arg-type]
     return any(isinstance(each, Codec) and not isinstance(each, Identity) for each in own)

@@ -1,16 +1,15 @@
 """The interface of codecs, which encode a vector [n] that is made of tensors of known shapes.
 
-A message is a contiguous tensor, of bytes unless a torch type says it all; scales and chunks are
-per tensor. `Identity` and `RandomK` are unbiased; the others are biased, and an algorithm that uses
-them either sends what was lost later (error feedback) or says that it does not. Most codes have no
-place for numbers that are not finite, so training that has come to these has diverged
-(`check_finite`).
+A message is a contiguous tensor: of one torch type if that is enough, else of bytes. Scales and
+chunks are per tensor. `Identity` and `RandomK` are unbiased. All other codecs are biased: an
+algorithm either sends the error later (error feedback) or documents that it does not. Most codecs
+cannot encode infinity or NaN, so such numbers end training as diverged (`check_finite`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -22,44 +21,47 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-LARGEST = 1e18  # larger numbers have squares beyond float32, in which they are coded
+LARGEST = 1e18  # codecs compute in float32, where squares of larger numbers overflow
 Shape: TypeAlias = tuple[int, ...]
+Check: TypeAlias = "Callable[[], None]"  # raises NotFinite; waits for the device
 
 
 class Codec:
     """A frozen dataclass that encodes and decodes.
 
-    A vector without values, of a timing study, has a message without contents, of the same length.
+    In a timing study, vectors have no values; their messages have the right length but no values.
     """
 
-    dtype: ClassVar[str | None] = "uint8"  # of a message; None: that of the vector
+    dtype: ClassVar[str | None] = "uint8"  # type of a message; None: type of the vector
 
-    def encode(self, x: Tensor, shapes: Shapes, seed: int) -> Tensor:
+    def encode(
+        self, x: Tensor, shapes: Shapes, seed: int, later: Callable[[Check], None] | None = None
+    ) -> Tensor:
         """Return the message of ``x`` [n]; a random codec draws from ``seed``, known to receivers.
 
-        Raises NotFinite.
+        Raises NotFinite, or gives ``later`` the check, as `check_finite`.
         """
         import torch
 
         if x.is_meta:
             dtype = None if self.dtype is None else getattr(torch, self.dtype)
             return x.new_empty(self.length([*shapes.values()]), dtype=dtype)
-        check_finite(x, shapes)
+        check_finite(x, shapes, later=later)
         return self.to_message(x, [*shapes.values()], seed)
 
     def decode(self, message: Tensor, shapes: Shapes, like: Tensor, seed: int) -> Tensor:
-        """Return the vector [n], or its coefficients [n], in the type of ``like``, any tensor."""
+        """Return the vector [n], or its coefficients [n], in the type of the tensor ``like``."""
         if like.is_meta:
             return like.new_empty(numel([*shapes.values()]))
         return self.from_message(message, [*shapes.values()], like, seed)
 
     def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
-        """Return the vector [n] of the coefficients [n] that a codec decodes to."""
+        """Return the vector [n] for the coefficients [n] that `decode` returned."""
         return coefficients
 
     @property
     def for_error_feedback(self) -> Codec:
-        """This codec for algorithms that send later what it loses: E|Q(x) - x|^2 < |x|^2."""
+        """The variant of this codec for error feedback, with E|Q(x) - x|^2 < |x|^2."""
         return self
 
     @abstractmethod
@@ -71,23 +73,38 @@ class Codec:
     ) -> Tensor: ...
 
     def length(self, shapes: Sequence[Shape]) -> int:
-        """Return how many entries a message has; by default as many as the vector."""
+        """Return the number of entries of a message; by default the length of the vector."""
         return numel(shapes)
 
 
-def check_finite(x: Tensor, shapes: Shapes, begin: int = 0) -> None:
-    """Raise NotFinite, which names the tensor, if a number of ``x`` [n] is not finite or too large.
+def check_finite(
+    x: Tensor, shapes: Shapes, begin: int = 0, later: Callable[[Check], None] | None = None
+) -> None:
+    """Raise NotFinite with the tensor's name if a number in ``x`` [n] is too large or not finite.
 
-    Waits for the device.
-
-    x: the entries from ``begin`` of a vector that is made of tensors of these shapes
+    x: the entries, from ``begin`` on, of a vector that consists of tensors of ``shapes``
+    later: receives the check of a vector on a GPU, which has to wait for the device. Until it is
+        made, other ranks may fail because of the same numbers.
     """
-    if x.is_meta or not x.numel() or float(x.abs().max()) <= LARGEST:
+    if x.is_meta or not x.numel():
         return
-    first = int((~(x.abs() <= LARGEST)).nonzero()[0])
+    if later is not None and x.is_cuda:
+        first = (~(x.abs() <= LARGEST)).byte().argmax()  # 0 if there is none
+        value = x.index_select(0, first[None])
+        later(lambda: check_number(float(value), lambda: int(first), shapes, begin))
+    elif not float(x.abs().max()) <= LARGEST:
+        place = int((~(x.abs() <= LARGEST)).nonzero()[0])
+        check_number(float(x[place]), lambda: place, shapes, begin)
+
+
+def check_number(value: float, place: Callable[[], int], shapes: Shapes, begin: int) -> None:
+    """Raise NotFinite if ``value``, at ``place`` of a vector, is not finite or too large."""
+    if abs(value) <= LARGEST:
+        return
+    first = begin + place()
     ends = zip(shapes, accumulate(map(prod, shapes.values())), strict=True)
-    name = next(name for name, end in ends if begin + first < end)
-    raise NotFinite(f"its message has {float(x[first]):g} in the tensor {name}")
+    name = next(name for name, end in ends if first < end)
+    raise NotFinite(f"its message has {value:g} in the tensor {name}")
 
 
 def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:
@@ -96,5 +113,5 @@ def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:
 
 
 def numel(shapes: Sequence[Shape]) -> int:
-    """Return the length of a vector that is made of tensors of these shapes."""
+    """Return the length of a vector that consists of tensors of these shapes."""
     return sum(map(prod, shapes))

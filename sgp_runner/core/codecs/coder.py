@@ -1,4 +1,4 @@
-"""How a worker codes its vectors for the others, and adds up what they have coded."""
+"""Encoding of a worker's vectors, and means of the vectors that all workers encode."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Coder:
-    """Codes the vectors of ``worker``, each with the seed of its sender and its step ``k``.
+    """Encodes and decodes vectors, with a seed from the sender's rank and the step ``k``.
 
-    losses: name of the state in which `mean` keeps what the codec loses, to be sent later (error
-        feedback)
-    decay: of these losses from one message to the next
-    shapes: of the tensors in a vector; by default those of the model
+    losses: name of the state in which `mean` accumulates the codec's errors, to be sent later
+        (error feedback)
+    decay: factor of these errors from one message to the next
+    shapes: shapes of the tensors in a vector; by default the shapes of the model's parameters
     """
 
     def __init__(
@@ -36,20 +36,21 @@ class Coder:
 
     def encode(self, x: Tensor, k: int) -> Tensor:
         """Return the message of ``x`` [n] in step ``k``."""
-        return self.codec.encode(x, self.shapes, seed_of(self.worker.rank, k))
+        seed = seed_of(self.worker.rank, k)
+        return self.codec.encode(x, self.shapes, seed, self.worker.check_later)
 
     def coefficients(self, message: Tensor, rank: int, k: int) -> Tensor:
         seed = seed_of(rank, k)
         return self.codec.decode(message, self.shapes, self.worker.params, seed)
 
     def decode(self, message: Tensor, rank: int, k: int) -> Tensor:
-        """Return the vector [n] that ``rank`` has coded in step ``k``."""
+        """Return the vector [n] that ``rank`` encoded in step ``k``."""
         return self.codec.transform_back(self.coefficients(message, rank, k), self.shapes)
 
     async def mean(
         self, x: Tensor, k: int, divide_by: Literal["workers", "senders"] = "workers"
     ) -> Tensor:
-        """Return the mean of all workers' vectors ``x`` [n]; its losses join the next ``x``."""
+        """Return the mean of all workers' ``x`` [n]; add this worker's error to its next ``x``."""
         worker = self.worker
         error = worker.state(self.losses, lambda: x.new_zeros(x.shape))
         error.mul_(self.decay).add_(x)
@@ -63,9 +64,9 @@ class Coder:
         k: int,
         divide_by: Literal["workers", "senders"] = "workers",
     ) -> Tensor:
-        """Return the mean [n] of what all workers have coded in step ``k``.
+        """Return the mean [n] of the vectors that all workers encoded in step ``k``.
 
-        divide_by: what the sum of a coefficient is divided by: all workers, or those that sent it
+        divide_by: divisor of each coefficient's sum: the number of workers, or of its senders
         """
         total: Any = 0
         senders: Any = 0

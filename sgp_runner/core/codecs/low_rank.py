@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, tensors_in
-from sgp_runner.core.flat import joined
+from sgp_runner.core.flat import joined, to_device
 from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class LowRank(Codec):
     """A matrix as the product of two thin ones, from one power iteration; biased.
 
-    ``p = orthonormal(m q)`` and ``m^T p`` are sent, with ``q`` random, from a seed that receivers
-    know (Vogels et al. 2019, of each worker's own matrix). Vectors are sent as they are.
+    A message has ``p = orthonormal(m q)`` and ``m^T p`` for each worker's own matrix ``m`` (Vogels
+    et al. 2019); the seed of the random ``q`` is known to receivers. Vectors are sent unchanged.
 
     rank: columns of the thin matrices
     """
@@ -33,7 +33,7 @@ class LowRank(Codec):
         check_least(1, "algo.codec", self, "rank")
 
     def sizes(self, shape: Shape) -> tuple[int, ...]:
-        """Return the lengths of the factors of a tensor; its own length if that is shorter."""
+        """Return the lengths of a tensor's two factors, or the tensor's length if it is shorter."""
         rows, columns = shape[0] if shape else 1, prod(shape[1:])
         thin = (rows * self.rank, columns * self.rank)
         return thin if sum(thin) < rows * columns else (rows * columns,)
@@ -48,7 +48,7 @@ class LowRank(Codec):
                 continue
             matrix = part.view(shape[0], -1)
             start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
-            p = torch.linalg.qr(matrix @ start).Q
+            p = torch.linalg.qr(matrix @ to_device(start, x.device)).Q
             sent += [p.reshape(-1), (matrix.T @ p).reshape(-1)]
         return joined(sent)
 

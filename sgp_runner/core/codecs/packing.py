@@ -1,15 +1,27 @@
-"""Whole numbers of a few bits, and float32, as bytes."""
+"""Packing of whole numbers with few bits, and of float32 numbers, into bytes."""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from sgp_runner.core.flat import to_device
+
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
+@functools.cache
+def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return ``numbers`` as a tensor, copied to its device once."""
+    import torch
+
+    return to_device(torch.tensor(numbers, dtype=dtype), device)
+
+
 def packed_bytes(count: int, bits: int) -> int:
-    """Return the bytes of ``count`` packed numbers."""
+    """Return the size of ``count`` packed numbers, in bytes."""
     return -(-count * bits // 8)
 
 
@@ -26,7 +38,7 @@ def pack(values: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the numbers [count] that `pack` has packed."""
+    """Invert `pack`: return the numbers [count]."""
     import torch
 
     if bits == 8:

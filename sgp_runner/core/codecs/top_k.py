@@ -14,19 +14,20 @@ from sgp_runner.core.flat import joined
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
 @dataclass(frozen=True)
 class TopK(Codec):
-    """The ``k`` largest of every chunk, with their places; biased.
+    """The ``k`` largest numbers of every chunk, with their indices; biased.
 
-    Chunks are blocks of a matrix, ``side`` on each side, or ``side ** 2`` numbers of a vector in a
-    row. At the edges, blocks are smaller, and keep all they have if that is less than ``k``.
+    Chunks are blocks of a matrix, ``side`` by ``side``, or ``side ** 2`` consecutive numbers of a
+    vector. Chunks at the edges are smaller; a chunk of fewer than ``k`` numbers is sent whole.
 
-    k: numbers kept of a chunk
+    k: numbers to send of each chunk
     side: side of a chunk
-    bits: of a kept number: 32, or 2, as the codec two_bit
+    bits: bits per sent number: 32, or 2 with the code of two_bit
     """
 
     k: int = 64
@@ -47,7 +48,7 @@ class TopK(Codec):
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         values, indices = [], []
-        for chunk in chunks_of(shapes, self.side):
+        for chunk in chunks_of(shapes, self.side, x.device):
             inside = x[chunk]
             top = inside.abs().topk(min(self.k, len(inside))).indices.sort().values
             values.append(inside[top])
@@ -70,7 +71,7 @@ class TopK(Codec):
             if self.bits == 32
             else TwoBit().from_message(message[:end], kept, like, seed)
         )
-        chunks = list(chunks_of(shapes, self.side))
+        chunks = list(chunks_of(shapes, self.side, message.device))
         indices = unpack(message[end:], self.index_bits, numel(kept)).split_with_sizes(
             [min(self.k, len(chunk)) for chunk in chunks]
         )
@@ -86,19 +87,19 @@ class TopK(Codec):
         return 4 * numel(kept) if self.bits == 32 else TwoBit().length(kept)
 
     def kept(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """Return how many numbers are kept of each tensor, as the shapes of vectors."""
+        """Return the count of sent numbers of each tensor, as the shape of a vector."""
         sizes = ([*chunk_sizes(shape, self.side)] for shape in shapes)
         return [(sum(count * min(self.k, size) for size, count in each),) for each in sizes]
 
 
-def chunks_of(shapes: Sequence[Shape], side: int) -> Iterator[Tensor]:
-    """Yield the indices [m] of each chunk of each tensor within a vector that is made of them."""
+def chunks_of(shapes: Sequence[Shape], side: int, device: torch.device) -> Iterator[Tensor]:
+    """Yield the indices [m] of each chunk of each tensor, within the vector of all tensors."""
     import torch
 
     end = 0
     for shape in shapes:
         begin, end = end, end + prod(shape)
-        indices = torch.arange(begin, end)
+        indices = torch.arange(begin, end, device=device)
         if len(shape) < 2:
             yield from torch.split(indices, side**2)
             continue
@@ -107,7 +108,7 @@ def chunks_of(shapes: Sequence[Shape], side: int) -> Iterator[Tensor]:
 
 
 def chunk_sizes(shape: Shape, side: int) -> Iterator[tuple[int, int]]:
-    """Yield sizes of chunks of a tensor, and how many it has of each."""
+    """Yield (size, number) for the chunks of a tensor."""
     if len(shape) < 2:
         yield from pieces(prod(shape), side**2)
         return
@@ -117,6 +118,6 @@ def chunk_sizes(shape: Shape, side: int) -> Iterator[tuple[int, int]]:
 
 
 def pieces(length: int, largest: int) -> list[tuple[int, int]]:
-    """Return sizes of pieces of at most ``largest``, and the number of each."""
+    """Return (size, number) for the pieces of at most ``largest`` of a length."""
     full, rest = divmod(length, largest)
     return [(largest, full), (rest, 1)] if rest else [(largest, full)]

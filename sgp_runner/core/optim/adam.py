@@ -20,11 +20,11 @@ class Adam:
     schedule: how the learning rate changes over a run
     lr: peak learning rate
     lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
-        (Goyal et al. 2017); null: lr as it is
+        (Goyal et al. 2017); null: no scaling
     beta1: decay of the mean of gradients
-    beta2: decay of the mean of their squares
-    eps: added to the root of the mean square
-    weight_decay: times the parameters, added to the gradient
+    beta2: decay of the mean of squared gradients
+    eps: constant that is added to the root of the mean square
+    weight_decay: its product with the parameters is added to the gradient
     """
 
     schedule: Schedule
@@ -61,13 +61,12 @@ class AdamW:
     schedule: how the learning rate changes over a run
     lr: peak learning rate
     lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
-        (Goyal et al. 2017); null: lr as it is
+        (Goyal et al. 2017); null: no scaling
     beta1: decay of the mean of gradients
-    beta2: decay of the mean of their squares
-    eps: added to the root of the mean square
-    weight_decay: times the learning rate and the parameters, of matrices only, not of biases and
-        norms
-    clip: largest norm of a gradient, which is scaled down to it; null: no clipping
+    beta2: decay of the mean of squared gradients
+    eps: constant that is added to the root of the mean square
+    weight_decay: decay of matrices, times the learning rate; biases and norms do not decay
+    clip: largest norm of a gradient; larger gradients are scaled down to it; null: no clipping
     """
 
     schedule: Schedule
@@ -106,7 +105,7 @@ class AdamW:
 
 
 def moments(params: Tensor) -> dict[str, Tensor]:
-    """Adam's buffers."""
+    """Return Adam's buffers."""
     zeros = params.new_zeros
     return {"mean": zeros(params.shape), "square": zeros(params.shape), "steps": zeros(())}
 
@@ -114,7 +113,7 @@ def moments(params: Tensor) -> dict[str, Tensor]:
 def normalised(
     g: Tensor, buffers: dict[str, Tensor], beta1: float, beta2: float, eps: float
 ) -> Tensor:
-    """Update Adam's moments with ``g`` and return the mean over the root of the square [D]."""
+    """Update Adam's moments with ``g``; return the mean / the root of the mean square [D]."""
     steps = buffers["steps"].add_(1)
     mean = buffers["mean"].lerp_(g, 1 - beta1)
     square = buffers["square"].mul_(beta2).addcmul_(g, g, value=1 - beta2)

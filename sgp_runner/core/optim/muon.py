@@ -14,35 +14,35 @@ from sgp_runner.utils.errors import check_least
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of the quintic Newton-Schulz iteration.
+# Coefficients of the quintic Newton-Schulz iteration.
 A, B, C = 3.4445, -4.7750, 2.0315
 MIN_NORM = 1e-7
-# In the names of matrices that stay with AdamW.
+# Words in the names of matrices that AdamW updates.
 NOT_INSIDE = ("embed", "head", "output")
 
 
 @dataclass(frozen=True)
 class Muon:
-    """Momentum whose matrices are orthogonalised; AdamW for vectors, embeddings and heads.
+    """Orthogonalised momentum for matrices; AdamW for vectors, embeddings and heads.
 
     ``v <- m v + (1 - m) g``; the step is ``lr f O(m v + (1 - m) g)`` with Nesterov momentum, else
-    ``lr f O(v)``; O is Newton-Schulz in bfloat16, and the form is that of torch.optim.Muon.
+    ``lr f O(v)``, as in torch.optim.Muon. O is the Newton-Schulz iteration in bfloat16.
 
     schedule: how both learning rates change over a run
     lr: peak learning rate of matrices
-    adam_lr: peak learning rate of the rest
-    lr_reference_batch: e.g. 256: both are meant for that global batch and scale with the real one
-        (Goyal et al. 2017); null: as they are
+    adam_lr: peak learning rate of AdamW
+    lr_reference_batch: e.g. 256: both rates are meant for that global batch and scale with the real
+        one (Goyal et al. 2017); null: no scaling
     momentum: m, in [0, 1)
-    nesterov: whether the step looks ahead
+    nesterov: whether to use Nesterov momentum
     adjust: f for a matrix of A rows and B columns: original is sqrt(max(1, A / B)), match_rms_adamw
-        0.2 sqrt(max(A, B))
-    iterations: of Newton-Schulz
-    beta1: decay of the mean of gradients, of the rest
-    beta2: decay of the mean of their squares, of the rest
-    eps: added to the root of the mean square, of the rest
-    weight_decay: times the learning rate and the parameters, of matrices only
-    clip: largest norm of a gradient, which is scaled down to it; null: no clipping
+        is 0.2 sqrt(max(A, B))
+    iterations: number of Newton-Schulz iterations
+    beta1: AdamW's decay of the mean of gradients
+    beta2: AdamW's decay of the mean of squared gradients
+    eps: AdamW's constant, added to the root of the mean square
+    weight_decay: decay of matrices, times the learning rate
+    clip: largest norm of a gradient; larger gradients are scaled down to it; null: no clipping
     """
 
     schedule: Schedule
@@ -101,7 +101,7 @@ class Muon:
 
 
 def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
-    """``matrix`` [A, B] with all its singular values moved to about 1, in bfloat16."""
+    """Return ``matrix`` [A, B] with all singular values moved to about 1, in bfloat16."""
     import torch
 
     tall = matrix.size(0) > matrix.size(1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: The step to subtract from the parameters [D], in pieces: where, and what.
+#: The step to subtract from the parameters [D], in pieces: (slice, values).
 Updates: TypeAlias = "Iterator[tuple[slice, Tensor]]"
 #: The shapes of the parameter tensors that make up the parameters [D], by name, in order.
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -25,7 +25,7 @@ Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 class Optimizer(Protocol):
     """A local optimizer.
 
-    lr: peak learning rate; with lr_reference_batch it is multiplied by global batch / that.
+    lr: peak learning rate, times global batch / lr_reference_batch if there is a reference batch.
     """
 
     @property
@@ -57,7 +57,7 @@ def lr_at(optim: Optimizer, epoch: float, horizon: Horizon) -> float:
 
 
 def check_rates(optim: Optimizer, *rates: str, decays: Sequence[str]) -> None:
-    """Raise ConfigError unless ``rates`` are positive, ``decays`` in [0, 1), and so on."""
+    """Raise ConfigError unless ``rates`` are positive, ``decays`` in [0, 1), the rest in range."""
     check_range("positive", "optim", optim, *rates)
     check_range("[0, 1)", "optim", optim, *decays)
     check_range("not negative", "optim", optim, "weight_decay")
@@ -73,6 +73,6 @@ def check_clip(group: str, clip: float | None) -> None:
 
 
 def clipped(g: Tensor, clip: float | None) -> None:
-    """Scale ``g`` down to the norm ``clip``, in place, if it is larger."""
+    """Scale ``g`` down to the norm ``clip``, in place, if its norm is larger."""
     if clip is not None:
         g.mul_((clip / (g.norm() + 1e-6)).clamp(max=1.0))

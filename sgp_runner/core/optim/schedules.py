@@ -1,7 +1,7 @@
 """Learning-rate schedules: factors on the peak learning rate, by epoch.
 
-A schedule depends on the epoch alone, a fraction, so that it means the same for synchronous
-algorithms and for those that count gradients globally.
+A schedule depends only on the epoch, which is fractional. It therefore means the same for
+synchronous algorithms and for algorithms that count gradients globally.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Constant:
 class Steps:
     """Linear warm-up, then a drop at each milestone (Goyal et al. 2017).
 
-    milestones: epochs of a schedule of reference_epochs; other run lengths scale them in proportion
-    reference_epochs: the length of a run that milestones are meant for
+    milestones: epochs in a run of reference_epochs; other run lengths scale them in proportion
+    reference_epochs: run length that milestones are meant for
     decay: factor at each milestone
     warmup_epochs: epochs of the warm-up, not scaled
-    warmup_from: where it starts: reference is the learning rate of one reference batch (Goyal),
-        one_over_n is peak / nodes (Gap-Aware), zero is 0
-    reference_batch: the batch size that optim.lr is meant for in warmup_from=reference
+    warmup_from: learning rate at the start of the warm-up: reference is the rate of one reference
+        batch (Goyal), one_over_n is peak / nodes (Gap-Aware), zero is 0
+    reference_batch: batch size for warmup_from=reference
     """
 
     milestones: tuple[float, ...] = (30, 60, 80)
@@ -127,7 +127,7 @@ class WarmupCosine:
         check_range("[0, 1]", "optim.schedule", self, "warmup", "final")
 
     def factor(self, epoch: float, horizon: Horizon) -> float:
-        # The first step of a warm-up counts: at zero it would be lost.
+        # The first step counts as 1: a learning rate of zero would waste it.
         place = (epoch + 1 / horizon.steps_per_epoch) / horizon.epochs
         if place < self.warmup:
             return place / self.warmup
@@ -157,9 +157,9 @@ class InverseSqrt:
 
 
 def ends_with_run(schedule: Schedule) -> bool:
-    """Whether the learning rate depends on the number of epochs, so a longer run begins otherwise.
+    """Whether the learning rate depends on the number of epochs, also at the start of a run.
 
-    So does that of a schedule from elsewhere, for all that is known.
+    True for an unknown schedule, such as a plug-in's.
     """
     if isinstance(schedule, Steps):
         return bool(schedule.milestones)

@@ -22,10 +22,10 @@ class SGD:
     schedule: how the learning rate changes over a run
     lr: peak learning rate
     lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
-        (Goyal et al. 2017); null: lr as it is
+        (Goyal et al. 2017); null: no scaling
     momentum: m, in [0, 1)
-    nesterov: whether the step looks ahead
-    weight_decay: times the parameters, added to the gradient
+    nesterov: whether to use Nesterov momentum
+    weight_decay: its product with the parameters is added to the gradient
     """
 
     schedule: Schedule
@@ -58,9 +58,9 @@ class SGD:
 
 
 def multiply_and_add(v: Tensor, factor: float, d: Tensor) -> None:
-    """Compute ``v <- factor v + d`` in place, rounded twice as by two separate operations.
+    """Compute ``v <- factor v + d`` in place, with the rounding of two separate operations.
 
-    On a CPU one call does this: multiplying the rounded product by one is exact, fused or not.
+    On a CPU one call is enough: multiplying the rounded product by one is exact, fused or not.
     """
     import torch
 
@@ -78,9 +78,9 @@ def updates(
     lr: float,
     shapes: Shapes,
 ) -> Updates:
-    """Yield the step to subtract, as `Optimizer.direction`, in pieces.
+    """Yield the step of `Optimizer.direction` in pieces (slice, values).
 
-    Only SGD has more than one piece: its step at one parameter depends on no other one.
+    Only SGD yields more than one piece: its step for a parameter depends on no other parameter.
     """
     if not isinstance(optim, SGD):
         whole = joined(g)

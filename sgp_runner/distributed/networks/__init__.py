@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from sgp_runner.cluster.checks import check_positive
 from sgp_runner.config.run import Network, Run
 from sgp_runner.distributed.world import World
+from sgp_runner.utils.devices import check_device, device_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched
 
@@ -40,11 +41,11 @@ def check_real(run: Run) -> None:
 
 def check_recorded(run: Run) -> None:
     """Raise ConfigError for a real run that cannot be recorded."""
-    if run.network.name == "nccl":
+    if device_of(run.network) != "cpu":
         raise ConfigError(
             "record",
             "a GPU's results cannot be repeated to the last bit: "
-            "use network=gloo or mpi, or record=false.",
+            "use network=gloo or mpi on CPUs, or record=false.",
         )
     if run.gpus_per_node > 1:
         raise ConfigError(
@@ -79,12 +80,7 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
             f"{run.algo.title} {what}, so one device must speak for its node: "
             "use network.gossip=leader.",
         )
-    if autocast != "none" and run.dtype != "float32":
-        raise ConfigError(
-            "network.autocast",
-            "only float32 is cast: "
-            f"use dtype=float32, or network.autocast=none with dtype={run.dtype}.",
-        )
+    check_device(device_of(run.network), autocast, run.dtype)
 
 
 def leader_mode(run: Run, gossip: str) -> bool:

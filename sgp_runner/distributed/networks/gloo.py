@@ -6,7 +6,7 @@ Launchers are torchrun, srun and mpirun.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Literal
 
@@ -16,6 +16,7 @@ from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS, LossDetection
+from sgp_runner.utils.devices import check_present, count_gpus
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.units import BitsPerSecond, Seconds
@@ -25,30 +26,33 @@ from sgp_runner.utils.units import BitsPerSecond, Seconds
 class Gloo:
     """Real messages between processes on CPUs, over TCP or through the memory of one machine.
 
-    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
-        algorithm, each moves its part of every message), leader (the first device runs it, the
-        others only compute gradients), or auto: leader for asynchronous algorithms and those with a
-        server
-    autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
-    channels_last: memory format of images
-    compile: the model, with torch.compile
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
-        for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
-        long one may stand still before its first step
-    vote_seconds: how long ranks that have lost another one wait for each other's answers; a rank
-        that does not answer is lost
+    gossip: how nodes of several devices (gpus_per_node) exchange messages: shards (every device
+        runs the algorithm and moves its shard of each message), leader (the first device runs the
+        algorithm, the other devices only compute gradients), or auto (leader for asynchronous
+        algorithms and algorithms with a server, else shards)
+    device: where a rank computes: cpu, cuda (the ranks of a machine share its GPUs, in turn),
+        cuda:1, or auto (a GPU if there is one)
+    autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
+    channels_last: whether images are in channels-last memory format
+    compile: whether to compile the model with torch.compile
+    timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
+        all waiting ranks
+    start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
+        rank may stand still before its first step
+    vote_seconds: how long the remaining ranks wait for each other's answers after a rank is lost; a
+        rank that does not answer is lost too
     silence_seconds: with on_failure=continue, how long a rank may send no heartbeat while another
-        one waits
-    bandwidth: bit/s of each node's link in either direction, imitated; null: the real network.
-        100e6 is 100 Mbit/s
-    latency_seconds: s, one way, imitated
-    shared_memory: false: messages between ranks of one machine go over TCP too, as over imitated
-        links
+        rank waits
+    bandwidth: imitated rate of each node's link in either direction, in bit/s; 100e6 is 100 Mbit/s;
+        null: the real network
+    latency_seconds: imitated one-way latency of each link, in s
+    shared_memory: false: ranks of one machine also exchange messages over TCP, as they always do
+        over imitated links
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
-    autocast: Literal["none", "bf16", "fp16"] = "none"
+    device: str = "cpu"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: Seconds = 1800
@@ -66,6 +70,8 @@ class Gloo:
         check_positive("network.vote_seconds", self.vote_seconds)
         check_positive("network.silence_seconds", self.silence_seconds)
         check_devices(run, self.gossip, self.autocast)
+        if self.device != "cpu":
+            check_shared_gpu(run)
         if self.bandwidth is not None:
             check_positive("network.bandwidth", self.bandwidth)
         if not 0 <= self.latency_seconds < inf:
@@ -89,6 +95,7 @@ class Gloo:
         return self.bandwidth is not None or self.latency_seconds > 0
 
     def check_start(self, run: Run, process: Launched | None) -> None:
+        check_present(self.device)
         if (
             process
             and run.on_failure == "continue"
@@ -108,7 +115,7 @@ class Gloo:
         return TorchWorld(
             run.gpus_per_node,
             leader_mode(run, self.gossip),
-            self.compute,
+            replace(self.compute, device=self.own_device(process.rank, run)),
             shaper=shaper,
             start_seconds=self.start_timeout_seconds,
             shares_memory=self.shared_memory,
@@ -116,6 +123,26 @@ class Gloo:
 
     @property
     def compute(self) -> Compute:
-        from sgp_runner.core.problem import Compute
+        return Compute(self.device, self.autocast, self.channels_last, self.compile)
 
-        return Compute("cpu", self.autocast, self.channels_last, self.compile)
+    def own_device(self, rank: int, run: Run) -> str:
+        """Return the device of a process; a server computes on its CPU."""
+        if self.device != "cuda" or rank >= run.nodes:
+            return "cpu" if rank >= run.nodes else self.device
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % count_gpus()}"
+
+
+def check_shared_gpu(run: Run) -> None:
+    """Raise ConfigError for settings that ranks with shared GPUs do not support."""
+    if run.gpus_per_node > 1:
+        raise ConfigError(
+            "gpus_per_node",
+            "over gloo, ranks share GPUs as nodes of one device: "
+            "use gpus_per_node=1, or network=nccl.",
+        )
+    if run.faults.any:
+        raise ConfigError(
+            "faults",
+            "gradients on a GPU cannot be slowed from outside: "
+            "use network.device=cpu, or faults=none.",
+        )

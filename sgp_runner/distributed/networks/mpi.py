@@ -17,10 +17,10 @@ from sgp_runner.utils.units import Seconds
 class Mpi:
     """Real messages through MPI between processes on CPUs.
 
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
-        for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
-        long one may stand still before its first step
+    timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
+        all waiting ranks
+    start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
+        rank may stand still before its first step
     """
 
     timeout_seconds: Seconds = 1800

@@ -10,6 +10,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
 from sgp_runner.distributed.world import World
 from sgp_runner.topology.verify import topologies, verify
+from sgp_runner.utils.devices import count_gpus
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched, rendezvous
 from sgp_runner.utils.messages import logger
@@ -20,30 +21,31 @@ from sgp_runner.utils.units import Seconds
 class Nccl:
     """Real messages between GPUs.
 
-    NCCL cannot receive from any source, so asynchronous algorithms and those with a server send
-    their messages over gloo, through pinned memory; within a node their gradients are averaged over
+    NCCL cannot receive from any source, so asynchronous algorithms and algorithms with a server
+    send their messages over gloo, through pinned memory. Within a node they average gradients over
     NCCL. A server computes on its CPU.
 
-    gossip: how nodes of several devices talk (gpus_per_node): shards (all devices run the
-        algorithm, each moves its part of every message), leader (the first device runs it, the
-        others only compute gradients), or auto: leader for asynchronous algorithms and those with a
-        server
-    autocast: none | bf16 | fp16: what PyTorch casts the forward pass to
-    channels_last: memory format of images
-    compile: the model, with torch.compile
-    timeout_seconds: how long a rank may wait for the others before the run ends and says who waits
-        for whom
-    start_timeout_seconds: how long ranks may wait at the start for one that does not come, and how
-        long one may stand still before its first step
+    gossip: how nodes of several devices (gpus_per_node) exchange messages: shards (every device
+        runs the algorithm and moves its shard of each message), leader (the first device runs the
+        algorithm, the other devices only compute gradients), or auto (leader for asynchronous
+        algorithms and algorithms with a server, else shards)
+    autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
+    channels_last: whether images are in channels-last memory format
+    compile: whether to compile the model with torch.compile
+    timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
+        all waiting ranks
+    start_timeout_seconds: how long ranks may wait at the start for a missing rank, and how long a
+        rank may stand still before its first step
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
-    autocast: Literal["none", "bf16", "fp16"] = "none"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
     channels_last: bool = False
     compile: bool = False
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
     name: ClassVar[str] = "nccl"
+    device: ClassVar[str] = "cuda"
     clock: ClassVar[Literal["simulated", "wall"]] = "wall"
 
     def check(self, run: Run) -> None:
@@ -61,7 +63,7 @@ class Nccl:
     def check_start(self, run: Run, process: Launched | None) -> None:
         if process is not None:
             return
-        workers, have = run.nodes * run.gpus_per_node, count_gpus()
+        workers, have = run.nodes * run.gpus_per_node, present_gpus()
         if have < workers:
             gpus = f"{have} GPU{'s' if have > 1 else ''}"
             raise ConfigError(
@@ -95,7 +97,7 @@ class Nccl:
 
 def own_gpu() -> str:
     """Return the GPU with the number LOCAL_RANK, or the only one visible to this process."""
-    have, local = count_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
+    have, local = present_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
     if local >= have > 1:
         raise ConfigError(
             "LOCAL_RANK",
@@ -105,11 +107,9 @@ def own_gpu() -> str:
     return f"cuda:{local if have > 1 else 0}"
 
 
-def count_gpus() -> int:
+def present_gpus() -> int:
     """Return the number of visible GPUs. Raises ConfigError if there are none."""
-    import torch
-
-    if have := torch.cuda.device_count():
+    if have := count_gpus():
         return have
     raise ConfigError(
         "network", "nccl needs a GPU, and PyTorch finds none on this machine: use network=gloo."

@@ -1,4 +1,4 @@
-"""``logger=csv``: ``metrics.csv`` next to ``metrics.jsonl``, a row per record of any kind."""
+"""``logger=csv``: ``metrics.csv`` next to ``metrics.jsonl``, with one row for each record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST = ("kind", "rank", "step", "epoch", "time_s", "clock", "loss", "accuracy")
 
 @dataclass(frozen=True)
 class Csv:
-    """Writes the records of ``metrics.jsonl`` as a table, empty where a kind lacks a column."""
+    """Writes ``metrics.jsonl`` as a table; a cell is empty if its record lacks the field."""
 
     def open(
         self,
@@ -34,7 +34,8 @@ class Csv:
 class CsvTable:
     """A table whose columns are the fields seen so far.
 
-    The table is written again from the records on disk when a new field appears or a run resumes.
+    The whole table is rewritten from the records on disk when a new field appears or a run
+    resumes.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -51,7 +52,7 @@ class CsvTable:
         """Do nothing: every row is in the file already."""
 
     def attempt(self, work: Callable[[], None]) -> None:
-        """Do ``work`` on the table; after a first failure, warn and do no more."""
+        """Call ``work``, which changes the table; if it fails, warn and stop writing the table."""
         try:
             work()
         except (CannotWrite, OSError, ValueError) as error:

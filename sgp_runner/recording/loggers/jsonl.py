@@ -1,4 +1,4 @@
-"""``logger=none``, also called ``jsonl``: the metrics stay in ``metrics.jsonl`` of the run."""
+"""``logger=none``, also called ``jsonl``: the metrics are only in ``metrics.jsonl`` of the run."""
 
 from __future__ import annotations
 

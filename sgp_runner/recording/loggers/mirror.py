@@ -57,8 +57,8 @@ class Mirror:
 
     title: name of the destination in messages
     start: opens the destination on the mirror's thread; returns None after a failure and a warning
-    first_step: number of earlier lines of the metrics; lines that the destination lacks are read
-        from the file
+    first_step: number of lines in the metrics file before this run; if the destination lacks some
+        of them, they are read from the file
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Mirror:
             self._rows.put((step, row))
 
     def finish(self, summary: Mapping[str, object] | None, seconds: float | None = None) -> None:
-        """Give the destination ``seconds`` to accept the remaining rows."""
+        """Send the remaining rows; give up after ``seconds``."""
         self._recorded.set()
         self._rows.put(summary)
         self._thread.join(FINISH_SECONDS if seconds is None else seconds)
@@ -97,7 +97,8 @@ class Mirror:
     def _follow(self) -> None:
         """Open the destination, send the rows and close it, on the mirror's thread.
 
-        The import of a destination's package takes half a second, which would delay the first step.
+        Importing the package of a destination takes half a second. On the main thread, the import
+        would delay the first step.
         """
         self._recorded.wait(HEAD_START)
         try:
@@ -142,9 +143,9 @@ class Mirror:
 
 
 def row_of(record: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a record as ``<kind>/<field>``, with ``time_s``; empty for ranks > 0.
+    """Return the numbers of a record by ``<kind>/<field>``, and ``time_s``; empty for ranks > 0.
 
-    The spread over the workers, which the ``average`` record holds, joins the ``eval`` charts.
+    The accuracies over the workers are in the ``average`` record, but are named ``eval/<field>``.
     """
     if record.get("rank", 0) != 0:
         return {}
@@ -163,7 +164,7 @@ def exact(value: object) -> float | None:
 
 
 def final(summary: Mapping[str, object]) -> dict[str, float]:
-    """Return the numbers of a summary as ``final/<field>``."""
+    """Return the numbers of a summary by ``final/<field>``."""
     return {
         f"final/{key}": value for key, each in summary.items() if (value := exact(each)) is not None
     }
@@ -175,9 +176,10 @@ def training_step(row: Mapping[str, float], before: int) -> int:
 
 
 def described(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the choices for grouping runs under flat names, the other settings in ``settings``.
+    """Return the settings, with flat names for the choices by which users group runs.
 
-    The names of the algorithm, cluster, model, data and network are ``algorithm``, ``cluster``, ...
+    These choices are ``algorithm``, ``cluster``, ``model``, ``data`` and ``network``. The parts of
+    the configuration are under ``settings``.
     """
     parts = {key: value for key, value in config.items() if isinstance(value, Mapping)}
     rest = {key: value for key, value in config.items() if key not in parts}
@@ -185,7 +187,7 @@ def described(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def flat_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the choices for grouping runs, and every setting under its dotted key."""
+    """Return the choices by which users group runs, and every setting under its dotted key."""
     return {**choices(config), **dict(flat(config))}
 
 

@@ -106,7 +106,7 @@ class Mlflow:
 
 @dataclass
 class MlflowRun:
-    """An MLflow run: points by training step, whose timestamps follow the clock of the run.
+    """An MLflow run with points by training step; their timestamps follow the clock of the run.
 
     started: start of the run in ms
     """

@@ -1,4 +1,4 @@
-"""``logger=wandb``: a copy of the metrics in Weights & Biases, or offline without a login.
+"""``logger=wandb``: a copy of the metrics in Weights & Biases, or in a folder if there is no login.
 
 ``sgp-sync`` makes the copy again from ``metrics.jsonl``. W&B receives neither the git remote nor
 the list of installed packages, whose addresses may hold secrets.
@@ -50,10 +50,10 @@ class Wandb:
     Files go to ``<run_dir>/wandb``; the run's id is in ``<run_dir>/wandb_id``.
 
     project: the W&B project
-    entity: the W&B user or team; null: the default of the login
-    group: the W&B group; null: the sweep the run belongs to
-    mode: online | offline | disabled | auto: WANDB_MODE if it is set, else online with a login, and
-        offline while the server does not answer
+    entity: the W&B user or team; null: the default entity of the login
+    group: the W&B group; null: the sweep that contains the run
+    mode: online | offline | disabled | auto: WANDB_MODE if it is set, else online if there is a
+        login and the server answers, else offline
     """
 
     project: str = "sgp-run"
@@ -143,7 +143,7 @@ class Wandb:
 
     @property
     def actual_mode(self) -> str:
-        """The mode, with ``auto`` resolved."""
+        """The mode in effect: ``auto`` is replaced by the mode that it selects."""
         if self.mode != "auto":
             return self.mode
         return os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
@@ -187,7 +187,7 @@ class WandbRun:
 
 
 def has_login() -> bool:
-    """Return whether WANDB_API_KEY, or netrc for the host of W&B, has a key; contact no server."""
+    """Return whether WANDB_API_KEY is set, or netrc has an entry for the host of W&B."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     server = os.environ.get("WANDB_BASE_URL")

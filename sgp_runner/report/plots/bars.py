@@ -1,6 +1,7 @@
 """Plots with a row for each setting, network or published figure.
 
-They show the time to a target, the time per iteration, and published figures with ours.
+They show the time to a target, the time per iteration, and published figures next to the figures
+of our runs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ UNIT_SYMBOLS = {"hours": "h", "minutes": "min", "seconds": "s"}
 
 
 def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
-    """Plot all networks of a task in one plot, then the ranking on each of them."""
+    """Yield, for each task, a plot that compares its networks, then a plot for each ranking."""
     there = [
         ranking for ranking in rankings if ranking.target is not None and ranking.rows[0].times
     ]
@@ -46,7 +47,7 @@ def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
 
 
 def networks(rankings: Sequence[Ranking]) -> Plot:
-    """Plot the fastest setting on each network with its baseline, the fastest first."""
+    """Plot the fastest setting on each network and its baseline; the fastest network is first."""
     ordered = sorted(rankings, key=lambda ranking: ranking.rows[0].time)
     drawn = ordered[:MAX_LINES]
     pairs = [ends_of(ranking) for ranking in drawn]
@@ -93,7 +94,7 @@ def network(ranking: Ranking) -> str:
 
 
 def ends_of(ranking: Ranking) -> list[Row]:
-    """Return the fastest row, and the baseline of its speed-up if that is another row."""
+    """Return the fastest row and, if its speed-up is over another row, that row."""
     first = ranking.rows[0]
     others = [row for row in ranking.rows[1:] if row.times and row.name == first.over]
     same = [row for row in others if row.setting.nodes == first.setting.nodes]
@@ -189,7 +190,7 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
 
 
 def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:
-    """Plot each published table with a figure that ours can be compared with."""
+    """Yield plots for each published table that has a figure comparable with one of our runs."""
     comparable = [pair for pair in pairs if pair.error is not None]
     for (metric, table), members in group_by(
         comparable, lambda pair: (pair.metric, table_of(pair.row))
@@ -243,10 +244,10 @@ def rows_of(
     ranges: Sequence[Sequence[float]],
     texts: Sequence[str],
 ) -> tuple[list[str], list[Series]]:
-    """Return the row names of the settings, and the series with their values.
+    """Return a row name and a series for each setting.
 
-    ranges: mean, lowest and highest value
-    texts: details
+    ranges: mean, lowest and highest value of each setting
+    texts: details of each setting, shown on hover
     """
     look = StyleMap(settings)
     rows = [wrap_label(name) for name in names(settings)]
@@ -270,7 +271,7 @@ def plot_rows(
     rest: Sequence[str] = (),
     bars: bool = False,
 ) -> Plot:
-    """Return a plot with a value at the end of each row."""
+    """Return a plot that shows each of ``values`` as text at the end of its row."""
     labels = [Label(value, None, None, row) for row, value in zip(rows, values, strict=True)]
     rows_axis = Axis("", "category")
     return Plot(name, title, note, axis, rows_axis, series, "x", bars, labels, rest)

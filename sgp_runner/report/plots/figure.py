@@ -1,9 +1,9 @@
 """Plots as data, to be drawn by ``interactive`` for the page and by ``pictures`` as PNG and SVG.
 
-The colour and shape of a marker show the algorithm, shade and dash its settings and nodes. The fill
-of a marker shows the kind of result: full for real runs, hollow for trained and rehearsed ones in
-simulated time, with a dot for timing only, a star for published figures. Line names stand at the
-right edge without overlap.
+Hue and marker shape show the algorithm; shade and dash show its settings and the number of nodes.
+The fill of a marker shows the kind of result: full for real runs, hollow for runs that train in
+simulated time, hollow with a dot for timing only. Stars are published figures. The names of the
+lines are at the right edge and do not overlap.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ GLYPHS = {REAL: "●", TRAINED: "◐", REHEARSAL: "○", TIMING: "◉", PUBLISHE
 class Style:
     """Appearance of a series.
 
-    colour: None for the colour of the text
-    shape: shape of the markers; None for no markers
-    dash: None for no line
+    colour: colour of line and markers; None: the colour of the text
+    shape: shape of the markers; None: no markers
+    dash: dash pattern of the line; None: no line
     """
 
     colour: str | None = None
@@ -52,10 +52,10 @@ class Style:
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one line or marker.
+    """The points that one line joins, or that share one kind of marker.
 
-    x, y: a number or the name of a category for each point
-    low, high: range over the seeds at each point, along ``Plot.spread``
+    x, y: for each point, a number or the name of a category
+    low, high: range over the seeds at each point; ``Plot.spread`` is its direction
     texts: details of each point, shown on hover
     """
 
@@ -70,8 +70,10 @@ class Series:
     def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
         """Return the distances from each point down to ``low`` and up to ``high``.
 
-        middle: position of each point along the bar. Distances are clipped at 0, as the mean of
-            equal values may differ from them in its last bit.
+        middle: coordinate of each point along the range
+
+        Distances are at least 0. Without this limit, rounding could make them negative: the mean
+        of equal values may differ from these values in its last bit.
         """
         assert self.low is not None and self.high is not None
         middles = list(map(float, middle))
@@ -83,8 +85,8 @@ class Series:
 class Axis:
     """An axis of a plot.
 
-    ticks: the only marked values, on a logarithmic axis
-    span: first and last value of the axis; None for the range of the data
+    ticks: all labelled values of a logarithmic axis
+    span: first and last value of the axis; None: the range of the data
     """
 
     title: str
@@ -109,9 +111,9 @@ class Label:
     """A text at the right edge that names a line or a row.
 
     text: lines without markup
-    colour: colour of the line; None for the colour of the text
-    x, y: end of the line; in a row, x is None and y is the category
-    height: height of the middle of the text, from 0 to 1; None in a row
+    colour: colour of the line; None: the colour of the text
+    x, y: end of the line; for a row, x is None and y is the category
+    height: height of the middle of the text, from 0 to 1; None for a row
     """
 
     text: str
@@ -155,7 +157,7 @@ class Plot:
 
     @property
     def text_lines(self) -> int:
-        """Number of text lines in all labels of lines, stacked."""
+        """Total number of text lines in the labels of all lines."""
         return sum(label.text.count("\n") + 1 for label in self.labels if label.height is not None)
 
     def is_bar(self, series: Series) -> bool:
@@ -163,7 +165,7 @@ class Plot:
 
 
 def labelled(plot: Plot) -> Plot:
-    """Return a plot with a label for each of its lines, at the height where it ends.
+    """Return a plot with a label for each of its lines, as near as possible to the line's end.
 
     Both axes get a span; heights are measured along the span of y.
     """
@@ -191,10 +193,10 @@ def labelled(plot: Plot) -> Plot:
 
 
 def placed(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Return the middles of labels as near as possible to the wanted positions.
+    """Return the middles of labels, as near as possible to the ``wanted`` middles without overlap.
 
-    All numbers are shares of the plot's height. ``heights`` are the heights of the texts; their
-    sum is at most 1. Overlapping labels keep their order and move by the least sum of squares.
+    All numbers are fractions of the plot's height. ``heights`` are the heights of the texts, with
+    a sum of at most 1. The labels keep their order; the sum of squared shifts is minimal.
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     tall = [heights[number] for number in order]
@@ -216,9 +218,10 @@ def placed(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
 
 
 def spanned(axis: Axis, values: Sequence[float], edge: float) -> Axis:
-    """Return the axis with a span that holds all ``values`` and an ``edge`` around them.
+    """Return the axis with a span around all ``values``, unless it has a span already.
 
-    On a logarithmic axis only positive values count.
+    ``edge`` is the margin on each side as a fraction of the range. A logarithmic axis ignores
+    values that are not positive.
     """
     if axis.span is not None:
         return axis

@@ -38,7 +38,7 @@ BAND_NOTE = "Line: mean over the seeds. Band: from the lowest seed to the highes
 
 
 def against_time(ranking: Ranking) -> Iterator[Plot]:
-    """Plot the curves of a ranking."""
+    """Plot quality against time for the settings of a ranking."""
     ordered = [setting for setting in ranking.settings if len(setting.curve)]
     if not ordered:
         return
@@ -61,7 +61,7 @@ def against_time(ranking: Ranking) -> Iterator[Plot]:
 
 
 def ends_of(settings: Sequence[RunGroup], column: str) -> tuple[list[float], list[float]]:
-    """Return the first and the last value of a column of each curve."""
+    """Return the lowest values, and the highest values, of a column in each curve."""
     columns = [setting.curve[column].astype(float) for setting in settings]
     return [column.min() for column in columns], [column.max() for column in columns]
 
@@ -71,9 +71,9 @@ def choose_axis(
 ) -> tuple[Literal["linear", "log"], float | None]:
     """Choose the scale and the end of the time axis so that no line squeezes the others.
 
-    The axis is linear and ends at `AXIS_END_MEDIANS` times the median reach. It is logarithmic if
-    that would hide more than one line in `LINES_PER_CUT_LINE` or the beginning of any line, or
-    squeeze a line that is `MAX_AXIS_RATIO` times as fast.
+    A linear axis ends at `AXIS_END_MEDIANS` times the median reach. The axis is logarithmic if a
+    linear one would cut off more than one line in `LINES_PER_CUT_LINE` or the start of any line,
+    or if the fastest line is more than `MAX_AXIS_RATIO` times as fast as the median.
 
     reach: time until a line reaches the target, or its end
     begins, ends: first and last time of each line
@@ -125,13 +125,13 @@ def curves(
 ) -> Plot:
     """Plot quality against a column of the curves, for at most `MAX_LINES` of the settings.
 
-    ordered: the best first
-    against: short name and title of the other axis
-    column: name and unit of the other axis
-    axis: its ticks are chosen here
+    ordered: settings, the best first
+    against: short name and title of the x axis
+    column: column of the curves on the x axis, and the size of the axis unit
+    axis: the x axis; its ticks are chosen here
     facet: values that these settings share
-    times: seconds to the target of the settings that reach it, by their identity
-    target: drawn as a dotted line
+    times: `id` of each setting that reaches the target -> its seconds to the target
+    target: quality to draw as a dotted line
     """
     settings = select_lines(ordered, lambda setting: setting.algorithm)
     metric, (name, title), (key, size) = settings[0].metric, against, column

@@ -84,7 +84,7 @@ def algorithm_of(line: tuple[str, list[RunGroup]]) -> str:
 
 
 def slowness(line: tuple[str, list[RunGroup]]) -> tuple[int, float]:
-    """Return the sort key of a line: the most nodes first, then the time on them."""
+    """Return the sort key of a line: first its largest number of nodes, then its time on them."""
     last = line[1][-1]
     return -int(last.nodes), last.mean("ms_per_iteration")
 

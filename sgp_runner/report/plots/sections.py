@@ -18,8 +18,8 @@ from sgp_runner.report.read.run_groups import RunGroup
 class Section:
     """A section of a report.
 
-    absent: why there are no plots
-    aside: whether its plots only supplement other sections, and are folded
+    absent: the reason if there are no plots
+    aside: whether the section is collapsed, because it only supplements other sections
     """
 
     title: str

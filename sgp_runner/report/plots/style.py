@@ -1,9 +1,9 @@
-"""Share styles, axes and the choice of lines between the plots of all sections.
+"""Styles, axes and the choice of lines, for the plots of all sections.
 
 An algorithm has the same colour and marker in every report. Families share a range of hues:
-all-reduces and servers blue, gossip green, local steps brown, asynchronous algorithms purple. The
-colours were chosen for the largest differences within these ranges as seen with normal, protan and
-deutan vision, and are visible on light and dark pages.
+all-reduces and servers blue, gossip green, local steps brown, asynchronous algorithms purple.
+Within a range, the colours differ as much as possible for normal, protan and deutan vision. They
+are visible on light and dark pages.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ DARKEST, LIGHTEST = -0.4, 0.45  # shades of an algorithm's variants
 class StyleMap:
     """Styles of the settings of one plot; an algorithm looks the same in every plot.
 
-    Variants of an algorithm have shades of its colour: other learning rates, for example, or other
-    base algorithms of SlowMo. Dashes distinguish variants and numbers of nodes.
+    Variants of an algorithm, such as learning rates or base algorithms of SlowMo, have different
+    shades of its colour. Dashes distinguish variants and numbers of nodes.
     """
 
     def __init__(self, settings: Sequence[RunGroup]) -> None:
@@ -61,7 +61,7 @@ class StyleMap:
         return self.style(setting, dash if line else None)
 
     def of_method(self, setting: RunGroup) -> Style:
-        """Return the style of a line along the numbers of nodes."""
+        """Return the style of a line that joins the numbers of nodes of one method."""
         return self.style(setting, self.variant(setting))
 
     def variant(self, setting: RunGroup) -> int:
@@ -83,7 +83,7 @@ def nodes_axis(settings: Sequence[RunGroup]) -> Axis:
 
 
 def axis_over(title: str, values: Sequence[float]) -> Axis:
-    """Return an axis from zero, or a logarithmic one over a range of `MAX_AXIS_RATIO` or more."""
+    """Return an axis that starts at 0, or is logarithmic if a range exceeds `MAX_AXIS_RATIO`."""
     low, high = min(values), max(values)
     if high > MAX_AXIS_RATIO * low > 0:
         return Axis(title, "log", ticks_between(low, high))
@@ -91,7 +91,7 @@ def axis_over(title: str, values: Sequence[float]) -> Axis:
 
 
 def ticks_between(low: float, high: float) -> list[float]:
-    """Return the values 1, 2 and 5 times a power of ten around the range, for logarithmic axes."""
+    """Return ticks of a logarithmic axis: 1, 2 and 5 times the powers of ten around the range."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     below = [value for value in values if value <= low][-1:]
@@ -99,7 +99,7 @@ def ticks_between(low: float, high: float) -> list[float]:
 
 
 def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> list[Item]:
-    """Return the `MAX_LINES` most informative of ``items``, which come best first, in their order.
+    """Return up to `MAX_LINES` of ``items``, which are sorted from best to worst, in this order.
 
     Prefers the baseline, then the best item of each other algorithm, then the next best items.
     """
@@ -117,9 +117,10 @@ def family_member(algorithm: str) -> str:
 
 
 def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Return colour and marker; outside the table by position in ``others``.
+    """Return the colour and marker of an algorithm.
 
-    others: the algorithms outside the table, in the order of the report
+    others: the algorithms that `LOOKS` does not list, in the order of the report; their position
+        selects the colour and marker
     """
     name = family_member(algorithm)
     if name in LOOKS:
@@ -143,7 +144,7 @@ def stars_of(
     x: Sequence[float] | None = None,
     y: Sequence[float | str] | None = None,
 ) -> Series:
-    """Return the published figures of pairs, along the axis without positions."""
+    """Return the published figures as stars; give the other coordinate as ``x`` or ``y``."""
     values = [pair.published.value for pair in pairs]
     style = Style(fill=FILLS[PUBLISHED])
     texts = [f"{pair.row}, {pair.published.origin}" for pair in pairs]

@@ -1,6 +1,6 @@
 """The ranked table: one definition for the terminal, the page, CSV and Markdown.
 
-Values that all rows share move to the note: the number of nodes, and seeds without a range.
+If all rows share the number of nodes or the seeds, the note below the table gives them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settings ranked by the time to a target, and timing studies by their time per iteration.
 
 Settings are ranked together only if they share the task, the clock, the cluster, and the model
-whose time they take.
+that determines their simulated time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MAX_TARGET_GAP = (
 
 @dataclass(frozen=True)
 class Target:
-    """A quality whose time is compared.
+    """A quality; a ranking compares the times to reach it.
 
-    rule: reason for the choice, as in ``as asked``
+    rule: the reason for the choice of the target, for example ``as asked``
     """
 
     value: float
@@ -33,7 +33,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The target as in ``98 % accuracy``."""
+        """The target in words, for example ``98 % accuracy``."""
         return {
             "accuracy": f"{100 * self.value:g} % accuracy",
             "bleu": f"{self.value:g} BLEU",
@@ -44,11 +44,12 @@ class Target:
 class Row:
     """A setting in a ranking.
 
-    rank: from 1; None for a setting that never reaches the target
+    rank: 1, 2, ...; None for a setting that never reaches the target
     overrides: the settings that distinguish it from the algorithm's other rows of the ranking
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
-    speed_up: time of the setting named ``over`` divided by this one's; None without a time
+    speed_up: time of the setting named ``over`` divided by the time of this setting; None if this
+        setting has no time
     """
 
     rank: int | None
@@ -64,13 +65,13 @@ class Row:
 
     @property
     def note(self) -> str:
-        """Return the overrides, and any state other than finished."""
+        """Return the overrides, followed by the state unless it is finished."""
         state = [] if self.setting.state == FINISHED else [f"({self.setting.state})"]
         return " ".join([*self.overrides, *state])
 
     @property
     def time(self) -> float:
-        """Mean over the seeds with a time; NaN without any."""
+        """Mean of the times; NaN if there are none."""
         return sum(self.times) / len(self.times) if self.times else math.nan
 
     @property
@@ -83,10 +84,12 @@ class Row:
 class Ranking:
     """The rows of one task on one cluster, the best first.
 
-    task: model and data, as in ``mlp on digits``
+    task: model and data, for example ``mlp on digits``
     cluster: the modelled machines; empty for real runs
-    timed: the model whose time they take, as in ``ResNet-50``, if it is not the trained one
-    target: None for timing studies, which are ranked within each number of nodes
+    timed: the model that determines the simulated time, for example ``ResNet-50``; empty if it is
+        the trained model
+    target: the target of all rows; None for timing studies, which are ranked separately for each
+        number of nodes
     """
 
     task: str
@@ -102,14 +105,14 @@ class Ranking:
 
     @property
     def name_parts(self) -> tuple[str, ...]:
-        """Texts that distinguish its files from the files of other rankings."""
+        """Texts that make the names of the ranking's files unique."""
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 
 def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[Ranking]:
     """Rank the settings of each task on each cluster, timing studies last.
 
-    A ``target`` of None chooses one for each task.
+    If ``target`` is None, a target is chosen for each task.
     """
     out = []
     for (model, data, metric, study), members in group_by(
@@ -151,7 +154,10 @@ def times_of(setting: RunGroup, target: Target | None) -> list[float]:
 
 
 def order(row: Row) -> tuple[float, ...]:
-    """Sort rows with a time by that time, then rows without a time, the best quality first."""
+    """Return the sort key of a row.
+
+    Rows with a time come first, ordered by the number of seeds without a time and then by time.
+    The other rows follow, the best quality first."""
     if row.times:
         return row.missing, row.time
     quality = row.setting.mean("quality")
@@ -162,8 +168,8 @@ def order(row: Row) -> tuple[float, ...]:
 def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
     """Return the row with its rank and its speed-up over the baseline of its number of nodes.
 
-    The baseline is the variant of AR-SGD with the closest settings, or without AR-SGD the slowest
-    setting.
+    The baseline is the variant of AR-SGD with the most similar settings. If there is no AR-SGD, it
+    is the slowest setting.
     """
     if not row.times:
         return row
@@ -184,11 +190,11 @@ def equal(one: Row, other: Row) -> int:
 
 
 def target_of(settings: Sequence[RunGroup], asked: float | None) -> Target:
-    """Return the requested target, or a quality that the settings reach with every seed.
+    """Return the target that the user ``asked`` for or, by default, a quality that is reached.
 
-    The default is the best quality that all settings reach. If the worst setting drags it far down,
-    it is the best quality that half of them reach. Unfinished settings count only if none has
-    finished.
+    The default is the best quality that all settings reach with every seed. If the worst setting
+    lowers it too much, the default is the best quality that half of the settings reach with every
+    seed. Unfinished settings count only if no setting has finished.
     """
     metric = settings[0].metric
     if asked is not None:

@@ -19,7 +19,7 @@ MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
 class RunSummary:
     """The box at the top of a report.
 
-    facts: names and values; a setting that differs lists all its values
+    facts: names and values; if the runs differ in a setting, all its values are listed
     shared: the other settings that all runs have in common, as on the command line
     """
 
@@ -47,7 +47,7 @@ def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
 
 
 def timed_as(settings: Mapping[str, Any]) -> str:
-    """Describe the training that simulated time models, if it is not the real one."""
+    """Describe the training whose time is simulated, if it is not the training of the run."""
     model, count, size = (
         settings.get(f"timed_as.{key}") for key in ("model", "num_parameters", "batch_size")
     )
@@ -64,7 +64,7 @@ def values(settings: Sequence[RunGroup], key: str) -> list[object]:
 
 
 def listed(found: Iterable[object]) -> str:
-    """Write the distinct values, numbers in their order."""
+    """Return the distinct values as text; numbers are sorted."""
     distinct = dict.fromkeys(
         value if isinstance(value, int | float) else printable(str(value)) for value in found
     )
@@ -77,9 +77,9 @@ def listed(found: Iterable[object]) -> str:
 
 
 def differing(settings: Sequence[RunGroup]) -> list[str]:
-    """Return the differing settings that have no column yet, in their order.
+    """Return the keys in which the settings differ and that have no column, in their order.
 
-    Settings of a choice, such as algo.tau, are compared only among runs with the same choice.
+    A key that belongs to a choice, such as algo.tau, is compared only among runs with that choice.
     """
     keys = dict.fromkeys(key for setting in settings for key in setting.settings)
     return [key for key in keys if key not in HAVE_COLUMNS and differs(settings, key)]
@@ -94,7 +94,7 @@ def differs(settings: Sequence[RunGroup], key: str) -> bool:
 
 
 def choices_around(settings: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Return the choices around a setting: algo and algo.topology for algo.topology.peers."""
+    """Return the choices that enclose a key: of algo and algo.topology for algo.topology.peers."""
     parts = key.split(".")
     names = [".".join([*parts[:depth], "name"]) for depth in range(1, len(parts))]
     return tuple(str(settings.get(name)) for name in names if name != key)
@@ -112,6 +112,6 @@ def shared(settings: Sequence[RunGroup]) -> list[str]:
 
 
 def columns(setting: RunGroup, keys: Iterable[str]) -> dict[str, object]:
-    """Return the main settings and those that differ, as columns of a table."""
+    """Return the values of the main keys and of the differing ``keys``, as columns of a table."""
     found: Mapping[str, object] = setting.settings
     return {key: found.get(key) for key in dict.fromkeys([*MAIN, *keys])}

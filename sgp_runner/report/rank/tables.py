@@ -69,7 +69,7 @@ class ReportTable:
 
 
 def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
-    """Return the tables of a report; the table of pairs only if there are any."""
+    """Return the tables of a report; without pairs, the table of published figures is omitted."""
     published = [of_pairs(pairs, link)] if pairs else []
     return [of_settings(settings, link), *published, of_runs(settings, link)]
 
@@ -305,7 +305,7 @@ def quality_range(low: float, high: float, metric: str | None) -> str:
 
 
 def time_cell(setting: RunGroup) -> Cell:
-    """Return the time; a timing study predicts it from a sample of the schedule."""
+    """Return the time of a setting; a timing study predicts the time of the whole schedule."""
     clock = CLOCK[setting.clock].removesuffix(" time")
     if (hours := setting.mean("hours")) > 0:
         return text(f"{hours:.2f} h", f"{clock}, whole schedule")
@@ -328,7 +328,7 @@ def sent_text(setting: RunGroup, per_iteration: bool) -> str:
 
 
 def commits(lines: pd.DataFrame) -> list[str]:
-    """Return the distinct commits, abbreviated, with a + where files differed."""
+    """Return the distinct commits, abbreviated; a + marks commits with uncommitted changes."""
     known = zip(lines["commit"], lines["dirty"], strict=True)
     return list(
         dict.fromkeys(

@@ -1,1 +1,1 @@
-"""Runs as data: their folders, validation, groups of seeds, names, and published figures."""
+"""Runs as data: folders, validation, groups of seeds, names, and published figures."""

@@ -27,7 +27,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, 
 
 
 def lines_over_nodes(settings: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
-    """Return a label for each method on each network, and its settings ordered by nodes."""
+    """Return, for each method on each network, a label and the settings by number of nodes."""
     lines = group_by(settings, lambda setting: (setting.method, setting.network))
     networks = {setting.network for setting in settings}
     return [
@@ -60,7 +60,7 @@ def kinds(settings: Sequence[RunGroup]) -> str:
 
 
 def on_cluster(settings: Sequence[RunGroup]) -> str:
-    """Name the machines, and the timed model if it is not the trained one."""
+    """Name the modelled machines, and the models whose times are simulated (`timed_models`)."""
     clusters = dict.fromkeys(setting.cluster for setting in settings if setting.cluster)
     clock = timed_models(settings)
     timed = f", clock of {clock} on" if clock else ","
@@ -68,7 +68,7 @@ def on_cluster(settings: Sequence[RunGroup]) -> str:
 
 
 def title(settings: Sequence[RunGroup]) -> str:
-    """Return the title of a picture on its own: the model, the clock, and the machines.
+    """Return the title of a stand-alone picture: the model, the clock, and the machines.
 
     For example ``mlp trained, clock of ResNet-50 on 16 nodes of sgp_ethernet (10 Gbit/s),
     simulated``.
@@ -84,7 +84,7 @@ def title(settings: Sequence[RunGroup]) -> str:
 
 
 def timed_models(settings: Sequence[RunGroup]) -> str:
-    """Name the models that simulated time models, where they are not the trained ones."""
+    """Name the models whose times are simulated, except those that are also trained."""
     models = dict.fromkeys(
         str(model)
         for setting in settings
@@ -121,14 +121,14 @@ def file_name(*parts: str) -> str:
 
 
 def wrap_label(label: str) -> str:
-    """Fold a name into at most four lines that leave room on a phone."""
+    """Wrap a name into at most four short lines, which leave space for the plot on a phone."""
     spaced = label.replace("_", "_ ")
     lines = textwrap.wrap(spaced, 20, break_on_hyphens=False, max_lines=4, placeholder=" …")
     return "\n".join(line.replace("_ ", "_") for line in lines)
 
 
 def names(settings: Sequence[RunGroup]) -> list[str]:
-    """Name the settings of a plot by algorithm and by everything else that differs among them."""
+    """Name each setting of a plot by its algorithm and all other differences between them."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "nodes": lambda setting: counted(setting.nodes, "node"),
         "kind": lambda setting: setting.kind,
@@ -154,7 +154,7 @@ def names(settings: Sequence[RunGroup]) -> list[str]:
 
 
 def distinguishing_overrides(setting: RunGroup, settings: Sequence[RunGroup]) -> list[str]:
-    """Return the overrides of a setting that not all ``settings`` of its algorithm have."""
+    """Return the overrides of a setting that not all of ``settings`` with its algorithm share."""
     alike = [other for other in settings if other.algorithm == setting.algorithm]
     return [
         override

@@ -1,9 +1,9 @@
-"""Published results by row, from ``published.csv``, and ours with them.
+"""Published results by row, from ``published.csv``, paired with the results of our runs.
 
-``results/paper`` explains the file. A preset has the name of the row that it reproduces, which
-joins the two. A quality is comparable only if it was reached on the published data set in as many
-epochs. A time is shown only if it comes from such a run or from a timing study. Any other quality
-is shown with the published figure and labelled not comparable.
+``results/paper`` explains the file. A preset has the name of the row that it reproduces; this name
+pairs runs and rows. A quality is comparable only if our run uses the published data set and number
+of epochs. Other qualities are shown and labelled not comparable. A time is shown only if it comes
+from a run with this data set and number of epochs, or from a timing study.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Published:
 
     value: in ``unit``
     spread: published deviation; None if there is none
-    derived: computed here from another published figure
+    derived: whether this package computed the figure from another published figure
     """
 
     row: str
@@ -72,7 +72,7 @@ class Published:
 def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
     """Return the figures by row id and metric.
 
-    Milliseconds per iteration are derived for the rows that only report hours.
+    If a row reports only hours, milliseconds per iteration are derived from them.
     """
     rows: dict[str, dict[str, Published]] = {}
     with path.open(encoding="utf-8", newline="") as file:
@@ -101,8 +101,9 @@ def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A published figure and ours: mean, lowest and highest over the seeds, in the published unit.
+    """A published figure and our result for the same row, in the published unit.
 
+    ours, low, high: mean, lowest and highest result over the seeds
     averaged: mean quality of the averaged model, if there is one
     comparable: whether the error is meaningful
     """
@@ -129,7 +130,7 @@ class Pair:
 
     @property
     def error(self) -> float | None:
-        """Error in percent of the published figure; None if the two cannot be compared."""
+        """Error of our result in percent of the published figure; None if not comparable."""
         return (
             100 * (self.ours - self.published.value) / self.published.value
             if self.comparable
@@ -138,7 +139,7 @@ class Pair:
 
     @property
     def ours_is(self) -> str:
-        """Description of our figure: its kind, its origin, and whether it is comparable."""
+        """Description of our result: its kind, its origin, and whether it is comparable."""
         what = self.kind
         if self.metric in TIMES and self.kind != REAL:
             what = f"simulated, {'fitted to it' if self.setting.fitted else 'predicted'}"
@@ -190,7 +191,7 @@ def pairs_in(setting: RunGroup, figures: Mapping[str, Published]) -> Iterator[Pa
 
 
 def in_unit(values: pd.Series, metric: str) -> pd.Series:
-    """Convert fractions to the percent of a published accuracy or error."""
+    """Convert accuracies to the published unit: percent of accuracy or error; BLEU is unchanged."""
     if metric == "bleu":
         return values
     return 100 * values if metric == "val_top1" else 100 - 100 * values

@@ -1,4 +1,4 @@
-"""The folders of runs below the folders that a report was asked for."""
+"""Search for the folders of runs below the folders on a command line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ MAX_SWEEP_JOBS = 50_000  # of a sweep
 def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Return the runs in or below the folders, each once, and a sentence for each omission.
 
-    A run's folder stands for that run alone, a sweep's folder for the runs of the sweep. Links to a
-    parent folder are not followed. Raises ConfigError for a path that is not a folder.
+    Folders below a run's folder are not searched. For the folder of a sweep, the runs of the sweep
+    are returned. Links to a parent folder are not followed. Raises ConfigError for a path that is
+    not a folder.
     """
     runs: dict[Path, Path] = {}  # by their resolved paths
     seen: set[tuple[int, int]] = set()
@@ -48,9 +49,9 @@ def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def contents(folder: Path, seen: set[tuple[int, int]]) -> tuple[list[Path], list[Path]]:
-    """Return the run or the runs of the sweep in a folder, or else the folders in it.
+    """Return the runs of a folder that is a run or a sweep, and the subfolders of any other folder.
 
-    seen: device and inode of the folders without runs, which are entered once
+    seen: device and inode of the folders entered so far, which are not entered again
     """
     if is_run(folder):
         return [folder], []
@@ -73,7 +74,7 @@ def left_out(path: Path, why: str) -> str:
 
 
 def leads_up(path: Path) -> bool:
-    """Return whether a link leads to a folder that it lies in."""
+    """Return whether a path is a link to one of its own parent folders."""
     return path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve())
 
 

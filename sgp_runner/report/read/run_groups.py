@@ -27,14 +27,14 @@ MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs of one setting. Columns of ``runs`` with a common value are attributes.
+    """The runs of one setting; a column of ``runs`` with one common value is also an attribute.
 
     overrides: the settings that distinguish it from the algorithm's other runs in this report
-    cluster: the modelled machines, as in ``ethernet_10g (10 Gbit/s)``; empty for real runs
+    cluster: the modelled machines, for example ``ethernet_10g (10 Gbit/s)``; empty for real runs
     runs: lines of ``Runs.table``, one per seed
     curves: lines of ``Runs.curves`` of these runs
-    curve: for each epoch that every seed has, the mean over the seeds of ``MEASURED`` and the range
-        ``low`` to ``high`` of the quality
+    curve: the means of ``MEASURED`` over the seeds, and the range ``low`` to ``high`` of the
+        quality, at each epoch that every seed has
     """
 
     overrides: Sequence[str]
@@ -63,7 +63,7 @@ class RunGroup:
         return bool(self.state in (FINISHED, RETIMED))
 
     def mean(self, column: str) -> float:
-        """Return the mean over the seeds; NaN where a value is unknown."""
+        """Return the mean of a column over the seeds; NaN if all values are unknown."""
         return float(self.runs[column].astype(float).mean())
 
     def range(self, column: str) -> tuple[float, float]:
@@ -104,9 +104,9 @@ class RunGroup:
         return [time for time in times if time is not None]
 
     def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
-        """Return the seconds until a curve reaches the target, linearly between evaluations.
+        """Return the seconds until a curve reaches the target, interpolated between evaluations.
 
-        If the first evaluation reaches the target, its time counts, as nothing is known before.
+        If the first evaluation reaches the target already, this is the time of that evaluation.
         """
         ahead = list(self.better * (curve["quality"] - target))
         times = list(curve["time_s"])
@@ -121,7 +121,7 @@ class RunGroup:
 
 
 def settings_in(runs: Runs) -> list[RunGroup]:
-    """Return the settings by method, model, data and nodes; methods in the order of the runs."""
+    """Return the settings, sorted by method (in the order of the runs), model, data and nodes."""
     table = runs.table
     keys = [
         json.dumps([line["settings"], line["row"], line["state"]], sort_keys=True, default=str)
@@ -154,9 +154,9 @@ def settings_in(runs: Runs) -> list[RunGroup]:
 
 
 def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name the modelled machines of each run by profile and bandwidth; real runs have none.
+    """Name the modelled machines of each run by profile and bandwidth; empty for real runs.
 
-    Different machines of one profile and bandwidth are distinguished by their other settings.
+    If different machines would have the same name, the name also gives the settings that differ.
     """
     machines = [
         {
@@ -211,7 +211,7 @@ def cluster_name(machines: Mapping[str, object]) -> str:
 
 
 def regions_in(value: object) -> tuple[list[float], float]:
-    """Return the nodes of each inhabited region, and the bits per second of their slowest link."""
+    """Return the nodes of each non-empty region, and the lowest bandwidth of a link (bit/s)."""
     known = (
         [region for region in value if isinstance(region, dict)] if isinstance(value, list) else []
     )
@@ -226,9 +226,9 @@ def regions_in(value: object) -> tuple[list[float], float]:
 
 
 def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) -> list[list[str]]:
-    """Return the few settings of each run that distinguish it.
+    """Return, for each run, a few settings that distinguish it from similar runs.
 
-    It is compared with the other runs of the same algorithm, task, cluster and nodes.
+    Similar runs have the same algorithm, task, cluster and nodes.
     """
     keys: dict[tuple[str, ...], list[str]] = {}
     cells: dict[tuple[str, ...], list[Mapping[str, object]]] = {}
@@ -242,14 +242,14 @@ def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) ->
 
 
 def task(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the key of the runs among which overrides distinguish."""
+    """Return a key; overrides distinguish only the runs that have the same key."""
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
 def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
-    """Choose keys, ``known`` ones first, whose values together distinguish all members.
+    """Choose keys whose values together distinguish all members; prefer the ``known`` keys.
 
-    A key is chosen only if it separates members that the chosen keys do not.
+    A key is chosen only if it separates members that the keys chosen before do not separate.
     """
     chosen: list[str] = []
     groups = 1
@@ -276,7 +276,7 @@ def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[st
 
 
 def labels(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting by its method and its other differences from these settings."""
+    """Name each setting by its method and by everything else in which ``settings`` differ."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "model": lambda setting: setting.model,
         "data": lambda setting: f"on {setting.data}",

@@ -1,11 +1,12 @@
-"""Run folders as data frames, including unfinished and damaged runs.
+"""Run folders as data frames, including unfinished runs; damaged runs are left out with a reason.
 
 ``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
 model data nodes network seed epochs batch_size clock server label metric quality low high averaged
 time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality``
-is the mean over the workers' models, ``low`` and ``high`` their range; with a server all three
-describe the server's model. ``fitted`` marks runs whose published time was used to
-fit the model of the machines. ``settings`` holds the dotted keys of the configuration.
+is the mean over the workers' models; ``low`` and ``high`` are the range over these models. With a
+server all three describe the server's model. ``fitted`` is true if the cluster profile of the run
+was fitted to the published time of its row. ``settings`` maps dotted keys of the configuration to
+values.
 
 ``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
 averaged``.
@@ -90,7 +91,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return the run's line of the table and its curve. Raises Damaged."""
+    """Return the line of a run in the table, and the curve of the run. Raises Damaged."""
     config = read_config(folder)
     settings = {KEY: 0, **settings_of(config)}
     summary = read_summary(folder)
@@ -153,7 +154,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
-    """Return the facts of an unfinished run that its summary would contain."""
+    """Return the facts of an unfinished run that the summary of a finished run contains."""
     from sgp_runner.config.experiment import from_stored
 
     try:
@@ -165,7 +166,7 @@ def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
 
 
 def kind_of(facts: Mapping[str, object]) -> str:
-    """Return real, or the first words of the label of a simulated run."""
+    """Return the kind of result: `REAL` or, for a simulated run, the first words of its label."""
     if facts["clock"] == "wall":
         return REAL
     return next(
@@ -174,9 +175,9 @@ def kind_of(facts: Mapping[str, object]) -> str:
 
 
 def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
-    """Return the costs in a summary.
+    """Return the costs of a run from its summary.
 
-    Time per iteration comes from the summary, or else is a node's time divided by its steps.
+    If the summary lacks the time per iteration, it is the time divided by the steps of a node.
     """
     out = {key: number(summary.get(key)) for key in COSTS}
     if out["ms_per_iteration"] is None and out["time_s"] is not None and out["steps"]:
@@ -232,9 +233,9 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
 def bytes_at(
     times: np.ndarray[Any, Any], records: Sequence[Mapping[str, object]]
 ) -> np.ndarray[Any, Any]:
-    """Return the bytes sent by a node until each of ``times`` [T].
+    """Return the bytes that a node has sent at each of ``times`` [T].
 
-    This is the mean over the workers, linearly interpolated between records.
+    The bytes of each worker are interpolated between records and averaged over the workers.
     """
     sent = pd.DataFrame(
         [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"],
@@ -248,7 +249,7 @@ def bytes_at(
 
 
 def version(folder: Path) -> dict[str, object]:
-    """Return the run's commit and whether files differed from it; None where that is unknown."""
+    """Return the commit of a run, and whether files differed from the commit; None if unknown."""
     try:
         git = read_json(folder / "environment.json")["git"] or {}
         commit, dirty = git.get("commit"), git.get("dirty")
@@ -261,10 +262,10 @@ def version(folder: Path) -> dict[str, object]:
 
 
 def completed(configs: Sequence[Settings]) -> list[Settings]:
-    """Add to each configuration the settings that were introduced after it.
+    """Add to each configuration the settings that were introduced after it was written.
 
-    Their values come from the newer configurations that agree with it in everything else, if these
-    have the same values.
+    The values come from the newest configuration that agrees with the old one in all its settings.
+    Nothing is added if several newer configurations with different values agree.
     """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))
@@ -283,9 +284,10 @@ def completion(config: Settings, known: Sequence[Settings]) -> Settings:
 
 
 def extends(newer: Settings, older: Settings, key: str = "") -> bool:
-    """Return whether the two differ only in settings that ``older`` lacks.
+    """Return whether ``newer`` has all settings of ``older`` with the same values.
 
-    A mapping that is itself a value must be equal, as none of its keys was introduced later.
+    A part of a configuration may have more settings in ``newer``. A mapping that is the value of
+    one setting must be equal.
     """
     return all(
         name in newer

@@ -43,9 +43,9 @@ class Damaged(Exception):
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
-    """Raise Damaged for a stored configuration with values that its settings cannot have.
+    """Raise Damaged if a stored configuration has values that no setting can have.
 
-    A part of a run, such as ``cluster``, is a mapping of its settings.
+    Also raises Damaged if a part of the configuration, such as ``cluster``, is not a mapping.
     """
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:

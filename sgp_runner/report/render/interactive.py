@@ -1,6 +1,6 @@
 """Plots as data and layout for plotly.js, made without its Python package.
 
-Text and grid take the colours of the page.
+The page sets the colours of text and grid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SYMBOLS = {"full": "", "hollow": "-open", "dotted": "-open-dot"}
 
 
 def figure(plot: Plot) -> dict[str, Any]:
-    """Return a figure as JSON; a ``null`` colour is the colour of the text."""
+    """Return a plot as values for JSON; a colour of ``null`` means the colour of the text."""
     traces = [trace for series in plot.series for trace in traces_of(plot, series)]
     layout = {"xaxis": axis(plot.x), "yaxis": axis(plot.y)}
     if plot.y.scale == "category":
@@ -43,7 +43,7 @@ def figure(plot: Plot) -> dict[str, Any]:
 
 
 def label_of(plot: Plot, label: Label) -> dict[str, Any]:
-    """Return a label for the page; the heights of curve and text are from 0 to 1."""
+    """Return a label for the page; heights of the line's end and the text are from 0 to 1."""
     text = label.text.replace("\n", "<br>")
     if label.height is None:
         return {"text": text, "row": category(label.y)}
@@ -91,7 +91,7 @@ def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
 
 
 def points_of(series: Series) -> dict[str, Any]:
-    """Return the entries of a trace for its line and markers."""
+    """Return a trace of plotly.js without coordinates: its name, line and markers."""
     style = series.style
     parts = [name for name, wanted in (("lines", style.dash), ("markers", style.shape)) if wanted]
     trace: dict[str, Any] = {

@@ -43,7 +43,7 @@ LINE_INCHES = 0.17  # inches that a line of a label takes
 
 
 class Chart(Figure):
-    """A figure without a window, which notebooks show."""
+    """A matplotlib figure without a window; notebooks display it as PNG."""
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
@@ -52,7 +52,7 @@ class Chart(Figure):
 
 
 def save_all(plots: Iterable[Plot], folder: Path) -> None:
-    """Write ``<name>.png`` and ``<name>.svg`` of each plot, the same bytes for the same plot."""
+    """Write ``<name>.png`` and ``<name>.svg`` of each plot; equal plots give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for plot in plots:
         with rc_context({"svg.hashsalt": plot.name}):
@@ -153,7 +153,7 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
 
 
 def draw_points(axes: Axes, series: Series, x: Points, y: Points, colour: str) -> None:
-    """Draw a line, with few enough markers to see it, or markers alone."""
+    """Draw a line with few enough markers to remain visible, or markers without a line."""
     style = series.style
     size = 11 if style.shape == "star" else 6
     every = max(1, -(-len(x) // MAX_MARKERS)) if style.dash else 1

@@ -1,8 +1,8 @@
 """Tables and plots of a report on a terminal of 80 columns or more.
 
-A plot shows quality against time, each setting drawn with its rank in the table. The axis of time
-is logarithmic, so that equal speed-ups are equal distances. Accuracies near 1 are drawn on a
-logarithmic axis of errors, as 98 % and 99 % differ more than 58 % and 59 %.
+A plot shows quality against time; each curve consists of the rank of its setting. The time axis is
+logarithmic, so that equal speed-ups are equal distances. If the target is an accuracy near 1, the
+quality axis is logarithmic in the error: 98 % and 99 % are further apart than 58 % and 59 %.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def show_rankings(settings: Sequence[RunGroup], target: float | None = None) -> 
 
 
 def grid(table: ReportTable) -> Grid:
-    """Draw a table of a report; the notes of cells stand below them."""
+    """Draw a table of a report; the note of a cell is below the cell's text."""
     out = Grid(
         title=Text.assemble((table.title, "bold"), "\n", (table.note, "dim")),
         box=SIMPLE_HEAD,
@@ -80,7 +80,7 @@ def grid(table: ReportTable) -> Grid:
 
 
 def published_grid(pairs: Sequence[Pair]) -> Grid:
-    """Draw the published figures and ours, without sources, seeds and commits."""
+    """Draw a table of published figures and our results, without sources, seeds and commits."""
     table = of_pairs(pairs, lambda folder, file: "")
     cells = [[replace(cell, note="") for cell in row[:6]] for row in table.cells]
     return grid(replace(table, head=table.head[:6], cells=cells))
@@ -95,9 +95,9 @@ def cell_text(cell: Cell) -> Text:
 class Scale:
     """An axis of qualities.
 
-    height: the height of a quality, in any unit
+    height: maps a quality to its height, in any unit
     ticks: qualities to label
-    label: a quality in words
+    label: maps a quality to the text of its label
     """
 
     height: Callable[[float], float]
@@ -106,7 +106,7 @@ class Scale:
 
 
 def terminal_plot(ranking: Ranking) -> str:
-    """Draw the first settings of a ranking, one for each mark; empty without curves."""
+    """Draw the first settings of a ranking, one for each of `MARKS`; empty without curves."""
     several = len({row.setting.nodes for row in ranking.rows}) > 1
     rows = [
         (mark, shown(row, several), curve)
@@ -181,7 +181,7 @@ def percent_of(share: float) -> str:
 
 
 def time_axis(ticks: dict[int, str]) -> list[str]:
-    """Draw the axis and each label that does not overlap the previous label."""
+    """Draw the time axis, and the labels that do not overlap the previous label."""
     axis, below = ["─"] * WIDTH, ""
     for column, label in sorted(ticks.items()):
         start = max(0, min(column - len(label) // 2, WIDTH - len(label)))
@@ -193,7 +193,7 @@ def time_axis(ticks: dict[int, str]) -> list[str]:
 
 
 def wrapped(names: Sequence[str]) -> list[str]:
-    """Set names side by side, in lines no wider than the picture."""
+    """Return the names side by side, in lines that are no wider than the picture."""
     whole = "   ".join(name.replace(" ", "\N{NO-BREAK SPACE}") for name in names)
     lines = textwrap.wrap(whole, MARGIN + WIDTH, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

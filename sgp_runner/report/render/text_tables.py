@@ -12,7 +12,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 
 
 def inert(value: object) -> object:
-    """Return a text that no spreadsheet evaluates as a formula; return other values unchanged."""
+    """Return ``value``, quoted if it is a text that a spreadsheet would evaluate as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 

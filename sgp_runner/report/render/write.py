@@ -48,10 +48,10 @@ MARKS = (
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written.
+    """A report on disk.
 
     page: path of the page
-    settings, pairs: its contents
+    settings, pairs: contents of the report
     skipped: a sentence for each folder that could not be read
     """
 
@@ -68,7 +68,7 @@ def write_report(
     title: str = "sgp-run report",
     kept: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
-    """Report on the runs in ``folders``, as ``report_on``. Raises ConfigError if there are none."""
+    """Write a report on the runs in ``folders`` (`report_on`). Raises ConfigError without runs."""
     return report_on(read_runs(folders), out, target, title, kept)
 
 
@@ -79,10 +79,10 @@ def report_on(
     title: str = "sgp-run report",
     kept: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
-    """Report on ``runs`` and replace an earlier report in ``out``.
+    """Write a report on ``runs`` to ``out``, replacing an earlier report there.
 
-    target: quality whose time is compared; None chooses one
-    kept: maps the folder of a run to the target of its links
+    target: quality for which the times to reach it are compared; None: one is chosen
+    kept: maps the folder of a run to the folder that links in the report point to
 
     Raises ConfigError for an impossible target, or if ``out`` cannot be written.
     """
@@ -144,7 +144,7 @@ def render(
 ) -> str:
     """Return the page, whose links are relative to its folder.
 
-    configs: name and configuration of each setting, so that the page is complete
+    configs: name and stored configuration of each setting, which the page shows
     """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup

@@ -1,0 +1,77 @@
+"""The device that computes gradients: the CPU or a GPU of this machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sgp_runner.utils.errors import ConfigError
+
+AUTO = "auto"
+T = TypeVar("T")
+
+
+def settled(network: T, dtype: str) -> T:
+    """Return ``network`` with ``auto`` in ``device`` and ``autocast`` replaced for this machine.
+
+    The device is a GPU if there is one. On a GPU, the forward pass of a float32 model uses
+    bfloat16.
+    """
+    changes: dict[str, Any] = {}
+    device = device_of(network)
+    if device == AUTO:
+        changes["device"] = device = "cuda" if count_gpus() else "cpu"
+    if getattr(network, "autocast", None) == AUTO:
+        on_gpu = device != "cpu"
+        changes["autocast"] = "bf16" if on_gpu and dtype == "float32" else "none"
+    return replace(network, **changes) if changes else network  # type: ignore[type-var]
+
+
+def device_of(network: object) -> str:
+    """Return the device on which a choice of the group ``network`` computes gradients."""
+    return getattr(network, "device", "cpu")
+
+
+def check_device(device: str, autocast: str, dtype: str) -> None:
+    """Raise ConfigError for an unknown device, or if ``autocast`` does not apply to ``dtype``."""
+    if not re.fullmatch(r"cpu|auto|cuda(:\d{1,3})?", device):
+        raise ConfigError(
+            "network.device", f"'{device}' is no device: use cpu, cuda, cuda:1 or auto."
+        )
+    if autocast not in ("none", AUTO) and dtype != "float32":
+        raise ConfigError(
+            "network.autocast",
+            "only float32 is cast: "
+            f"use dtype=float32, or network.autocast=none with dtype={dtype}.",
+        )
+
+
+def check_present(device: str) -> None:
+    """Raise ConfigError if this machine does not have the ``device``."""
+    if device == "cpu":
+        return
+    have, number = count_gpus(), int(device.partition(":")[2] or 0)
+    if not have:
+        raise ConfigError(
+            "network.device",
+            f"{device} needs a GPU, and PyTorch finds none on this machine: "
+            "use network.device=cpu.",
+        )
+    if number >= have:
+        last = f"cuda:{have - 1}"
+        raise ConfigError("network.device", f"there is no {device}: the last GPU here is {last}.")
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs that PyTorch can use here."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def free_bytes(device: str) -> int:
+    """Return the free memory of a GPU."""
+    import torch
+
+    return torch.cuda.mem_get_info(torch.device(device))[0]

@@ -1,0 +1,134 @@
+"""Devices of a run: what `auto` stands for, their names, and what a machine without one says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sgp_runner.cli.main import main
+from sgp_runner.config.experiment import Experiment, from_stored, stored
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.elastic.build import build_problem
+from sgp_runner.recording.estimate import bytes_of_vectors, gpu_memory
+from sgp_runner.utils import devices
+from sgp_runner.utils.errors import ConfigError
+
+TINY = ("model=mlp", "nodes=2", "logger=jsonl")
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "count_gpus", lambda: 2)
+
+
+def network(*words: str) -> dict[str, Any]:
+    return experiment_of([*TINY, *words]).config["network"]  # type: ignore[return-value]
+
+
+def named(*words: str) -> Experiment:
+    return experiment_of([*TINY, *words])
+
+
+def test_auto_is_a_gpu_where_there_is_one_and_stored_as_what_it_is(two_gpus: None) -> None:
+    assert network("network.device=auto")["device"] == "cuda"
+    assert network("network.device=auto")["autocast"] == "bf16"
+    assert network("network.device=auto", "dtype=float64")["autocast"] == "none"
+    assert network("network.device=cuda:1", "network.autocast=none")["autocast"] == "none"
+    assert network("network=nccl")["autocast"] == "bf16"
+    assert network() == network("network.device=cpu", "network.autocast=none")
+
+
+def test_auto_is_the_cpu_elsewhere() -> None:
+    tree = network("network.device=auto", "network.autocast=auto")
+    assert (tree["device"], tree["autocast"]) == ("cpu", "none")
+
+
+def test_the_kind_of_a_device_names_a_run_and_its_number_does_not(two_gpus: None) -> None:
+    on_cpu, *on_gpus = (
+        named(*words.split()).digest
+        for words in (
+            "network.device=cpu",
+            "network.device=cuda",
+            "network.device=cuda:1",
+            "network.device=auto",
+        )
+    )
+    assert len({*on_gpus}) == 1
+    assert on_cpu == named().digest != on_gpus[0]
+    assert named("network.device=cuda", "network.deterministic=false").digest != on_gpus[0]
+
+
+@pytest.mark.parametrize("words", ["network=sim", "network=gloo"])
+def test_runs_from_before_there_were_devices_keep_their_names(words: str) -> None:
+    experiment = named(words)
+    tree = stored(experiment)
+    before = {
+        key: value
+        for key, value in tree["network"].items()  # type: ignore[attr-defined]
+        if key not in ("device", "deterministic") and (words, key) != ("network=sim", "autocast")
+    }
+    old = from_stored({**tree, "network": before}, experiment.directory)
+    assert old.name == experiment.name
+
+
+def test_another_device_of_a_stored_run_is_not_looked_for(two_gpus: None) -> None:
+    experiment = named("network.device=cuda:1")
+    again = from_stored(stored(experiment), experiment.directory)
+    assert again.run.network == experiment.run.network
+
+
+REFUSED = {
+    "network.device=gpu": "'gpu' is no device: use cpu, cuda, cuda:1 or auto.",
+    "network.device=cuda:x": "'cuda:x' is no device: use cpu, cuda, cuda:1 or auto.",
+    "network=gloo network.device=CPU": "'CPU' is no device: use cpu, cuda, cuda:1 or auto.",
+    "network.device=cuda": "cuda needs a GPU, and PyTorch finds none on this machine: use "
+    "network.device=cpu.",
+    "network=gloo network.device=cuda:1": "cuda:1 needs a GPU, and PyTorch finds none on this "
+    "machine: use network.device=cpu.",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_device_that_is_not_there(words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, *words.split()]) == 2
+    assert capfd.readouterr().err == f"sgp-run: network.device: {REFUSED[words]}\n"
+
+
+def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, "network.device=cuda:2"]) == 2
+    sentence = "there is no cuda:2: the last GPU here is cuda:1."
+    assert capfd.readouterr().err == f"sgp-run: network.device: {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "sentence"),
+    [
+        ("gpus_per_node=2", "gpus_per_node", "over gloo, ranks share GPUs as nodes of one device"),
+        ("faults.slow_nodes={0: 2}", "faults", "gradients on a GPU cannot be slowed from outside"),
+        ("record=true", "record", "a GPU's results cannot be repeated to the last bit"),
+        ("network.autocast=bf16 dtype=float64", "network.autocast", "only float32 is cast"),
+    ],
+)
+def test_what_ranks_that_share_gpus_cannot_do(words: str, key: str, sentence: str) -> None:
+    words_ = ["network=gloo", "network.device=cuda", *words.replace(": ", ":").split()]
+    with pytest.raises(ConfigError, match=f"^{key}: {sentence}"):
+        named(*words_)
+
+
+def test_the_memory_of_the_gpu_is_named_and_checked() -> None:
+    run = experiment_of([*TINY, "data=digits", "model.hidden=[1000]"]).run
+    problem = build_problem(run)
+    count = 65 * 1000 + 1001 * 10  # of parameters
+    needed = 4 * count * (2 + 2 * 3)  # model, gradient; for each node parameters, momentum, message
+    assert bytes_of_vectors(run, problem) == needed == 2_400_320
+    assert gpu_memory(run, problem, 8 * 10**9) == (
+        "Of 8 GB free on the GPU, this takes 2.4 MB for parameters, optimizer state and messages; "
+        "activations come on top."
+    )
+    with pytest.raises(
+        ConfigError,
+        match="^nodes: 2 nodes of model=mlp need 2.4 MB for parameters, optimizer state and "
+        "messages, but the GPU has 2.4 MB free: use fewer nodes, or network.device=cpu.",
+    ):
+        gpu_memory(run, problem, needed - 1)
