@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from sgp_runner.report.rank.ranking import Ranking, Row
-from sgp_runner.report.rank.rates import FLOPS, known_rates, rate_columns
 from sgp_runner.report.rank.tables import (
     Cell,
     ReportTable,
@@ -21,6 +20,7 @@ from sgp_runner.report.rank.tables import (
     sent_text,
     text,
 )
+from sgp_runner.report.rank.throughput_columns import FLOPS, known_rates, rate_columns
 from sgp_runner.report.read.naming import CLOCK, file_name, three_digits, time_unit
 from sgp_runner.utils.units import counted
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import pandas as pd
 
 from sgp_runner.recording.throughput import RATES
-from sgp_runner.report.rank.rates import known_rates, rate_columns
 from sgp_runner.report.rank.run_summary import columns, differing
+from sgp_runner.report.rank.throughput_columns import known_rates, rate_columns
 from sgp_runner.report.read.naming import CLOCK
 from sgp_runner.report.read.published import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.run_groups import (
