@@ -54,8 +54,9 @@ class DSquared(Algorithm):
         # (x_old - x) / lr_old - g_old: this node's change by gossip in the last step, over -lr
         drift = worker.state("drift", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
-            before, lr = x.clone(), worker.lr
+            before = x.clone()
             d = worker.update(await worker.grad())
+            lr = worker.lr
             x.sub_(d).sub_(drift, alpha=lr)
             mixed = x.clone()
             await gossip(worker, self.topology, k, mixed)

@@ -115,28 +115,39 @@ class Averager:
 
         An algorithm with outer parameters, such as DiLoCo, averages those.
         """
-        runtime = self.runtime
-        with torch.no_grad():
-            mean = runtime.worker.model.clone()
-            runtime.world.mean(mean)
-            buffers = [each for each in self.model.buffers() if each.is_floating_point()]
-            own = [buffer.clone() for buffer in buffers]
-            for buffer in buffers:
-                runtime.world.mean(buffer)
-        bound = runtime.vector.bound
-        assert bound is not None
-        runtime.vector.bind(mean)
+        vector, own = self.runtime.vector, [(each, each.clone()) for each in self.buffers]
+        bound = vector.bound
+        self.take_average()
         try:
             yield self.model
         finally:
-            runtime.vector.bind(bound)
-            for buffer, value in zip(buffers, own, strict=True):
-                buffer.copy_(value)
+            vector.bind(bound)
+            with torch.no_grad():
+                for buffer, value in own:
+                    buffer.copy_(value)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The model's buffers with a mean, such as the statistics of BatchNorm."""
+        return [each for each in self.model.buffers() if each.is_floating_point()]
+
+    @torch.no_grad()
+    def take_average(self) -> None:
+        world = self.runtime.world
+        mean = self.runtime.worker.model.clone()
+        for tensor in (mean, *self.buffers):
+            world.mean(tensor)
+        self.runtime.vector.bind(mean)
 
     @torch.no_grad()
     def finish(self) -> None:
-        """End the algorithm after the last step, once all messages have arrived."""
-        self.runtime.finish()
+        """End the algorithm after the last step; the model is then the mean of all ranks.
+
+        Messages in flight arrive first.
+        """
+        if not self.runtime.ended:
+            self.runtime.finish()
+            self.take_average()
 
     def __enter__(self) -> Averager:
         return self
