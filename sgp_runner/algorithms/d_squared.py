@@ -55,8 +55,7 @@ class DSquared(Algorithm):
         drift = worker.state("drift", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             before = x.clone()
-            d = worker.update(await worker.grad())
-            lr = worker.lr
+            d, lr = worker.update(await worker.grad()), worker.lr
             x.sub_(d).sub_(drift, alpha=lr)
             mixed = x.clone()
             await gossip(worker, self.topology, k, mixed)

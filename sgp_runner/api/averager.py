@@ -20,7 +20,7 @@ from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
 from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.loop_runtime import LoopRuntime
 from sgp_runner.distributed.torch_world import TorchWorld
-from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.distributed.world import check_agreement
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, rendezvous
@@ -259,7 +259,7 @@ def world_on(device: torch.device) -> TorchWorld:
 
 
 def algorithm_of(
-    algo: str | Algorithm, settings: dict[str, Any], world: World, optim: WrappedOptimizer
+    algo: str | Algorithm, settings: dict[str, Any], world: TorchWorld, optim: WrappedOptimizer
 ) -> Algorithm:
     """Return the algorithm with these settings. Raises ConfigError."""
     if isinstance(algo, str):

@@ -53,7 +53,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]]
         {"steps": True},
     ),
     "ar_sgd": ("ar_sgd", {}, (), {}),
-    "pipe_sgd": ("pipe_sgd", {}, (), {}),
+    "pipe_sgd": ("pipe_sgd", {}, (), {"steps": True}),
     "d_squared": ("d_squared", {}, (), {}),
     "gradient_tracking": ("gradient_tracking", {}, (), {}),
     "gossip_pga": ("gossip_pga", {"period": 3}, ("algo.period=3",), {}),
@@ -63,7 +63,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]]
         "sparseloco",
         {"period": 3, "codec": {"k": 3}},
         ("algo.period=3", "algo.codec.k=3"),
-        {},
+        {"steps": True},
     ),
 }
 

@@ -1,8 +1,8 @@
 """One rank of plain training loops with `Averager`, one loop for each experiment in a folder.
 
-``averager_rank.py FOLDER``: ``how.json`` in the folder of an experiment describes a loop that trains
-its model on the same batches. The loop saves its parameters, and those of a loop that continues from
-its state.
+``averager_rank.py FOLDER``: ``how.json`` in the folder of an experiment describes a loop that
+trains its model on the same batches. The loop saves its parameters, and those of a loop that
+continues from its state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def optimizer_of(model: torch.nn.Module, optim: Any) -> torch.optim.Optimizer:
             model.parameters(),
             optim.lr,
             optim.momentum,
-            nesterov=optim.nesterov,
+            nesterov=optim.nesterov and optim.momentum > 0,
             weight_decay=optim.weight_decay,
         )
     matrices = [p for p in model.parameters() if p.dim() > 1]
