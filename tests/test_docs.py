@@ -187,6 +187,8 @@ def dry_run(words: list[str]) -> None:
     if words[:1] == ["download"]:
         assert words[1] in download.NAMES, words
         return
+    if words[:1] == ["check"]:
+        words = words[1:]
     if words[:1] == ["calibrate"]:
         (name,) = (word.removeprefix("name=") for word in words if word.startswith("name="))
         profile = Path("results/cluster", f"{name}.yaml")  # one that it might write

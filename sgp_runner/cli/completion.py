@@ -24,7 +24,7 @@ def candidates(line: str) -> list[str]:
     """Return the completions of the last word of ``line``, a command line without the command."""
     argv = line.split()
     word = argv.pop() if argv and not line[-1].isspace() else ""
-    if argv[:1] == ["calibrate"]:
+    if argv[:1] in (["calibrate"], ["check"]):
         del argv[0]
     if argv and OPTIONS.get(SHORT.get(argv[-1], argv[-1])):
         return []  # the value of an option: the shell completes files

@@ -77,6 +77,7 @@ examples
   sgp-run new algorithm NAME      start one, with a test; or model, data
   sgp-run download cifar10        get the data; or cifar100
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
+  sgp-run check network=nccl ...  has this machine what a run needs?
   sgp-run --version"""
 
 
@@ -144,7 +145,8 @@ def flow(value: object) -> str:
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
 
-    The value of a group is the name of its choice; that of a setting without a default is ``...``.
+    The value of a group is the name of its choice. A setting without a default has the value
+    ``...``.
     """
     cls = class_at(node, key)
     if cls is None:

@@ -20,8 +20,13 @@ from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import defer, enable
 
-#: Sub-commands, each a module of this package whose ``main`` takes the arguments after its name.
-SUBCOMMANDS = ("calibrate", "download", "new")
+#: Sub-commands and their modules, whose ``main`` takes the arguments after the name.
+SUBCOMMANDS = {
+    "calibrate": "calibrate",
+    "check": "check_machine",
+    "download": "download",
+    "new": "new",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +51,8 @@ def dispatch(argv: Sequence[str]) -> int:
     defer_signals_among_ranks()
     for argument in argv:
         refuse_secrets(argument.partition("="), argument.partition("=")[0])
-    if argv and argv[0] in SUBCOMMANDS:
-        code: int = importlib.import_module(f"sgp_runner.cli.{argv[0]}").main(argv[1:])
+    if argv and (module := SUBCOMMANDS.get(argv[0])) is not None:
+        code: int = importlib.import_module(f"sgp_runner.cli.{module}").main(argv[1:])
         return code
     if "--version" in argv:
         put(f"sgp-run {__version__}")

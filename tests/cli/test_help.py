@@ -41,6 +41,7 @@ from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
+assert main(["check", "--help"]) == 0
 from sgp_runner.cli.completion import candidates
 for words in (
     "nodez=4",
@@ -278,6 +279,7 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("nodes=", ["nodes=8"]),
         ("checkpoint", ["checkpoint."]),
         ("calibrate nod", ["nodes="]),
+        ("check nod", ["nodes="]),
         ("experiment=goyal_8", ["experiment=goyal_8k", "experiment=goyal_8k_no_warmup"]),
         ("--config-dir own experiment=min", ["experiment=mine"]),
         ("results=./ow", ["results=./own"]),

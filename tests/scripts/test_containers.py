@@ -65,6 +65,13 @@ def test_what_the_image_copies_is_there_and_not_ignored() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
+def test_the_image_has_what_gpus_need_besides_python() -> None:
+    text = (CONTAINERS / "Dockerfile").read_text()
+    (installed,) = re.findall(r"apt-get install --yes --no-install-recommends (.+) \\$", text, re.M)
+    assert installed.split() == ["g++", "ibverbs-providers", "libibverbs1"]
+    assert text.index("apt-get install") < text.index("USER 1000")  # as root
+
+
 def test_the_files_of_workflows_can_be_read() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/containers.yml").read_text())["jobs"]
     assert set(jobs) == {"image", "devcontainer"}

@@ -1,0 +1,377 @@
+"""``sgp-run check [SETTINGS]``: check, on one screen, whether a run would work here.
+
+Each line is a `Finding` about this machine. The command trains nothing and contacts no other
+machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from sgp_runner._version import __version__
+from sgp_runner.cli.argparser import put
+from sgp_runner.cli.options import load
+from sgp_runner.config.command_line import parse
+from sgp_runner.config.experiment import make_experiment
+from sgp_runner.config.logger import NeedsPackages
+from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.run import Run
+from sgp_runner.config.size import (
+    ITEM,
+    check_memory,
+    estimated_bytes,
+    kept_by_optimizer,
+    parameters,
+)
+from sgp_runner.recording.loggers.wandb import Wandb, has_login
+from sgp_runner.utils.devices import count_gpus, device_of
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import launched, local_ranks
+from sgp_runner.utils.memory import free_bytes, most_bytes
+from sgp_runner.utils.network_interfaces import (
+    infiniband,
+    interfaces,
+    is_loopback,
+    matching,
+    own_address,
+)
+from sgp_runner.utils.provenance import gpu_versions
+from sgp_runner.utils.units import counted, num_bytes
+
+USAGE = """usage: sgp-run check [KEY=VALUE ...]
+
+Checks whether this machine has what a run of these settings needs: GPUs and their
+libraries, network, limits, memory, disk and programs. Every line is ok, a warning,
+or something that makes the run fail, with its fix. The exit code is 1 if the run
+would fail, else 0.
+
+  sgp-run check                                        this machine
+  srun --nodes=4 --gpus-per-node=8 sgp-run check network=nccl nodes=4 gpus_per_node=8"""
+
+WIDTH, MARK, SUBJECT = 80, 9, 13  # columns: of a line, of its mark and of its subject
+SHARED_MEMORY = Path("/dev/shm")
+NCCL_BYTES = 10_000_000  # of shared memory that a rank of NCCL takes at least
+CONNECTIONS = 8  # of a rank to every other one, at most, in all process groups
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the screen.
+
+    fix: a sentence that advises the user; empty if nothing needs to be done
+    fails: whether the run would fail
+    """
+
+    subject: str
+    text: str
+    fix: str = ""
+    fails: bool = False
+
+    @property
+    def lines(self) -> str:
+        mark = "FAILS" if self.fails else "warning" if self.fix else "ok"
+        first = f"{mark:<{MARK}}{self.subject:<{SUBJECT}}"
+        blanks = " " * len(first)
+        parts = [(first, self.text), *([(blanks, self.fix)] if self.fix else [])]
+        return "\n".join(
+            textwrap.fill(
+                text, WIDTH, initial_indent=head, subsequent_indent=blanks, break_on_hyphens=False
+            )
+            for head, text in parts
+        )
+
+
+@dataclass(frozen=True)
+class RunHere:
+    """This machine and the ranks of ``run`` on it; ``gpus`` is the number of visible GPUs."""
+
+    run: Run
+    gpus: int
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of processes of the run on this machine, estimated without a launcher.
+
+        In this case nodes for which this machine has no GPUs count as nodes on other machines.
+        """
+        run = self.run
+        if run.network.clock == "simulated":
+            return 1
+        if launched() is not None:
+            return local_ranks(run.ranks)
+        machines = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+        if machines == 1 and run.network.name == "nccl" and run.ranks > self.gpus:
+            return run.gpus_per_node
+        return -(-run.ranks // machines)
+
+    @property
+    def is_one_of_several(self) -> bool:
+        return self.run.network.clock == "wall" and self.ranks < self.run.ranks
+
+    @property
+    def needed_gpus(self) -> int:
+        """Return how many GPUs the run needs on this machine."""
+        if self.run.network.name == "nccl":
+            return min(self.ranks, self.run.nodes * self.run.gpus_per_node)
+        kind, _, number = device_of(self.run.network).partition(":")
+        return int(number or 0) + 1 if kind == "cuda" else 0
+
+    def findings(self) -> Iterator[Finding]:
+        yield versions()
+        yield self.cards()
+        yield self.libraries()
+        if self.run.network.name in ("gloo", "nccl"):
+            yield self.network()
+        if adapters := infiniband():
+            yield self.fabric(", ".join(adapters))
+        yield self.files()
+        yield self.memory()
+        yield self.shared_memory()
+        yield self.disk()
+        yield slurm()
+        yield self.mpi()
+        yield self.compiler()
+        yield self.logger()
+
+    def cards(self) -> Finding:
+        import torch
+
+        needed = self.needed_gpus
+        properties = [torch.cuda.get_device_properties(number) for number in range(self.gpus)]
+        counts = {(each.name, num_bytes(each.total_memory)): 0 for each in properties}
+        for each in properties:
+            counts[each.name, num_bytes(each.total_memory)] += 1
+        text = "; ".join(f"{n} x {name}, {size} each" for (name, size), n in counts.items())
+        if self.gpus < needed:
+            have = text or "none"
+            return Finding("GPUs", f"{have}; the run needs {needed} here", self.why(), fails=True)
+        for number, each in enumerate(properties):
+            free, _ = torch.cuda.mem_get_info(number)
+            if free < 0.9 * each.total_memory:
+                fix = f"GPU {number} has only {num_bytes(free)} free: nvidia-smi shows who uses it."
+                return Finding("GPUs", text, fix)
+        return Finding("GPUs", text or "none, and the run needs none")
+
+    def why(self) -> str:
+        """Return the reason why the GPUs do not suffice, or only the fix."""
+        found = gpu_versions()
+        if found["cuda"] is None:
+            return "This PyTorch is built for CPUs: install one with CUDA (pip install torch)."
+        if self.gpus:
+            return (
+                f"Request more (sbatch --gpus-per-node={self.needed_gpus}), "
+                "or use fewer nodes or gpus_per_node."
+            )
+        if found["driver"] is None:
+            command = f"srun --gpus-per-node={self.needed_gpus} sgp-run check ..."
+            return f"This machine has no NVIDIA driver: check where the run will be, with {command}"
+        return (
+            "PyTorch finds no GPU although there is a driver: unset CUDA_VISIBLE_DEVICES, or "
+            f"install a driver for CUDA {found['cuda']}."
+        )
+
+    def libraries(self) -> Finding:
+        found = gpu_versions()
+        names = {"driver": "driver", "CUDA": "cuda", "cuDNN": "cudnn", "NCCL": "nccl"}
+        text = ", ".join(f"{name} {found[key] or 'none'}" for name, key in names.items())
+        missing = self.run.network.name == "nccl" and found["nccl"] is None
+        fix = "Install a PyTorch with NCCL, or use network=gloo." if missing else ""
+        return Finding("libraries", text, fix, fails=missing)
+
+    def network(self) -> Finding:
+        found = interfaces()
+        outer = {name: own for name, own in found.items() if not is_loopback(own)}
+        text = ", ".join(f"{name} {own}" for name, own in outer.items()) or "only loopback"
+        chosen = {name: os.environ.get(f"{name}_SOCKET_IFNAME") for name in ("GLOO", "NCCL")}
+        for name, value in chosen.items():
+            text += f"; {name}_SOCKET_IFNAME={value}" if value else ""
+        if not self.is_one_of_several:
+            return Finding("network", text)  # all ranks use loopback
+        first = next(iter(outer), "")
+        fix = ""
+        for name, value in chosen.items():
+            known = value and (name == "GLOO" or matching(list(found), value))
+            words = (value or "").split(",")
+            if value and (not known or (name == "GLOO" and not set(words) <= set(found))):
+                fix = f"{name}_SOCKET_IFNAME names no interface of this machine: use {first}."
+        if not outer:
+            fix = "The other machines cannot be reached: connect this one to a network."
+        elif not chosen["GLOO"] and ((own := own_address()) == "" or is_loopback(own)):
+            fix = (
+                f"The name of this machine stands for {own or 'no address'}, where others do not "
+                f"reach it: export GLOO_SOCKET_IFNAME={first} (SGP_INTERFACE={first} in Slurm)."
+            )
+        return Finding("network", text, fix, fails=bool(fix))
+
+    def fabric(self, adapters: str) -> Finding:
+        if os.environ.get("NCCL_IB_DISABLE", "0") == "1":
+            return Finding("InfiniBand", adapters, "NCCL_IB_DISABLE=1 switches it off: unset it.")
+        try:
+            ctypes.CDLL("libibverbs.so.1")
+        except OSError:
+            fix = "NCCL falls back to TCP without libibverbs: install it (Debian: libibverbs1)."
+            return Finding("InfiniBand", adapters, fix)
+        return Finding("InfiniBand", adapters)
+
+    def files(self) -> Finding:
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = CONNECTIONS * self.run.ranks + 256 if self.run.network.clock == "wall" else 256
+        if most == resource.RLIM_INFINITY:
+            return Finding("open files", "unlimited")
+        fix = f"Ranks connect to all others: raise the limit (ulimit -Hn {needed})."
+        return Finding("open files", f"at most {most:,}", fix if most < needed else "")
+
+    def memory(self) -> Finding:
+        free, most = free_bytes(), most_bytes()
+        expected = estimated_bytes(self.run)
+        if self.run.network.clock == "wall":
+            expected = expected * self.ranks // self.run.ranks
+        text = f"{num_bytes(free)} free; the run takes about {num_bytes(expected)} here"
+        try:
+            check_memory(self.run, self.ranks, most)
+        except ConfigError as error:
+            return Finding("memory", text, f"{error}", fails=True)
+        fix = "Free some memory, or use fewer ranks per machine." if expected > free else ""
+        return Finding("memory", text, fix)
+
+    def shared_memory(self) -> Finding:
+        name = str(SHARED_MEMORY)
+        free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+        nccl = self.run.network.name == "nccl" and self.ranks > 1
+        fix = "NCCL and data workers need it: docker run --shm-size=8g, or --ipc=host."
+        return Finding(
+            name,
+            f"{num_bytes(free)} free",
+            fix if free < 10**9 and (nccl or free < 10**7) else "",
+            fails=nccl and free < self.ranks * NCCL_BYTES,
+        )
+
+    def disk(self) -> Finding:
+        path = Path(self.run.results).absolute()
+        folder = next(each for each in (path, *path.parents) if each.exists())
+        free = shutil.disk_usage(folder).free
+        needed = self.checkpoint_bytes()
+        text = f"{num_bytes(free)} free; checkpoints take about {num_bytes(needed)}"
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            fix = f"Nothing can be written to {folder}: use results=FOLDER, or chmod u+w."
+            return Finding("results", text, fix, fails=True)
+        if free < needed:
+            fix = "Use results= on another disk, or a smaller checkpoint.keep."
+            return Finding("results", text, fix, fails=True)
+        return Finding("results", text, "Make room, or use results=." if free < 10**9 else "")
+
+    def checkpoint_bytes(self) -> int:
+        """Return the largest total size of the checkpoints on disk; 0 if none are saved."""
+        run = self.run
+        if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
+            return 0
+        count, _ = parameters(run.model, run.data)
+        each = count * ITEM[run.dtype] * (1 + kept_by_optimizer(run))
+        return (run.checkpoint.keep + 1) * run.nodes * each
+
+    def mpi(self) -> Finding:
+        parts = {"mpirun": shutil.which("mpirun"), "mpi4py": importlib.util.find_spec("mpi4py")}
+        missing = [name for name, found in parts.items() if found is None]
+        unneeded = {"mpirun"} if launched() else set()  # another launcher has started the ranks
+        needs = self.run.network.name == "mpi" and bool(set(missing) - unneeded)
+        text = ", ".join(name for name in parts if name not in missing) or "not installed"
+        return Finding("MPI", text, "pip install 'sgp-runner[mpi]'." if needs else "", fails=needs)
+
+    def compiler(self) -> Finding:
+        names = [os.environ.get("CXX", "c++"), "g++", "clang++"]
+        found = next((name for name in names if shutil.which(name)), None)
+        needs = found is None and getattr(self.run.network, "compile", False)
+        fix = "torch.compile needs one: install it (Debian: g++), or use network.compile=false."
+        return Finding("C++ compiler", found or "none", fix if needs else "", fails=needs)
+
+    def logger(self) -> Finding:
+        logger = self.run.logger
+        if isinstance(logger, NeedsPackages):
+            try:
+                logger.check_installed()
+            except ConfigError as error:
+                return Finding("logger", type(logger).__name__, str(error), fails=True)
+        if not isinstance(logger, Wandb):
+            return Finding("logger", type(logger).__name__)
+        mode, login = logger.actual_mode, has_login()
+        text = f"W&B {mode}, {'logged in' if login else 'no login'}"
+        asked = logger.mode != "auto" or "WANDB_MODE" in os.environ
+        fix = "" if login or (asked and mode != "online") else "Run wandb login, or logger=jsonl."
+        return Finding("logger", text, fix)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the screen and return 1 if a run with these settings would fail here, else 0."""
+    if "--help" in argv or "-h" in argv:
+        put(USAGE)
+        return 0
+    overrides = load(argv).overrides
+    with configs():
+        run = make_experiment(compose(parse(overrides))).run
+    process = launched()
+    if process is not None and process.local_rank not in (None, 0):
+        return 0  # one screen per machine
+    machine = RunHere(run, count_gpus())
+    found = list(machine.findings())
+    put("\n".join([title(machine), "", *(each.lines for each in found), "", verdict(found)]))
+    return int(any(each.fails for each in found))
+
+
+def title(machine: RunHere) -> str:
+    run = machine.run
+    devices = f" of {counted(run.gpus_per_node, 'device')}" if run.gpus_per_node > 1 else ""
+    here = f", {machine.ranks} of {counted(run.ranks, 'rank')} here"
+    text = f"{socket.gethostname()}: {run.network.name}, {counted(run.nodes, 'node')}{devices}"
+    return textwrap.shorten(text + (here if run.network.clock == "wall" else ""), WIDTH)
+
+
+def verdict(found: Sequence[Finding]) -> str:
+    fails = sum(each.fails for each in found)
+    warnings = sum(bool(each.fix) and not each.fails for each in found)
+    first = f"{counted(fails, 'problem')} would make the run fail" if fails else "Nothing fails"
+    return f"{first}; {counted(warnings, 'warning')}."
+
+
+def versions() -> Finding:
+    packages = {name: installed(name) for name in ("torch", "torchvision")}
+    text = ", ".join(f"{name} {number or 'missing'}" for name, number in packages.items())
+    missing = [name for name, number in packages.items() if number is None]
+    fix = f"pip install {' '.join(missing)}." if missing else ""
+    own = f"Python {platform.python_version()}, sgp-run {__version__}, {text}"
+    return Finding("versions", own, fix, fails=bool(missing))
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def slurm() -> Finding:
+    if shutil.which("srun") is None:
+        return Finding("Slurm", "not installed")
+    try:
+        done = subprocess.run(
+            ["srun", "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+        answer = done.stdout.strip() if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        answer = ""
+    if not answer:
+        return Finding("Slurm", "without a cluster", "Set SLURM_CONF if there is one.")
+    job = os.environ.get("SLURM_JOB_ID")
+    machines = counted(int(os.environ.get("SLURM_JOB_NUM_NODES", "1")), "machine")
+    return Finding("Slurm", f"{answer}, job {job} on {machines}" if job else answer)

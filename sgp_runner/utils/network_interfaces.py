@@ -1,0 +1,68 @@
+"""Network interfaces of this machine, and which of them gloo and NCCL use."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+SIOCGIFADDR = 0x8915  # of linux/sockios.h
+IPV6 = Path("/proc/net/if_inet6")
+INFINIBAND = Path("/sys/class/infiniband")
+
+
+def interfaces() -> dict[str, str]:
+    """Map every interface with an address to that address, IPv4 if there is one."""
+    found = {name: address(name) for _, name in socket.if_nameindex()}
+    with suppress(OSError):
+        for line in IPV6.read_text(encoding="ascii").splitlines():
+            number, *_, name = line.split()
+            own = ipaddress.IPv6Address(int(number, 16))
+            if not own.is_link_local:
+                found[name] = found.get(name) or str(own)
+    return {name: own for name, own in found.items() if own}
+
+
+def address(name: str) -> str:
+    """Return the IPv4 address of an interface; "" without one, and off Linux."""
+    try:
+        from fcntl import ioctl
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            answer = ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+    except OSError:
+        return ""
+    return socket.inet_ntoa(answer[20:24])
+
+
+def is_loopback(text: str) -> bool:
+    return ipaddress.ip_address(text).is_loopback
+
+
+def own_address() -> str:
+    """Return the address of this machine's name, which gloo uses by default; "" if unknown."""
+    try:
+        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
+    except OSError:
+        return ""
+
+
+def infiniband() -> list[str]:
+    """Return the names of the InfiniBand and RoCE adapters."""
+    return sorted(path.name for path in INFINIBAND.glob("*"))
+
+
+def matching(names: list[str], chosen: str) -> list[str]:
+    """Return the interfaces that a value of NCCL_SOCKET_IFNAME chooses.
+
+    Words are beginnings of names. ``=`` demands whole names, and ``^`` excludes.
+    """
+    excluded, exact = chosen.startswith("^"), chosen.lstrip("^").startswith("=")
+    words = chosen.lstrip("^=").split(",")
+
+    def named(name: str) -> bool:
+        return name in words if exact else name.startswith(tuple(words))
+
+    return [name for name in names if named(name) != excluded]
