@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -76,6 +78,7 @@ class Averager:
             for tensor in (start, *buffers):
                 take_from_rank_0(tensor, world)
             self.runtime = LoopRuntime(world, self.algo, optim, vector, start, buffers, steps)
+        atexit.register(self.finish_at_exit)
 
     @property
     def rank(self) -> int:
@@ -148,6 +151,13 @@ class Averager:
         if not self.runtime.ended:
             self.runtime.finish()
             self.take_average()
+            atexit.unregister(self.finish_at_exit)
+
+    def finish_at_exit(self) -> None:
+        """End the threads that receive messages, or PyTorch aborts the process."""
+        failed = hasattr(sys, "last_value")
+        if not failed and dist.is_initialized():
+            self.finish()
 
     def __enter__(self) -> Averager:
         return self

@@ -51,6 +51,20 @@ def refusal(*arguments: Any, **settings: Any) -> str:
     return str(refused.value)
 
 
+def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script on two ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script]
+    return subprocess.run(
+        command,
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+
+
 def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None:
     model = net()
     wrapped = nn.parallel.DistributedDataParallel(net())
@@ -174,18 +188,28 @@ def test_five_lines_of_the_page_make_a_decentralised_run(tmp_path: Path) -> None
     assert len(files["train.py"].splitlines()) < 60
     command = ["git", "apply", "--unidiff-zero", "averager.diff"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py"]
-    done = subprocess.run(
-        torchrun,
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-    )
+    done = torchrun(tmp_path, "train.py")
     assert done.returncode == 0, done.stderr
     losses = [float(text) for text in re.findall(r"validation loss (\S+)", done.stdout)]
     assert len(losses) == 2 and max(losses) < 3.3  # 4.4 before training
     models = [torch.load(tmp_path / f"model{rank}.pt", weights_only=True) for rank in range(2)]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+SCRIPT = """
+import torch
+from sgp_runner import Averager
+
+model = torch.nn.Linear(4, 8)
+averager = Averager("osgp", model, torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    averager.step()
+"""
+
+
+def test_a_program_that_forgets_to_finish_ends_well(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = torchrun(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+    assert "terminate" not in done.stderr

@@ -32,12 +32,14 @@ TINY = (
 )
 SGD = ("optim.lr=0.5", "optim.schedule=cosine", "optim.schedule.warmup_epochs=0.2")
 ADAMW = ("optim=adamw", "optim.schedule=constant", "optim.lr=0.01", "optim.clip=0.5")
-#: Variant -> its algorithm and settings here, the same for sgp-run, and how the loop is written.
+#: Variant -> its algorithm and settings here, the same for sgp-run, and how the loop is written:
+#: the parts of a batch, whether its length is known, and whether messages go over pairs, as on GPUs.
 VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
     "sgp": ("sgp", {}, (), {"parts": 2}),
     "osgp": ("osgp", {"tau": 0}, ("algo.tau=0",), {}),
     "d_psgd": ("d_psgd", {"topology": "ring"}, (), {}),
-    "slowmo": ("slowmo", {"tau": 4}, ("algo.tau=4",), {}),
+    "d_psgd over pairs": ("d_psgd", {"topology": "ring"}, (), {"paired": True}),
+    "slowmo": ("slowmo", {"tau": 4}, ("algo.tau=4",), {"paired": True}),
     "slowmo-local": (
         "slowmo",
         {"base": "local_sgd", "tau": 3, "buffers": "average"},
@@ -50,12 +52,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]]
         "streaming_diloco",
         {"period": 4, "delay": 2, "codec": "fp4"},
         ("algo.period=4", "algo.delay=2", "algo.codec=fp4"),
-        {"steps": True},
+        {"steps": True, "paired": True},
     ),
     "ar_sgd": ("ar_sgd", {}, (), {}),
     "pipe_sgd": ("pipe_sgd", {}, (), {"steps": True}),
     "d_squared": ("d_squared", {}, (), {}),
-    "gradient_tracking": ("gradient_tracking", {}, (), {}),
+    "gradient_tracking": ("gradient_tracking", {}, (), {"paired": True}),
     "gossip_pga": ("gossip_pga", {"period": 3}, ("algo.period=3",), {}),
     "demo": ("demo", {"k": 3}, ("algo.k=3",), {}),
     "choco_sgd": ("choco_sgd", {}, (), {}),
