@@ -33,7 +33,7 @@ TINY = (
 SGD = ("optim.lr=0.5", "optim.schedule=cosine", "optim.schedule.warmup_epochs=0.2")
 ADAMW = ("optim=adamw", "optim.schedule=constant", "optim.lr=0.01", "optim.clip=0.5")
 #: Variant -> its algorithm and settings here, the same for sgp-run, and how the loop is written:
-#: the parts of a batch, whether its length is known, and whether messages go over pairs, as on GPUs.
+#: the parts of a batch, whether its length is known, and whether messages go over pairs (NCCL).
 VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
     "sgp": ("sgp", {}, (), {"parts": 2}),
     "osgp": ("osgp", {"tau": 0}, ("algo.tau=0",), {}),
