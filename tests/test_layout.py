@@ -51,7 +51,7 @@ CEILINGS = {
     "sgp_runner/data": 2028,
     "sgp_runner/distributed": 3015,
     "sgp_runner/elastic": 397,
-    "sgp_runner/models": 691,
+    "sgp_runner/models": 708,
     "sgp_runner/recording": 1975,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1944,

@@ -292,7 +292,7 @@ class RankBackend:
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
 
     def start_over(self, before: Membership) -> float:
-        """Bring this rank to the start of the smaller membership; return its epoch."""
+        """Move this rank into the smaller run; return the epoch from which that run continues."""
         assert isinstance(self.world, TorchWorld) and self.snapshot is not None
         run, snapshot = self.membership.run, self.snapshot
         old, old_runtime = self.worker, self.runtime
