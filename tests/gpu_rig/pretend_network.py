@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
-from threading import Condition
+from threading import Condition, Thread
 from typing import Any
 from unittest import mock
 
@@ -151,6 +151,17 @@ class Work:
             if self in self.group.held:
                 self.group.held.remove(self)
         self.tensors = [], []
+
+    def get_future(self) -> torch.futures.Future[None]:
+        """Return a future whose callbacks run on another thread, as those of gloo."""
+        future: torch.futures.Future[None] = torch.futures.Future()
+
+        def finish() -> None:
+            self.wait()
+            future.set_result(None)
+
+        Thread(target=finish, daemon=True).start()
+        return future
 
 
 @dataclass

@@ -33,7 +33,7 @@ from sgp_runner.elastic.dry_run import MODEL
 from sgp_runner.utils.shard import Shard
 
 Body = Callable[[Worker], Coroutine[Any, Any, None]]
-SHAPES = {"a": (16, 8), "b": (8,)}
+SHAPES = {"a": (64, 16), "b": (16,)}  # long enough for shared memory
 STEPS = 6  # of a rank
 SECONDS = 200.0  # longest run
 TINY = ("network=nccl", "model=mlp", "data=digits", "batch_size=8", "epochs=1")
@@ -75,7 +75,7 @@ def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
     base = timing_problem(run, Study(None, STEPS), MODEL)
     flat = SimpleNamespace(
         shapes=SHAPES,
-        layers=(128, 8),
+        layers=(1024, 16),
         module=None,
         fresh_buffers=lambda: [torch.zeros(2, device=compute.device)],
     )
@@ -103,7 +103,9 @@ class PretendWorld(TorchWorld):
         self.compute = Compute("cpu" if process >= run.nodes * run.gpus_per_node else str(CUDA))
         self.device = torch.device(self.compute.device)
         self.leader_mode = leader_mode(run, run.network.gossip) and self.devices > 1  # type: ignore[attr-defined]
+        self.shares_memory = not nccl and run.network.shared_memory  # type: ignore[attr-defined]
         self.make_groups(run.nodes)
+        self.memory = self.shared_memory()
 
 
 @dataclass
