@@ -65,8 +65,8 @@ class Algorithm(Protocol):
         """Return the first epoch and the period, in steps, of each phase of the schedule.
 
         The period is the number of steps after which the messages and collectives of all workers
-        repeat. By default it is the period of ``topology`` times the setting ``period``; a factor
-        that an algorithm does not have is 1.
+        repeat. By default it is the period of ``topology`` times the setting ``period``. If an
+        algorithm lacks one of them, that factor is 1.
         """
         topology, period = getattr(self, "topology", None), getattr(self, "period", 1)
         graph = topology.phases(size) if isinstance(topology, Topology) else [(0.0, 1)]

@@ -1,5 +1,4 @@
-"""Local SGD (or local Adam): independent steps, and an average of the parameters every
-``tau`` steps."""
+"""Local SGD (or local Adam): independent steps, and averaged parameters every ``tau`` steps."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from sgp_runner.utils.errors import ConfigError
 class LocalSGD(Algorithm):
     """Independent steps and a periodic average.
 
-    tau: steps between exact averages; the run ends with an average. null: no averages, as the base
-        of SlowMo
+    tau: steps between exact averages, the last one at the end; null: never, as the base of SlowMo
     """
 
     tau: int | None = 12

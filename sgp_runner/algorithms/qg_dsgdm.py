@@ -5,8 +5,8 @@
     m_hat <- mu m_hat + (1 - mu) (x - x_new) / lr
 
 Each step starts its local momentum from ``m_hat`` instead of the previous local momentum, so the
-momenta of nodes with different data do not drift apart. ``beta``, Nesterov and weight
-decay are settings of the optimizer. With ``beta = 0`` this is D-PSGD in adapt-then-combine order.
+momenta of nodes with different data do not drift apart. ``beta``, Nesterov and weight decay are
+settings of the optimizer. With ``beta = 0`` this is D-PSGD in adapt-then-combine order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""``sgp-run check [SETTINGS]``: what this machine offers a run, on one screen.
+"""``sgp-run check [SETTINGS]``: check, on one screen, whether a run would work here.
 
-Each `Finding` is a line. Nothing is trained, and no other machine is contacted.
+Each line is a `Finding` about this machine. The command trains nothing and contacts no other
+machine.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sgp_runner.config.size import (
     parameters,
 )
 from sgp_runner.recording.loggers.wandb import Wandb, has_login
+from sgp_runner.utils.devices import count_gpus, device_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.memory import free_bytes, most_bytes
@@ -66,9 +68,9 @@ CONNECTIONS = 8  # of a rank to every other one, at most, in all process groups
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the screen.
+    """One line of the screen.
 
-    fix: what to do, in a sentence; "" where nothing needs to be done
+    fix: a sentence that advises the user; empty if nothing needs to be done
     fails: whether the run would fail
     """
 
@@ -93,16 +95,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class RunHere:
-    """This machine as a place for ranks of ``run``; ``gpus`` is the number of visible GPUs."""
+    """This machine and the ranks of ``run`` on it; ``gpus`` is the number of visible GPUs."""
 
     run: Run
     gpus: int
 
     @property
     def ranks(self) -> int:
-        """Return the number of processes of the run on this machine, as far as it is known.
+        """Return the number of processes of the run on this machine, estimated without a launcher.
 
-        Without a launcher, nodes for which there are no GPUs are on other machines.
+        In this case nodes for which this machine has no GPUs count as nodes on other machines.
         """
         run = self.run
         if run.network.clock == "simulated":
@@ -123,7 +125,8 @@ class RunHere:
         """Return how many GPUs the run needs on this machine."""
         if self.run.network.name == "nccl":
             return min(self.ranks, self.run.nodes * self.run.gpus_per_node)
-        return int(getattr(self.run.network, "device", "cpu").startswith("cuda"))
+        kind, _, number = device_of(self.run.network).partition(":")
+        return int(number or 0) + 1 if kind == "cuda" else 0
 
     def findings(self) -> Iterator[Finding]:
         yield versions()
@@ -162,7 +165,7 @@ class RunHere:
         return Finding("GPUs", text or "none, and the run needs none")
 
     def why(self) -> str:
-        """Return why the GPUs do not suffice, with the fix."""
+        """Return the reason why the GPUs do not suffice, or only the fix."""
         found = gpu_versions()
         if found["cuda"] is None:
             return "This PyTorch is built for CPUs: install one with CUDA (pip install torch)."
@@ -270,7 +273,7 @@ class RunHere:
         return Finding("results", text, "Make room, or use results=." if free < 10**9 else "")
 
     def checkpoint_bytes(self) -> int:
-        """Return the size of the checkpoints that exist at one time; 0 if none are saved."""
+        """Return the largest total size of the checkpoints on disk; 0 if none are saved."""
         run = self.run
         if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
             return 0
@@ -320,9 +323,7 @@ def main(argv: Sequence[str]) -> int:
     process = launched()
     if process is not None and process.local_rank not in (None, 0):
         return 0  # one screen per machine
-    import torch
-
-    machine = RunHere(run, torch.cuda.device_count())
+    machine = RunHere(run, count_gpus())
     found = list(machine.findings())
     put("\n".join([title(machine), "", *(each.lines for each in found), "", verdict(found)]))
     return int(any(each.fails for each in found))

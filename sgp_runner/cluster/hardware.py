@@ -90,8 +90,8 @@ class Cluster:
         gradient that runs alone. null: every rank has its own cores
     ranks_per_host: number of consecutive ranks on one host; null: all ranks, including servers
     passing_seconds_per_byte: core time for each byte that a rank sends or receives
-    mixing_seconds_per_byte: core time to prepare a message and to add a received one, for each byte
-        received, before the message counts as received
+    mixing_seconds_per_byte: core time to prepare a message and to add a received message, for each
+        byte received, before the message counts as received
     serving_seconds_per_byte: time of a parameter server to answer a gradient, per byte of the
         gradient, while other gradients arrive; it holds for Gap-Aware ASGD and is an upper
         limit for other algorithms. The server answers one gradient after the other
@@ -344,7 +344,7 @@ class Cluster:
         return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
 
     def all_reduce_rounds(self, nodes: int) -> int:
-        """Return the number of rounds of an all-reduce, one message after the other."""
+        """Return the number of consecutive rounds of an all-reduce."""
         rounds = ceil(log2(nodes))
         return {
             "ring": 2 * (nodes - 1),

@@ -59,7 +59,7 @@ MATRICES, SIDE = 60, 64
 
 @dataclass(frozen=True)
 class TimedAs:
-    """The training whose time is simulated; a setting of null has the value of the run itself.
+    """The training whose time is simulated; null: the value of the run itself.
 
     model: name in cluster.step_seconds, name of a model, or one of llama_1b, llama_10b and
         llama_100b, whose sizes and times are built in

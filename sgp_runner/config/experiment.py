@@ -72,7 +72,7 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
     """Return ``settings`` without those keys of `LATER` whose value has no effect.
 
-    Only the kind of a device counts.
+    Of a device only the kind is included: ``cuda`` for ``cuda:1``.
     """
     choice = settings.get("name")
     return {

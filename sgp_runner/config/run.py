@@ -70,8 +70,8 @@ class Run:
     log_every: steps of a worker between its training records
     checkpoint: when the state of the run is saved
     record: true: a real run makes a recording for sgp-replay, and writes no checkpoints
-    trace_steps: steps, as 100-103, whose course is drawn in trace.json, which Perfetto opens: a
-        simulated run's machines, or what the processes of a real run do
+    trace_steps: steps to trace in trace.json, a file for Perfetto, for example 100-103; the trace
+        shows the machines of a simulated run or the processes of a real run
     timed_as: the training whose time is simulated; null: the training of this run
     row: the published row that a preset reproduces
     rehearsal: true: run the algorithm of the preset in simulated time, with the small data set and
@@ -292,7 +292,7 @@ class Run:
 
 
 def steps_in(text: str | int) -> range:
-    """Return the steps that ``trace_steps`` names: 5, or 100-103. Raises ConfigError."""
+    """Return the steps in ``text``, such as 5 or 100-103. Raises ConfigError for any other text."""
     match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", str(text))
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:

@@ -79,7 +79,7 @@ def is_part(key: str) -> bool:
 
 
 def class_at(node: Tree, key: str) -> type[Any] | None:
-    """Return the dataclass of the part ``node`` at ``key``; None if its group has no such name."""
+    """Return the dataclass of the part ``node`` at ``key``; None if its ``name`` is unknown."""
     group = group_of(key)
     return (
         (OWN_PARTS.get(key) if key else Run)

@@ -97,7 +97,7 @@ def german(n: int, one: str = "eins") -> str:
     """Return ``n`` in words: "einhundertdreiundzwanzigtausendvierhundertsechsundfünfzig".
 
     ``one`` is the form of a final 1: "eins" when counting, "ein" or "eine" before a noun. 100 is
-    always "einhundert", never "hundert", because English has "one hundred" too; so is 1000.
+    "einhundert" and 1000 "eintausend", because English has "one hundred" and "one thousand".
     """
     if n >= 1000:
         return german(n // 1000, "ein") + "tausend" + (german(n % 1000, one) if n % 1000 else "")

@@ -1,9 +1,9 @@
 """Images in shards: tar archives in webdataset's layout.
 
 A sample consists of two members: the image ``<key>.jpg`` and its class ``<key>.cls``. Shards are a
-thousand large files instead of a million small ones. Samples are read by position, not as a stream,
-so a step's samples are the same function of seed, worker and step as for files in folders. Reading
-needs only the standard library, not webdataset.
+thousand large files instead of a million small files. Samples are read by position, not as a
+stream, so a step's samples are the same function of seed, worker and step as for files in folders.
+Reading needs only the standard library, not webdataset.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Translation:
         return total / tokens
 
     def count(self, targets: Tensor) -> Tensor:
-        """Return the number of tokens that the loss counts, [] in double precision."""
+        """Return the number of tokens in the loss, as a scalar tensor in double precision."""
         return (targets != self.pad).sum().double()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:

@@ -82,7 +82,7 @@ class Text:
 
     @property
     def train_size(self) -> int | None:
-        """Samples per epoch; None if files must be read to know it."""
+        """Samples per epoch; None if the number is unknown before files are read."""
         return None if self.tokens is None else self.tokens // self.block
 
     def __post_init__(self) -> None:

@@ -203,7 +203,6 @@ class BeamTranslation:
 
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
         """Decode ``ids`` to a sentence; ``escape_unk`` prevents unknown words from matching."""
-        text: str = self.target.string(
-            ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk
-        )
+        own = ids.cpu()
+        text: str = self.target.string(own[own != self.target.pad()], "@@ ", escape_unk=escape_unk)
         return text

@@ -107,7 +107,7 @@ class Rank:
     def watch_device(self, step: int) -> None:
         """Count a wait until the device has done all work up to the end of ``step``.
 
-        The host of a GPU runs ahead: it may not wait itself while the device waits for ever.
+        The host of a GPU runs ahead, so the device may wait for another rank while no thread does.
         """
         if (device := self.problem.compute.device) == "cpu":
             return

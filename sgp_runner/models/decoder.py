@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sgp_runner.models.attention import attention_kernels
 
 STD = 0.02  # std of initial weights; the last weights of a sub-layer have it / sqrt(2 layers)
 
@@ -28,8 +29,7 @@ class Decoder(nn.Module):
         block = self.blocks[0]
         assert isinstance(block, DecoderBlock)
         turn = rotation(tokens.shape[-1], block.width // block.heads, x)
-        # The other kernels have no batching rule.
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(x):
             for block in self.blocks:
                 x = block(x, turn)
         return F.linear(self.norm(x), self.embedding.weight)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sgp_runner.models.attention import attention_kernels
 from sgp_runner.models.dropout import SeededDropout
 
 
@@ -68,8 +68,7 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """Return the memory [B, S, width]."""
         x = self.source_dropout(_embed(self.source_embedding, source))
-        # The other kernels have no batching rule, and are no faster at this size.
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(x):
             for layer in self.encoders:
                 x = layer(x, src_key_padding_mask=source == self.pad)
         memory: Tensor = self.encoder_norm(x)
@@ -80,7 +79,7 @@ class EncoderDecoder(nn.Module):
         x = self.target_dropout(_embed(self.target_embedding, target_in))
         length = target_in.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_kernels(x):
             for layer in self.decoders:
                 x = layer(
                     x,

@@ -1,8 +1,8 @@
-"""Traces of some steps of a run, in Chrome's format, which Perfetto opens (https://ui.perfetto.dev).
+"""Traces of some steps of a run, in Chrome's trace format, for Perfetto (https://ui.perfetto.dev).
 
-`SimulatedTrace` draws what the modelled machines do: computing and waiting per node, messages and
-collectives between them, on simulated time. `ProfiledSteps` records with PyTorch's profiler what
-the process of a real rank does.
+`SimulatedTrace` shows the modelled machines in simulated time: when nodes compute and wait, and
+when messages and collectives are under way. `ProfiledSteps` records the process of a real rank with
+PyTorch's profiler.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ ALL_NODES = -1  # track of what all nodes do together
 
 @dataclass(frozen=True)
 class Span:
-    """Something that takes from ``begin`` to ``end`` (s), on the track of a node.
+    """An activity from ``begin`` to ``end`` (s) on the track of a node.
 
-    number: tells apart what overlaps on a track; None for a node's computing and waiting
+    number: distinguishes activities that overlap on a track; None for computing and waiting, which
+        never overlap
     """
 
     node: int
@@ -49,14 +50,14 @@ class Span:
 
 
 class SimulatedTrace:
-    """The spans of ``steps`` of every node of a simulation, found from the clock's events.
+    """Records the spans of ``steps`` of all nodes of a simulation from the events of its clock.
 
-    spans: in the order of their ends.
-    started: begin of each gradient, by rank and step.
-    sent: begin and bytes of each message under way.
-    joined: when the first rank joined each collective under way.
-    computed: end of the last traced gradient, by rank.
-    beyond: ranks that have gone beyond the traced steps.
+    spans: spans, ordered by their ends
+    started: begin of each unfinished gradient, by rank and step
+    sent: begin and bytes of each message under way
+    joined: time at which the first rank joined each collective under way
+    computed: end of the last traced gradient, by rank
+    beyond: ranks that have passed the traced steps
     """
 
     def __init__(self, steps: range) -> None:
@@ -69,7 +70,7 @@ class SimulatedTrace:
         self.beyond: set[int] = set()
 
     def follow(self, simulation: Simulation) -> None:
-        """Note what happens in ``simulation`` from now on."""
+        """Record the events of ``simulation`` from now on."""
         machines, clock = simulation.machines, simulation.clock
         start, transmit = machines.start_gradient, machines.fabric.transmit
         contribute = machines.collectives.contribute
@@ -101,7 +102,7 @@ class SimulatedTrace:
             clock.handlers[event] = both(note, clock.handlers[event])
 
     def active(self, size: int) -> bool:
-        """Return whether a rank may still be in the traced steps."""
+        """Return whether any rank may be in the traced steps."""
         return bool(self.started or self.computed) and len(self.beyond) < size
 
     def on_start(self, rank: int, step: int, now: float) -> None:
@@ -164,7 +165,7 @@ def both(note: Callable[..., None], handle: Callable[..., None]) -> Callable[...
 
 
 class ProfiledSteps:
-    """Listener of a real rank: profiles ``steps`` and passes everything on to ``listener``."""
+    """Listener of a real rank that profiles ``steps`` and forwards all calls to ``listener``."""
 
     def __init__(self, listener: StepListener, steps: range, path: Path) -> None:
         self.listener, self.steps, self.path = listener, steps, path

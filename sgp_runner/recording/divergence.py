@@ -25,7 +25,7 @@ FILE = "diverged.json"
 
 
 def check_parameters(worker: Worker) -> None:
-    """Raise Diverged unless messages and parameters are finite. Waits for the device.
+    """Raise Diverged if a message or a parameter is not finite. This waits for the device.
 
     The parameters of a timing study are not checked.
     """

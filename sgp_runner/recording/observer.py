@@ -190,7 +190,7 @@ class Observer:
         return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs. Raises as `Recorder.check`."""
+        """Return the state that a resumed run needs. Raises errors of `Recorder.position`."""
         position = self.recorder.position()
         return {
             "real_s": time.monotonic() - self.started,

@@ -1,4 +1,4 @@
-"""Replay of recorded real runs in one process, and simulation of other algorithms from them.
+"""Replay of recorded real runs, and simulation of other algorithms with the recorded times.
 
 A rank's scheduler is deterministic except for the order in which gradients and messages arrive, and
 for the step numbers that it draws from a shared budget. A recording (`sgp_runner.recording.trace`)

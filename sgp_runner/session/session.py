@@ -95,7 +95,7 @@ class Backend(Protocol):
 
     @property
     def concluded(self) -> bool:
-        """Return whether the run has its results; after that, it does not need any lost rank."""
+        """Return whether the run has its results, so that it does not need ranks lost later."""
 
 
 class Session:

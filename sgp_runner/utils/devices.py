@@ -1,4 +1,4 @@
-"""Where gradients are computed: on the CPU or on a GPU of this machine."""
+"""The device that computes gradients: the CPU or a GPU of this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 def settled(network: T, dtype: str) -> T:
-    """Return ``network`` with what ``auto`` stands for here, in ``device`` and ``autocast``.
+    """Return ``network`` with ``auto`` in ``device`` and ``autocast`` replaced for this machine.
 
-    A GPU is taken where there is one, and bfloat16 for the forward pass of a float32 model on it.
+    The device is a GPU if there is one. On a GPU, the forward pass of a float32 model uses
+    bfloat16.
     """
     changes: dict[str, Any] = {}
     device = device_of(network)
@@ -28,12 +29,12 @@ def settled(network: T, dtype: str) -> T:
 
 
 def device_of(network: object) -> str:
-    """Return the device of the gradients of a choice of the group ``network``."""
+    """Return the device on which a choice of the group ``network`` computes gradients."""
     return getattr(network, "device", "cpu")
 
 
 def check_device(device: str, autocast: str, dtype: str) -> None:
-    """Raise ConfigError for a device that has no such name, or a type that is not cast."""
+    """Raise ConfigError for an unknown device, or if ``autocast`` does not apply to ``dtype``."""
     if not re.fullmatch(r"cpu|auto|cuda(:\d{1,3})?", device):
         raise ConfigError(
             "network.device", f"'{device}' is no device: use cpu, cuda, cuda:1 or auto."

@@ -1,5 +1,4 @@
-"""Secrets stay out of the files of a run: settings with a secret are refused, secrets in other text
-are masked.
+"""Keep secrets out of the files of a run: refuse settings with a secret, and mask other text.
 
 A secret is the value of an environment variable with a name such as ``WANDB_API_KEY`` or
 ``PGPASSWORD``, the user part of a URL, the text after ``password=``, or a word in the format of a

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Shard:
     """One of ``count`` consecutive shards; the last shards may be shorter than the others.
 
-    multiple: divisor of the length of all shards that are not shorter
+    multiple: number that divides the length of all shards except the shorter ones
     """
 
     index: int = 0

@@ -1,4 +1,4 @@
-"""Signals that end a command, handled from its first line to its last.
+"""Handling of the signals that end a command, from the start of the command to its end.
 
 Ctrl-C (SIGINT) ends a command with exit code 130; SIGTERM, SIGUSR1 and SIGUSR2 end it with 75.
 After `install` a signal ends the process at once, with three exceptions:

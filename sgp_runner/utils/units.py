@@ -38,7 +38,7 @@ class Unit:
     factors: Mapping[str, Fraction]
 
     def number(self, text: str) -> int | float | None:
-        """Return ``text``, correctly rounded, as a number in this unit; None for other text."""
+        """Return ``text`` as a number in this unit, correctly rounded; None for any other text."""
         found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
         if found is None or found[2] not in self.factors:
             return None

@@ -35,16 +35,16 @@ def waiting_for(what: Name) -> Iterator[None]:
 
 
 def device_waits(what: Name, over: Callable[[], bool]) -> None:
-    """Count a wait of the device, in which no thread of this process needs to take part.
+    """Add a wait of the device; unlike other waits, it blocks no thread of this process.
 
-    over: whether it is over; any thread may ask
+    over: returns whether the wait is over; any thread may call it
     """
     present()  # or they would add up
     _device_waits[next(_numbers)] = what, time.monotonic(), over
 
 
 def present() -> list[tuple[Name, float]]:
-    """Return the present waits, each with its begin."""
+    """Return the name and the start time of each present wait."""
     for number, (_, _, over) in list(_device_waits.items()):
         if over():
             _device_waits.pop(number, None)

@@ -158,6 +158,19 @@ def test_gpus_that_are_missing(
     assert check(capsys, "network=gloo", "nodes=4", "logger=jsonl") == (0, "")
 
 
+@pytest.mark.parametrize(("device", "code"), [("cpu", 0), ("auto", 0), ("cuda", 1), ("cuda:2", 1)])
+def test_the_simulator_may_need_a_gpu(
+    device: str, code: int, machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_gpus(machine, 0)
+    words = ("network=sim", f"network.device={device}", "logger=jsonl")
+    assert check(capsys, *words)[0] == code
+    set_gpus(machine, 1)
+    assert check(capsys, *words)[0] == (device == "cuda:2")
+    set_gpus(machine, 3)
+    assert check(capsys, *words) == (0, "")
+
+
 def test_a_gpu_that_another_program_uses(
     machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,12 +66,12 @@ class Ranks(DryRun):
         worker.budget.total = STEPS * (self.size if self.asynchronous else 1)
 
     def gradient(self, worker: Worker, at: Tensor) -> Tensor:
-        """Return that of a quadratic problem with noise; one number is ``bad`` in step 2."""
+        """Return that of a quadratic problem with noise; one of rank 0 is ``bad`` in step 2."""
         number = worker.progress.gradients % STEPS
         worker.progress.gradients += 1
         g = at * 0.1 + self.noise[worker.rank, number]
         worker.progress.loss = g.square().sum()
-        if self.bad and worker.rank == 1 and number == 2:
+        if self.bad and worker.rank == 0 and number == 2:
             g[30] = self.bad
         return g
 

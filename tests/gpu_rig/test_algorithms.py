@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
+from math import inf, nan
 from typing import Any, TypeAlias
 
 import pytest
@@ -53,6 +55,7 @@ from sgp_runner.topology.graphs import (
     Topology,
     Torus,
 )
+from sgp_runner.utils.errors import Diverged
 
 CODECS: list[Codec] = [
     Identity(),
@@ -187,6 +190,35 @@ def test_a_pairwise_sample_runs_as_on_a_cpu_without_a_host_sync_in_a_step(key: A
 @pytest.mark.parametrize("row", EVERYTHING, ids=name_of)
 def test_everything_runs_as_on_a_cpu_without_a_host_sync_in_a_step(row: Row) -> None:
     check(row)
+
+
+@pytest.mark.parametrize("algo", [SGP(Ring()), SparseLoCo(Int8(), period=2)], ids=str)
+def test_records_are_those_of_a_cpu_and_wait_for_the_device(algo: Algorithm) -> None:
+    on_cpu, on_gpu = (train(algo, ALL[0], on_gpu=each, every=2) for each in (False, True))
+    assert len(on_gpu.records) == NODES * STEPS / 2
+    assert on_gpu.records == on_cpu.records
+    checks = {("scalar read", "core/codecs/codec.py check_finite")}
+    assert on_gpu.log.sites == (RECORDS if isinstance(algo, SGP) else RECORDS | checks)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize(
+    ("algo", "bad", "step", "value"),
+    [
+        (ARSGD(codec=Int8()), inf, 2, "inf"),
+        (ARSGD(codec=TwoBit()), nan, 2, "nan"),
+        (ARSGD(codec=FP4()), -1e19, 2, "-1e+19"),
+        (DeMo(k=3, side=4), 1e30, 2, "1e+29"),
+        (PipeSGD(compression="quantize8"), nan, 2, "nan"),
+    ],
+    ids=str,
+)
+def test_a_message_that_cannot_be_coded_has_the_same_error_later(
+    algo: Algorithm, bad: float, step: int, value: str, on_gpu: bool
+) -> None:
+    error = f"^rank 0 diverged at step {step}: its message has {re.escape(value)} in the tensor "
+    with pytest.raises(Diverged, match=f"{error}blocks.0.up.weight$"):
+        train(algo, NO_MOMENTUM, on_gpu, every=2, bad=bad)
 
 
 def test_every_algorithm_and_every_codec_is_among_the_cases() -> None:

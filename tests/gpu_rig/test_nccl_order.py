@@ -6,7 +6,7 @@ Real ranks note the calls over gloo, and `nccl_order` executes them by NCCL's ru
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -139,24 +139,38 @@ def test_calls_do_not_depend_on_when_headers_arrive(sample: dict[str, Logs]) -> 
     assert sample["again"] == sample["2 x 2 shards osgp two steps late"]
 
 
+# What a process of two nodes of two devices calls, with the members.
+GRADIENT, EXCHANGE = ("all_reduce", (0, 1)), ("send + recv", (0, 1, 2, 3))
+ASSEMBLY, AVERAGE = ("all_gather", (0, 1)), ("all_reduce", (0, 1, 2, 3))
+BUCKETS = [GRADIENT, *[("broadcast", (0, 1))] * 2]
+
+
+def summary(calls: Sequence[Call]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(" + ".join(each.verb for each in call.tensors), (*call.members,)) for call in calls]
+
+
 def test_all_calls_are_noted(sample: dict[str, Logs]) -> None:
     """OSGP, two steps late. Data parallelism agrees on its buckets after a first pass. A step has a
     gradient, an exchange of half a message, and, two steps later, the assembly of the message.
     """
     calls = sample["2 x 2 shards osgp two steps late"][0]
-    node, nodes = (0, 1), (0, 1, 2, 3)
-    buckets = [("all_reduce", node), *[("broadcast", node)] * 2]
-    step = [("all_reduce", node), ("send + recv", nodes), ("all_gather", node)]
-    assert [
-        (" + ".join(each.verb for each in call.tensors), tuple(call.members)) for call in calls
-    ] == [
-        *buckets,
-        *step[:2] * 2,
-        *step * (STEPS - 2),
-        *step[2:] * 2,
-        ("all_reduce", nodes),  # the average of all models
+    assert summary(calls) == [
+        *BUCKETS,
+        *[GRADIENT, EXCHANGE] * 2,
+        *[GRADIENT, EXCHANGE, ASSEMBLY] * (STEPS - 2),
+        *[ASSEMBLY] * 2,
+        AVERAGE,
     ]
     assert {each.peer for call in calls for each in call.tensors} == {None, 2}
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "osgp late as released"])
+def test_messages_travel_during_the_gradient(name: str, sample: dict[str, Logs]) -> None:
+    calls = summary(sample[f"2 x 2 shards {name}"][0])
+    assert calls[:5] == [EXCHANGE, *BUCKETS, GRADIENT]
+    assert calls.count(GRADIENT) == STEPS + 1
+    before = [calls[index - 1] for index, call in enumerate(calls) if call == GRADIENT]
+    assert before[2:] == [EXCHANGE] * (STEPS - 1)
 
 
 @pytest.mark.parametrize(

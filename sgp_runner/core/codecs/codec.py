@@ -83,7 +83,8 @@ def check_finite(
     """Raise NotFinite with the tensor's name if a number in ``x`` [n] is too large or not finite.
 
     x: the entries, from ``begin`` on, of a vector that consists of tensors of ``shapes``
-    later: receives the check of a vector on a GPU, which would have to wait for the device
+    later: receives the check of a vector on a GPU, which has to wait for the device. Until it is
+        made, other ranks may fail because of the same numbers.
     """
     if x.is_meta or not x.numel():
         return
