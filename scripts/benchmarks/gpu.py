@@ -24,21 +24,11 @@ from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleave
 from benchmarks.processes import Ranks
 from benchmarks.simulator import gradients_of
 from benchmarks.step import run, train
+from sgp_runner.utils.devices import published_rate
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
 # Operations per image of 224 x 224 pixels; torchvision's table lists 4.09 G multiply-adds.
 FLOPS = 3 * 2 * 4.09e9
-# Published dense bf16 operations per second and their source, by a substring of torch's name of the
-# card; the first match counts. Published rates with sparsity are twice as high and halved here.
-CARDS = {
-    "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
-    "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
-    "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
-    "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
-    "H200": (989.4e12, "NVIDIA H200 datasheet, SXM"),
-    "A100": (312e12, "NVIDIA A100 datasheet"),
-    "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
-}
 
 
 def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> Iterator[Table]:
@@ -103,7 +93,7 @@ def settings(steps: int, batch_size: int) -> list[str]:
 def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
     """Return a table of images per second, also as a percentage of the bound."""
     results = [Result(name, "images/s", values) for name, values in images.items()]
-    known = next((rate for name, rate in CARDS.items() if name in card), None)
+    known = published_rate(card)
     if known is None:
         return Table(
             "Throughput", tuple(results), f"There is no published rate for the {card} here."

@@ -62,8 +62,8 @@ def measure(
 ) -> Iterator[Table]:
     """Compare predictions and measurements.
 
-    at: the two networks of different rates to calibrate. seconds: time limit of each calibration
-    measurement
+    at: two networks with different rates, on which the simulator is calibrated.
+    seconds: time limit of each calibration measurement.
     """
     with (
         TemporaryDirectory() as folder,

@@ -183,9 +183,9 @@ class Claim:
     their test, and about further attempts if the claim was not reproduced. samples: the first
     sample is required; later ones count once they have finished. plan: the power of the primary
     finding; None if the result is not random, or if the runs are older than the rule about power.
-    earlier: the verdict of an earlier design, whose page is still available. curves: the content of
-    the figure; None: the findings. explains: the number of the claim whose verdict it explains; 0
-    for an independent claim.
+    earlier: the verdict of an earlier design, whose page is still available. curves: what the
+    figure shows; None: it shows the findings. explains: the number of the claim whose verdict it
+    explains; 0 for an independent claim.
     """
 
     number: int

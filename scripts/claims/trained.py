@@ -123,7 +123,7 @@ GRAMMAR = Task(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: a run for each seed, known once the search has finished.
+    """One side of a comparison: a run for each seed, with the settings that the search has found.
 
     name: the names of the runs without the seed.
     """

@@ -18,7 +18,7 @@ NETWORK = re.compile(r"\d+ nodes, \d+ Mbit/s")
 
 
 def cells(section: str) -> Iterator[Cell]:
-    """Yield the cells of ``section``, network or imitated_network.
+    """Yield the cells of ``section``, which is ``network`` or ``imitated_network``.
 
     No constant was fitted to their times.
     """

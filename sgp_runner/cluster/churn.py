@@ -21,7 +21,7 @@ MAX_ABSENCES_IN_WORK = 10_000  # absences during one message, gradient or collec
 
 
 class Absences:
-    """The absences of nodes by churn; each is a crash that ends, and is drawn on demand.
+    """The absences that churn causes. Each one is a temporary crash. They are drawn on demand.
 
     The absences of a node depend only on the seed and on the node's original rank.
 

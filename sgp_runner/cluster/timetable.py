@@ -99,7 +99,7 @@ class Interrupted:
     absences: Absences
 
     def finish(self, begin: float, end: float) -> float:
-        """Return the finish time as `RateSchedule.finish`; draw absences up to this time.
+        """Return the finish time, as `RateSchedule.finish` does, and draw the absences up to it.
 
         Raises TooManyAbsences if too many absences would interrupt the work.
         """

@@ -37,6 +37,7 @@ LATER: Mapping[str, object] = {
     "device": "cpu",
     "deterministic": True,
     "micro_batch": None,
+    "checkpoint_blocks": False,
     "sim.autocast": "none",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,

@@ -113,7 +113,7 @@ def default_at(field: dataclasses.Field[Any], key: str) -> object:
 
 
 def is_named(key: str) -> bool:
-    """Return whether ``name`` selects the class at ``key``."""
+    """Return whether the part at ``key`` has a setting ``name`` that selects its class."""
     group = group_of(key)
     return group is not None and has_names(group)
 

@@ -75,7 +75,9 @@ class Rank:
         self.scheduler = Scheduler(self.clock, world.in_order)
         self.clock.describe = self.scheduler.waits
         self.comm = connect(world, self.scheduler, self.clock)
-        self.gradients = Gradients(problem, world)
+        self.gradients = Gradients(problem, world, self.clock.meter)
+        # A GPU that orders its own work computes while the host waits.
+        self.clock.meter.counting = not (world.in_order and problem.compute.device != "cpu")
         self.thread = executor or ThreadPoolExecutor(1)
         self.listener, self.survives = listener, survives
         self.paused, self.recording = 0.0, False
@@ -152,8 +154,10 @@ class Rank:
         future: Future[Gradient] = Future(("its gradient",))
 
         def finish(done: concurrent.futures.Future[Timed]) -> None:
+            self.clock.computing = False
             self.scheduler.resolve(future, self.complete(worker, *done.result()))
 
+        self.clock.computing = True
         done = self.thread.submit(self.paced, self.gradients.local_async(at, number))
         done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return future

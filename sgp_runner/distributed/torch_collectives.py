@@ -112,7 +112,8 @@ class TorchCollectives:
         if sent.is_cuda:
 
             def finish(_: T) -> T:
-                with named(f"lost a connection in an {what[0]}"):
+                lost_connection = named(f"lost a connection in an {what[0]}")
+                with lost_connection, self.clock.meter.waiting(sent.device):
                     work.wait()
                 return value()
 

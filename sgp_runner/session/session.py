@@ -19,6 +19,7 @@ from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
 from sgp_runner.recording.recorder import Position, Recorder
+from sgp_runner.recording.throughput import Throughput
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import signal_state, stop_signals
@@ -47,6 +48,8 @@ class Backend(Protocol):
     def problem(self) -> Problem: ...
     @property
     def original_rank(self) -> int | None: ...
+    @property
+    def throughput(self) -> Throughput | None: ...
 
     def open(self) -> Found | None:
         """Return the newest checkpoint that was not refused; all processes return the same one."""
@@ -126,6 +129,7 @@ class Session:
                     backend.settle,
                     membership,
                     self.experiment.started,
+                    backend.throughput,
                 )
             if found is not None:
                 if backend.original_rank == 0:

@@ -54,6 +54,7 @@ class SimulatedBackend:
     """
 
     original_rank = 0
+    throughput = None
     concluded = False
 
     def __init__(self, experiment: Experiment, network: Sim) -> None:

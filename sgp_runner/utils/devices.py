@@ -9,6 +9,17 @@ from typing import Any, TypeVar
 from sgp_runner.utils.errors import ConfigError
 
 AUTO = "auto"
+# Published dense bf16 operations per second and their source, by a substring of torch's name of the
+# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
+CARDS = {
+    "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
+    "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
+    "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
+    "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
+    "H200": (989.4e12, "NVIDIA H200 datasheet, SXM"),
+    "A100": (312e12, "NVIDIA A100 datasheet"),
+    "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
+}
 T = TypeVar("T")
 
 
@@ -75,3 +86,24 @@ def free_bytes(device: str) -> int:
     import torch
 
     return torch.cuda.mem_get_info(torch.device(device))[0]
+
+
+def published_rate(card: str) -> tuple[float, str] | None:
+    """Return the dense bf16 operations per second of a card, and their source; None if unknown.
+
+    card: PyTorch's name of the card
+    """
+    return next((rate for name, rate in CARDS.items() if name in card), None)
+
+
+def peak_flops(device: str, half: bool) -> float | None:
+    """Return the published operations per second of a device; None if they are unknown.
+
+    half: whether it multiplies 16-bit numbers; the rates of others depend on the operation
+    """
+    if device == "cpu" or not half:
+        return None
+    import torch
+
+    rate = published_rate(torch.cuda.get_device_name(device))
+    return None if rate is None else rate[0]

@@ -150,12 +150,18 @@ class Pretence(TorchDispatchMode):
 def pretend_gpu() -> Iterator[Log]:
     """Provide the pretend GPU; yield what happens on it."""
     log = Log()
-    with (
-        mock.patch.object(Tensor, "pin_memory", pinned),
-        mock.patch.object(torch, "tensor", made_on_host),
-        Pretence(log),
-    ):
-        yield log
+    future = torch.__future__
+    swaps = future.get_swap_module_params_on_conversion()
+    future.set_swap_module_params_on_conversion(True)  # shared parameters stay shared
+    try:
+        with (
+            mock.patch.object(Tensor, "pin_memory", pinned),
+            mock.patch.object(torch, "tensor", made_on_host),
+            Pretence(log),
+        ):
+            yield log
+    finally:
+        future.set_swap_module_params_on_conversion(swaps)
 
 
 def made_on_host(data: Any, *, device: Any = None, **options: Any) -> Tensor:
