@@ -26,7 +26,7 @@ import torch.distributed as dist
 from gpu_rig.judged import block_of
 from gpu_rig.pretend_gpu import PretendTensor, values
 from gpu_rig.streams import HERE, Event, Stream, own_gpu
-from torch import Tensor
+from torch import Tensor, nn
 
 from sgp_runner.distributed import gradients, sharded, torch_world
 
@@ -307,10 +307,11 @@ def clone(tensor: Tensor) -> Tensor:
         return values(tensor).clone()
 
 
-class DataParallel:
-    """`DistributedDataParallel` of a module that is not called."""
+class DataParallel(nn.Module):
+    """`DistributedDataParallel`, which is never called."""
 
     def __init__(self, module: object, process_group: Group, **options: object) -> None:
+        super().__init__()
         self.group = process_group
 
 
