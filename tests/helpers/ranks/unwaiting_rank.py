@@ -21,7 +21,7 @@ start, end = Rank.start_of_step, Rank.end_of_step
 
 def start_of_step(self: Rank, worker: Worker) -> None:
     start(self, worker)
-    if worker.steps_taken >= FIRST:
+    if worker.steps_taken > FIRST:
         torch.cuda.set_sync_debug_mode("error")
 
 
