@@ -3,8 +3,8 @@
 
     scripts/bench.py [SECTION ...]     measure only these; the page shows all measured sections
 
-A section is a module of ``scripts/benchmarks``; one that takes long is measured only if it is
-named. Every repeat of every number is in ``results/benchmarks/<section>.json``.
+A section is a module of ``scripts/benchmarks``. Sections that take long are measured only on
+request by name. ``results/benchmarks/<section>.json`` contains every repeat of every number.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sections() -> list[str]:
 
 
 def is_usual(section: str) -> bool:
-    """Return whether a section is measured without being named."""
+    """Return whether ``make bench`` measures a section without a request by name."""
     return not hasattr(importlib.import_module(f"benchmarks.{section}"), "ONLY_IF_NAMED")
 
 

@@ -25,7 +25,7 @@ TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", N
 
 
 def findings(lines: list[tuple[int, str]], avoided: Iterable[str] = AVOIDED) -> Iterator[str]:
-    """Yield ``line: sentence`` for every phrase to avoid, also across line ends."""
+    """Yield ``line: sentence`` for every phrase to avoid, even if it continues on the next line."""
     text = "\n".join(line for _, line in lines)
     for phrase in avoided:
         for match in re.finditer(rf"\b{phrase}\b".replace(" ", r"\s+"), text, re.IGNORECASE):
@@ -41,7 +41,7 @@ def docstrings(source: str) -> Iterator[str]:
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of comments and strings, without the signs that enclose them."""
+    """Yield the numbered lines of comments and strings, without comment signs and quotes."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in TEXT:
             bare = re.sub(r"""^(#|[a-zA-Z]{0,2}["']+)|["']+$""", "", token.string)

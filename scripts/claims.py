@@ -1,10 +1,11 @@
 #!/usr/bin/env python
-"""Tests of the papers' conclusions: ``make claims`` runs what is missing and writes the pages.
+"""Tests of the papers' conclusions: ``make claims`` makes missing runs and writes the pages.
 
-The pages are ``results/reproduced/claims.md`` and ``.html``. Archived runs are unpacked first, and
-all runs are archived at the end.
+The pages are ``results/reproduced/claims.md`` and ``.html``. The script first unpacks archived
+runs, and at the end archives all runs.
 
-    scripts/claims.py [NUMBER ...]     run only these; the pages show all finished claims
+    scripts/claims.py [NUMBER ...]     make only the runs of these claims; the pages show all
+                                       finished claims
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = Path("results", "reproduced")  # below ROOT
+OUT = Path("results", "reproduced")  # relative to ROOT
 
 
 def all_claims() -> Iterator[Claim]:

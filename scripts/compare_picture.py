@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Picture of ``sgp-run experiment=compare`` for README and docs: docs/pictures/compare.svg.
 
-``make picture`` runs this script. The same runs give the same bytes.
+``make picture`` runs this script. The picture is byte-identical if the runs are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "compare.svg"
-# A page shows the picture 390 px wide on a phone: 5.4 in are 518 px, so letters lose a quarter.
+# On a phone, the picture is 390 px wide instead of 518 px (5.4 in), so letters shrink by a quarter.
 SIZE = (5.4, 6.4)  # inches
 FONT = 11.5
 INK, PALE = "#222222", "#8a8a8a"
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def draw(ranking: Ranking, path: Path) -> None:
-    """Draw the curves above the times to the target; their names are the legend of both."""
+    """Draw the curves and, below, the times to the target; the names there label the curves too."""
     assert ranking.target is not None
     rows = [row for row in ranking.rows if row.times]
     fonts = {"font.size": FONT, "svg.hashsalt": path.name, "axes.spines.top": False}
@@ -78,7 +78,10 @@ def draw_curves(axes: Axes, rows: list[Row], target: float) -> None:
 
 
 def height(accuracy: float) -> float:
-    """Place an accuracy on an axis on which 98 % and 99 % are as far apart as 0 % and 50 %."""
+    """Return the height of an accuracy on an axis that stretches the range near 100 %.
+
+    The distance from 98 % to 99 % is the same as from 0 % to 50 %.
+    """
     return -math.log(1 - accuracy)
 
 

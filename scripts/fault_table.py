@@ -18,7 +18,7 @@ from sgp_runner.config.choices import groups
 from sgp_runner.session.job_pool import RunJob, run_all
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
-# ResNet-50 on eight nodes and 10 Gbit/s, 200 steps of each: timing only.
+# A timing study of ResNet-50 on eight nodes with 10 Gbit/s, 200 steps per node.
 SETTINGS = ("model=timing_only", "nodes=8", "epochs=0.32", "log_every=1000")
 SPELL = 10.0  # s
 WINDOW = f"start: 20, end: {20 + SPELL:g}"
@@ -26,7 +26,7 @@ WINDOW = f"start: 20, end: {20 + SPELL:g}"
 
 @dataclass(frozen=True)
 class Case:
-    """The settings of a fault, and its length in seconds; None if it lasts all the time."""
+    """The settings of a fault, and its duration in seconds; None if it never ends."""
 
     words: str
     seconds: float | None = None
@@ -53,7 +53,7 @@ CASES = {
     "permanent loss of messages": Case("faults=drop faults.resend_seconds=null"),
 }
 NONE = Case("")
-# First words of the errors with which a fault stops a run.
+# The errors with which a fault can stop a run begin with these words.
 MEANT = ("deadlock: ", "faults.", "on_failure: ")
 
 
@@ -146,7 +146,10 @@ def seconds(summary: Mapping[str, object]) -> float:
 
 
 def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, object] | None) -> str:
-    """Return the effect of a fault. A run waits if it loses at least half of the fault's length."""
+    """Return the effect of a fault as words and a number.
+
+    A run waits if it loses at least half of the fault's duration.
+    """
     if disturbed is None:
         return "stops"
     if case.seconds is None:
@@ -157,7 +160,7 @@ def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, obj
 
 
 def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
-    """Return the page of effects by algorithm and fault, with the ``errors`` of SGP by fault."""
+    """Return the page with a table of effects, and the errors that faults cause with SGP."""
     settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
     said = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
     return PAGE.format(

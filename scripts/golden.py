@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Small runs of every algorithm, to verify that a refactoring changes no record.
 
-    scripts/golden.py FOLDER            run all, simulated, on gloo and over MPI; some five minutes
+    scripts/golden.py FOLDER            run all: simulated, on gloo and over MPI; about five minutes
     scripts/golden.py BEFORE AFTER      compare two such folders; exit code 1 if they differ
 
-Simulated runs must record the same numbers to the last bit; real synchronous runs the same to
-1e-10, except for measured times.
+The records of simulated runs must be equal to the last bit. The records of real synchronous runs
+must be equal to 1e-10, except for measured times.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ OTHERS = {
         "faults.events=[{what: crash, ranks: [2], start: 0.5}]",
     ),
 }
-# Numbers of a real run that are measured, or counted when a message happens to leave.
+# Numbers of a real run that depend on measured times or on the moment when a message leaves.
 UNEQUAL = ("real_s", "time_s", "bytes_sent")
 
 
@@ -84,7 +84,7 @@ def jobs(out: Path) -> Iterator[RunJob]:
     for name, words in (SYNCHRONOUS | OTHERS).items():
         yield RunJob(f"sim-{name}", (*SIMULATED, *words), out)
         yield RunJob(f"sim-{name}-slow", (*SIMULATED, *words, *SLOW), out)
-        if name != "lost":  # events need the whole of a schedule
+        if name != "lost":  # the events need the whole schedule
             yield RunJob(
                 f"timing-{name}",
                 (
@@ -128,7 +128,7 @@ def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
 
 
 def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a record with their names."""
+    """Yield each number of a record with its name."""
     if isinstance(value, Mapping):
         for name in sorted(value):
             if not (name == "real_s" or (real and name in UNEQUAL)):
@@ -141,7 +141,7 @@ def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, flo
 
 
 def difference(before: Path, after: Path) -> str | None:
-    """Describe the first difference between the records of two runs; None without any."""
+    """Describe the first difference between the records of two runs, or return None."""
     if not all(metrics_path(folder, 0).exists() for folder in (before, after)):
         return "one of the runs has no records"
     real = not before.name.startswith(("sim", "timing"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Resolves the packages of requirements/ again, for Python 3.11 and later on any platform, with the
-# hashes of their files. Versions stay where they still fit. Needs uv.
+# hashes of their files. Versions that still fit do not change. Needs uv.
 #
 #   scripts/lock.sh [--upgrade | --upgrade-package NAME]
 set -euo pipefail
@@ -10,8 +10,8 @@ export UV_CUSTOM_COMPILE_COMMAND="scripts/lock.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# torch and torchvision differ between CPU and GPUs, and so do the packages of CUDA, which torch's
-# own metadata pins.
+# torch and torchvision have different builds for CPUs and GPUs, so they are not locked. CUDA's
+# packages are not locked either; torch's metadata pins their versions.
 cat >"$work/cuda.txt" <<END
 cuda-bindings
 cuda-toolkit
@@ -30,13 +30,14 @@ lock() {
         --no-emit-package torch --no-emit-package torchvision --output-file "$name" "$@"
 }
 
-# Build backends first: source distributions are then built without isolated environments, whose
-# packages would have no hashes.
+# Build backends come first, so that source distributions can be built without isolated
+# environments. Packages in isolated environments would have no hashes.
 lock build.txt "$@" - <<<$'setuptools\nwheel'
-# All that is needed to run and test, and what fairseq needs in order to build and to run.
+# All packages to run and test, and the packages that fairseq needs to build and to run.
 lock lock.txt "$@" --constraint build.txt --extra dev ../setup.cfg - \
     <<<$'bitarray\ncffi\ncython\nninja\nregex\ntqdm\nwheel'
-# Alone: it pins older versions of hydra-core and omegaconf, though it runs with those of lock.txt.
+# fairseq is locked separately: it pins older versions of hydra-core and omegaconf, although it runs
+# with the versions in lock.txt.
 lock fairseq.txt "$@" --no-deps - <<<'fairseq-fixed==0.12.3.1'
 lock bench.txt "$@" --constraint lock.txt --extra bench ../setup.cfg
 lock docs.txt "$@" --constraint lock.txt --extra docs ../setup.cfg

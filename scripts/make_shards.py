@@ -3,8 +3,8 @@
 
     scripts/make_shards.py [--root data/imagenet] [--out data/imagenet-shards] [--samples 1000]
 
-Shards are tar archives in webdataset's layout. Existing ones are kept, so run an interrupted
-command again to resume it.
+Shards are tar archives in webdataset's layout. Existing shards are not written again, so run an
+interrupted command again to resume it.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "notebooks"
 def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     """Run a notebook in ``folder`` and return it with its outputs.
 
-    Raises CellExecutionError for a cell that fails.
+    Raises CellExecutionError if a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
     os.environ["WANDB_MODE"] = "disabled"
     where = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=600, resources=where).execute()
     for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # its times
+        cell.metadata.pop("execution", None)  # removes the times of execution
     return notebook
 
 

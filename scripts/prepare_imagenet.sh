@@ -5,9 +5,9 @@
 #   scripts/prepare_imagenet.sh ILSVRC2012_img_train.tar ILSVRC2012_img_val.tar \
 #       ILSVRC2012_devkit_t12.tar.gz [data/imagenet]
 #
-# In place of the development kit, which needs scipy, a text file may list the classes, in lines such
-# as "ILSVRC2012_val_00000293.JPEG n01440764". Unpacked classes are kept, so run an interrupted command
-# again to resume it.
+# The development kit needs scipy. A text file may replace it and list the classes in lines such as
+# "ILSVRC2012_val_00000293.JPEG n01440764". Unpacked classes are not unpacked again, so run an
+# interrupted command again to resume it.
 set -euo pipefail
 
 fail() {

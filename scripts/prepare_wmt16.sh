@@ -4,8 +4,8 @@
 #   scripts/prepare_wmt16.sh wmt16_en_de.tar.gz [data/wmt16_en_de]
 #
 # The archive is https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X2UxMm8 (see
-# fairseq's examples/scaling_nmt). As in Ott et al. (2018) both languages share one dictionary. Needs
-# fairseq. A prepared folder is left unchanged.
+# fairseq's examples/scaling_nmt). As in Ott et al. (2018), both languages share one dictionary. The
+# script needs fairseq. It does not change a prepared folder.
 set -euo pipefail
 
 fail() {

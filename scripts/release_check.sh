@@ -21,7 +21,7 @@ rm -rf dist
 
 echo "Installing into an empty environment (minutes)"
 "$python" -m venv "$work/venv"
-# The versions alone: as constraints with hashes, pip would want them of torch and the wheel as well.
+# Constraints without hashes: with hashes, pip would require hashes of torch and of the wheel too.
 sed -n 's/^\([a-z].*\) \\$/\1/p' requirements/lock.txt >"$work/constraints.txt"
 pip=("$work/venv/bin/pip" install --quiet --disable-pip-version-check --constraint "$work/constraints.txt")
 "${pip[@]}" --requirement requirements/torch.txt

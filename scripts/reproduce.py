@@ -1,11 +1,12 @@
 #!/usr/bin/env python
 """The papers' tables, as far as one machine can reproduce them: ``make reproduce``.
 
-Writes ``results/reproduced/`` and ``results/README.md``. Run an interrupted call again to resume
-it; finished runs are not repeated. Archived runs are unpacked first, and all runs are archived at
-the end.
+The script writes ``results/reproduced/`` and ``results/README.md``. Run an interrupted command
+again to resume it; finished runs are not repeated. The script first unpacks archived runs, and at
+the end archives all runs.
 
-    scripts/reproduce.py [timing | rehearsal] ...     run only these; the tables show all finished
+    scripts/reproduce.py [timing | rehearsal] ...     make only these runs; the tables show all
+                                                      finished runs
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 #!/usr/bin/env python
 """Compute utilisation and hours of Streaming DiLoCo's tables, simulated.
 
-scripts/streaming_diloco.py         simulate and write results/streaming_diloco/, some minutes
-scripts/streaming_diloco.py page    write its page from the simulated cells
+scripts/streaming_diloco.py         simulate and write results/streaming_diloco/; takes minutes
+scripts/streaming_diloco.py page    write the page from the simulated cells
 
-A cell of Table 4 is the smallest bandwidth of the paper's grid at which the simulated share of
-computation reaches the utilisation. Constants were fitted for 1B; see the cluster's profile.
+A cell of Table 4 is the smallest bandwidth of the paper's grid at which the simulated compute
+utilisation reaches the required percentage. Constants were fitted for the 1B model; see the
+cluster's profile.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ GRID = np.logspace(-1, 3, 50)  # Gbit/s
 UTILISATIONS = (50, 80, 90, 95, 99)  # percent
 PERIOD = 100
 NOMINAL = {"1B": 10**9, "10B": 10**10, "100B": 10**11}
-TRAVELLING = 0.86  # of the nominal parameters; fitted: from 0.853 to 0.863 the cells are met
-BATCH = 2**20  # tokens of a step, of both replicas
+TRAVELLING = 0.86  # fraction of the nominal parameters; fitted: all cells match from 0.853 to 0.863
+BATCH = 2**20  # tokens per step of both replicas together
 BY_FRAGMENTS = ("algo=streaming_diloco", f"algo.period={PERIOD}")
 METHODS: Mapping[str, tuple[str, ...]] = {
     "data_parallel": ("algo=ar_sgd",),
@@ -49,7 +50,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 def study(model: str, method: str, travelling: float) -> Run:
     """Return the timing study of a method.
 
-    travelling: share of the model's nominal parameters
+    travelling: fraction of the model's nominal parameters that is sent
     """
     known = LANGUAGE_MODELS[f"llama_{model.lower()}"]
     num_parameters = round(travelling * NOMINAL[model])
@@ -69,7 +70,7 @@ def study(model: str, method: str, travelling: float) -> Run:
 
 
 class Ends:
-    """Times at which the first node ends its steps."""
+    """The times at which the first node ends its steps."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -83,9 +84,9 @@ class Ends:
 
 
 def step_seconds(run: Run, gbit_per_s: float) -> float:
-    """Mean seconds of a step over a period in which every fragment is sent and lands."""
+    """Return the mean seconds of a step over a period that sends and receives every fragment."""
     run = replace(run, cluster=replace(run.cluster, bandwidth=1e9 * gbit_per_s))
-    first = 2 * PERIOD - 1  # the end of the first period in which all fragments are sent
+    first = 2 * PERIOD - 1  # the end of the first period that sends all fragments
     problem = timing_problem(run, Study(None, first + PERIOD + 2))
     ends = Ends()
     simulation, _ = simulate_times(run, problem, listener=ends)
@@ -112,7 +113,7 @@ def cells(model: str) -> Iterator[tuple[str, int, float]]:
 
 
 def hours(method: str, tokens: float, gbit_per_s: float) -> float:
-    """Table 1's hours of the model of 1B, all of whose nominal parameters travel."""
+    """Return the hours of the 1B model for Table 1; all nominal parameters are sent."""
     return step_seconds(study("1B", method, 1.0), gbit_per_s) * tokens / BATCH / 3600
 
 
@@ -120,7 +121,7 @@ def hours(method: str, tokens: float, gbit_per_s: float) -> float:
 
 
 def published(model: str) -> dict[tuple[str, int], float]:
-    """Return published Gbit/s of a model by method and utilisation."""
+    """Return the published Gbit/s of a model, by method and utilisation."""
     return {
         (line["method"], int(line["compute_utilisation_percent"])): float(line["gbit_per_s"])
         for line in lines(PAPER / "streaming_diloco_bandwidth.csv")
@@ -141,12 +142,12 @@ def lines(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def cell_of(gbit_per_s: float) -> int:
-    """Return the cell of the grid that is nearest to a published figure."""
+    """Return the bandwidth of the grid that is nearest to a published number."""
     return int(np.abs(np.log(GRID / gbit_per_s)).argmin())
 
 
 def simulate_bandwidths() -> None:
-    """Write the simulated cells of all models."""
+    """Simulate the cells of all models and write them to a file."""
     OURS.mkdir(exist_ok=True)
     with (OURS / "bandwidth.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -157,7 +158,7 @@ def simulate_bandwidths() -> None:
 
 
 def page() -> str:
-    """Return the tables, published beside simulated."""
+    """Return the tables of published and simulated numbers."""
     return PAGE.format(
         bandwidths="\n\n".join(map(bandwidths_of, NOMINAL)),
         hours=table(
@@ -173,7 +174,7 @@ def page() -> str:
 
 
 def bandwidths_of(model: str) -> str:
-    """Return the table of a model, and how many of its cells are met."""
+    """Return the table of a model, and how many of its simulated cells equal the published ones."""
     theirs = published(model)
     ours = {
         (line["method"], int(line["compute_utilisation_percent"])): float(line["gbit_per_s"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Write ``docs/validation.md``: simulated times beside measured and published ones.
+"""Write ``docs/validation.md``, which compares simulated times with real ones.
 
-scripts/validation.py     a minute
+scripts/validation.py     takes a minute
 """
 
 from __future__ import annotations

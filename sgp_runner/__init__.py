@@ -5,7 +5,8 @@
     result = sgp.run("algo=osgp", nodes=8)
     result.plot()
 
-`run`, `sweep` and `load` are those of `sgp_runner.api`, which is imported when one is first used.
+`run`, `sweep` and `load` are those of `sgp_runner.api`, which is imported when one is first used,
+and so is `Averager`, which runs an algorithm in another training loop.
 """
 
 from typing import TYPE_CHECKING
@@ -14,13 +15,28 @@ from sgp_runner._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sgp_runner.api import ConfigError, Diverged, Result, Results, Stopped, load, run, sweep
+    from sgp_runner.api.averager import Averager
 
-__all__ = ["ConfigError", "Diverged", "Result", "Results", "Stopped", "load", "run", "sweep"]
+__all__ = [
+    "Averager",
+    "ConfigError",
+    "Diverged",
+    "Result",
+    "Results",
+    "Stopped",
+    "load",
+    "run",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'sgp_runner' has no attribute '{name}'")
+    if name == "Averager":
+        from sgp_runner.api.averager import Averager  # with PyTorch
+
+        return Averager
     from sgp_runner import api
 
     return getattr(api, name)

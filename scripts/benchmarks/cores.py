@@ -1,8 +1,8 @@
-"""Wall time of simulated learning, on one core and on several.
+"""Wall time of simulated training on one core and on several cores.
 
-Compared runs take turns. Each runs in its own process with one core, two cores, and so on up to all
-cores. A plain PyTorch loop trains the same number of models on the same batches, on one core. The
-time to copy 256 MiB, also on one core, shows the speed of memory during these turns.
+The compared runs take turns. Each runs in its own process on one core, two cores, and so on up to
+all cores. For comparison, a plain PyTorch loop on one core trains the same number of models on the
+same batches. The time to copy 256 MiB on one core shows how fast the memory is during these turns.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ OURS, THREADS = "simulated SGP", "PyTorch's threads"
 PASSIVE = "PyTorch's threads, passive"
 COPIED = 2**28  # bytes
 MAX_CORES = 16
-# Goals by number of cores, relative to the plain loop on one core. Two ideal processes take 0.5.
+# Goals by number of cores, relative to the plain loop on one core. The ideal for two cores is 0.5.
 GOALS = {2: Goal("at most", 0.58)}
-BESIDE = Goal("at most", 2.2)  # a third program on two cores leaves two thirds of them
+BESIDE = Goal("at most", 2.2)  # with a third process on two cores, two thirds of the time remain
 
 
 def measure(
@@ -52,7 +52,7 @@ def measure(
 
 
 def numbers_of_cores() -> list[int]:
-    """Return the measured numbers of cores: powers of two up to the available number."""
+    """Return the numbers of cores to measure: powers of two up to the number of available cores."""
     from sgp_runner.utils.cores import present_cores
 
     most = min(present_cores(), MAX_CORES)
@@ -94,7 +94,7 @@ def copy_seconds() -> float:
 
 
 def learning(repeats: int, words: tuple[str, ...]) -> Table:
-    """Compare simulated SGP on one core and on several with a loop over as many PyTorch models."""
+    """Compare simulated SGP on different numbers of cores with a PyTorch loop on one core."""
     with ExitStack() as stack:
         pools = {count: stack.enter_context(process_on(count)) for count in numbers_of_cores()}
         alone = stack.enter_context(process_on(1))
@@ -131,12 +131,12 @@ def on(count: int) -> str:
 
 
 def beside_it(turns: Mapping[str, tuple[float, ...]]) -> tuple[Result, Result]:
-    """Return the results of the plain loop and of the copy from the same turns."""
+    """Return the results of the plain loop and of the memory copy, measured in the same turns."""
     return Result(PLAIN, "s", turns[PLAIN]), Result(COPY, "s", turns[COPY])
 
 
 def one_run(repeats: int, words: Sequence[str]) -> Table:
-    """Time a small run from the prompt to the prompt, with and without W&B."""
+    """Time a small run, from its command to the next prompt, with and without W&B."""
     turns = interleaved(
         {
             "sgp-run": seconds(partial(command, *words)),
@@ -157,14 +157,14 @@ def one_run(repeats: int, words: Sequence[str]) -> Table:
 
 
 def command(*words: str) -> None:
-    """Make a run of ``sgp-run`` on all cores in a new folder."""
+    """Start ``sgp-run`` on all cores, with results in a new folder."""
     with TemporaryDirectory() as folder:
         line = [str(PROGRAM), f"results={folder}", *words]
         subprocess.run(line, check=True, capture_output=True, env=surroundings())
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment of a run: all cores, and W&B without a server."""
+    """Return environment variables for a run that uses all cores and W&B offline."""
     unlimited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     return {**unlimited, "WANDB_MODE": "offline"}
 
@@ -177,7 +177,7 @@ def plain_program(words: Sequence[str]) -> None:
 
 
 def beside(repeats: int, words: tuple[str, ...]) -> Table:
-    """Time gradients of a large model with and without another program that keeps a core busy."""
+    """Time gradients of a large model, with and without a second program that occupies a core."""
     count = numbers_of_cores()[-1]
     with ExitStack() as stack:
         pool = {

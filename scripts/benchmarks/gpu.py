@@ -1,12 +1,14 @@
 """One GPU: overhead of the runner in a step of ResNet-50, and throughput relative to a bound.
 
-Synthetic ImageNet, bf16 and channels-last, one process. The plain PyTorch loop has the same model,
-data, batches and SGD with momentum, and is timed in the same way. The bound counts 3 x 4.09 billion
-multiply-adds per image (forward, and twice as many backward) at the card's published dense bf16
-rate. No program comes near it, because memory limits some convolutions of ResNet-50.
+One process trains on synthetic ImageNet with bf16 and channels-last. A plain PyTorch loop with the
+same model, data, batches and SGD with momentum is timed in the same way. The bound is the number of
+images per second at the card's published dense bf16 rate, with 3 x 4.09 billion multiply-adds per
+image (the backward pass takes twice as many as the forward pass). No program comes near the bound,
+because memory limits some convolutions of ResNet-50.
 
-Simulated workers per second count gradients of small models, computed one by one, or all in one
-call of vmap. Each worker has its own parameters and its own batch, which is read from the host.
+A second measurement counts simulated workers per second: gradients of small models, computed one by
+one or all in one call of vmap. Each worker has its own parameters and its own batch, which is
+copied from the host.
 """
 
 from __future__ import annotations
@@ -22,21 +24,11 @@ from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleave
 from benchmarks.processes import Ranks
 from benchmarks.simulator import gradients_of
 from benchmarks.step import run, train
+from sgp_runner.utils.devices import published_rate
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
-# Operations for an image of 224 x 224 pixels; torchvision's table says 4.09 G multiply-adds.
+# Operations per image of 224 x 224 pixels; torchvision's table lists 4.09 G multiply-adds.
 FLOPS = 3 * 2 * 4.09e9
-# Published dense bf16 operations per second and their source, by a substring of torch's name of the
-# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
-CARDS = {
-    "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
-    "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
-    "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
-    "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
-    "H200": (989.4e12, "NVIDIA H200 datasheet, SXM"),
-    "A100": (312e12, "NVIDIA A100 datasheet"),
-    "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
-}
 
 
 def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> Iterator[Table]:
@@ -79,7 +71,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
 
 
 def settings(steps: int, batch_size: int) -> list[str]:
-    """Return settings of one epoch of twice ``steps`` on one node."""
+    """Return the settings of one epoch of ``2 * steps`` steps on one node."""
     words = [
         "model=resnet50",
         "data=synthetic",
@@ -99,9 +91,9 @@ def settings(steps: int, batch_size: int) -> list[str]:
 
 
 def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
-    """Return images per second, also as a share of the bound."""
+    """Return a table of images per second, also as a percentage of the bound."""
     results = [Result(name, "images/s", values) for name, values in images.items()]
-    known = next((rate for name, rate in CARDS.items() if name in card), None)
+    known = published_rate(card)
     if known is None:
         return Table(
             "Throughput", tuple(results), f"There is no published rate for the {card} here."
@@ -121,7 +113,7 @@ def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
 def simulated_workers(
     device: str, repeats: int, workers: int = 64, batch_size: int = 16, rounds: int = 20
 ) -> Table:
-    """Return simulated workers per second, timed over ``rounds`` steps."""
+    """Return a table of simulated workers per second, timed over ``rounds`` steps."""
     results = []
     for model in ("mlp", "transformer"):
         ways = gradients_of(model, batch_size, workers, device)

@@ -1,8 +1,8 @@
-"""Virtual hosts on this machine: network namespaces, joined by a switch over links of any rate.
+"""Virtual hosts on this machine: network namespaces on a switch, with links of any rate.
 
-An unnamed namespace exists only while a process has it open, so none remains even if this process
-is killed. Each link is a token bucket (``tbf`` of ``tc``) in either direction. TCP on the hosts is
-CUBIC, whatever the machine's default is.
+The namespaces have no names and exist only while a process has them open, so none is left even if
+this process is killed. A token bucket (``tbf`` of ``tc``) limits each direction of each link. TCP
+on the hosts uses CUBIC, whatever the machine's default is.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from benchmarks.measure import Skipped
 CLONE_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 PORT = 5001
-# Largest segment of TCP in bytes: below the usual 64 KiB, so that buckets can be small, but
-# not far below, because each segment takes processor time from the ranks.
+# Largest TCP segment in bytes: below the usual 64 KiB, so that buckets can be small, but not far
+# below, because each segment costs the ranks processor time.
 PIECE = 32768
 BUFFER = 5_000_000  # bytes
 LINK = "eth0"
 
 
 class Here:
-    """This machine instead of virtual hosts, which needs no root."""
+    """This machine without virtual hosts and without root; it has the same interface as `Hosts`."""
 
     interface = "lo"
 
@@ -40,7 +40,7 @@ class Here:
         return "127.0.0.1"
 
     def path(self, host: int) -> None:
-        """Return no namespace."""
+        """Return None: there is no namespace."""
 
     def at(self, host: int) -> AbstractContextManager[None]:
         return nullcontext()
@@ -49,7 +49,7 @@ class Here:
 class Hosts:
     """A context manager that makes ``count`` hosts with addresses 10.77.0.1, 10.77.0.2, ...
 
-    Raises Skipped where they cannot be made.
+    Raises Skipped if hosts cannot be made here.
     """
 
     interface = LINK
@@ -58,7 +58,7 @@ class Hosts:
         self.count = count
         self.open = ExitStack()
         self.switch = -1
-        self.hosts: list[int] = []  # open files, each a namespace
+        self.hosts: list[int] = []  # file descriptors of the namespaces
 
     def __enter__(self) -> Hosts:
         if os.geteuid() != 0 or any(shutil.which(program) is None for program in ("ip", "tc")):
@@ -110,18 +110,18 @@ class Hosts:
         return f"10.77.0.{host + 1}"
 
     def path(self, host: int) -> str:
-        """Return the namespace of a host, for `enter`."""
+        """Return the path of a host's namespace, for `enter`."""
         return path_of(self.hosts[host])
 
     def at(self, host: int) -> AbstractContextManager[None]:
-        """Move this thread to a host for a while."""
+        """Return a context manager that moves this thread to a host and back."""
         return excursion(self.hosts[host])
 
     def shape(self, bits_per_second: float, hosts: Iterable[int] | None = None) -> None:
-        """Limit the links of ``hosts`` in either direction; by default the links of all hosts.
+        """Limit both directions of the links of ``hosts``; by default of all hosts.
 
-        Buffers hold two messages of our model, so that no packet is lost. Unlike on a real link,
-        the contents of a full bucket pass at once, so buckets are as small as timers allow.
+        Buffers hold two messages of our model, so that no packet is lost. Unlike a real link, a
+        token bucket lets its whole contents pass at once, so buckets are as small as timers allow.
         """
         bytes_per_second = bits_per_second / 8
         burst = max(3 * PIECE // 2, round(bytes_per_second * 0.4e-3))
@@ -144,9 +144,9 @@ class Hosts:
             )
 
     def achieved(self, num_bytes: int, count: int | None = None) -> float:
-        """Return the mean TCP bits/s when ``count`` hosts send ``num_bytes`` to the next at once.
+        """Return the mean TCP rate in bit/s while each host sends ``num_bytes`` to the next one.
 
-        count: number of hosts; by default all
+        count: number of hosts that send at the same time; default: all
         """
         count = count or self.count
         servers = [self.listen(host) for host in range(count)]
@@ -193,7 +193,7 @@ def path_of(file: int) -> str:
 
 
 def enter(path: str | Path) -> None:
-    """Move this thread, with the processes it starts, into a namespace."""
+    """Move this thread and the processes that it starts into a network namespace."""
     namespace = os.open(path, os.O_RDONLY)
     try:
         check(libc().setns(namespace, CLONE_NEWNET))
@@ -203,7 +203,7 @@ def enter(path: str | Path) -> None:
 
 @contextmanager
 def excursion(namespace: int | None = None) -> Iterator[None]:
-    """Move this thread into ``namespace``, unless it is None, and back at the end."""
+    """Move this thread into ``namespace``, unless it is None, and move it back at the end."""
     home = os.open(OWN, os.O_RDONLY)
     try:
         if namespace is not None:

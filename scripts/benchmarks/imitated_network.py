@@ -1,10 +1,11 @@
 """Training over imitated slow links: the measurements of section network without root.
 
-The ranks run ``sgp-run network=gloo network.bandwidth=...``, where `TrafficShaper` delays messages
-and all-reduces as links of 100 or 300 Mbit/s would. It does not delay coordination at the start and
-the end of a run. Other libraries cannot use it and are left out. First the ranks measure the rate
-that they achieve; if it is more than 5 % off, nothing is reported. Everything else is as in section
-network; the profile and the predictions are in ``imitated_network/``.
+The ranks run ``sgp-run network=gloo network.bandwidth=...``. With this setting, `TrafficShaper`
+delays messages and all-reduces as links of 100 or 300 Mbit/s would. It does not delay coordination
+at the start and the end of a run. Other libraries are left out because they cannot use
+`TrafficShaper`. First the ranks measure the rate that they achieve; if it is more than 5 % off,
+nothing is reported. Everything else is as in section network. The profile and the predictions are
+in ``imitated_network/``.
 """
 
 from __future__ import annotations

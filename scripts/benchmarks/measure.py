@@ -1,7 +1,7 @@
-"""Measuring: interleaved repeats, medians with quartiles, ratios within a turn, goals as data.
+"""Measurements: interleaved repeats, medians with quartiles, ratios within a turn, and goals.
 
-The speed of a machine varies, so the alternatives take turns (A B C A B C ...) and a ratio is taken
-within each turn.
+The speed of a machine varies, so the alternatives take turns (A B C A B C ...) and a ratio divides
+two times from the same turn.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ RELATIONS = {"at most": operator.le, "less than": operator.lt, "at least": opera
 
 
 class Skipped(Exception):
-    """Raised with a sentence that explains why a section cannot run here."""
+    """An error whose sentence explains why a section cannot run here."""
 
 
 @dataclass(frozen=True)
 class Goal:
     """A bound on a median.
 
-    relation: a key of `RELATIONS`. bound: bound in the unit of the result.
+    relation: a key of `RELATIONS`. bound: a number in the unit of the result.
     """
 
     relation: str
@@ -48,7 +48,7 @@ class Goal:
 class Result:
     """One quantity with all its repeats in order.
 
-    unit: ``x`` for ratios. goal: bound on the median.
+    unit: ``x`` for ratios. goal: a bound on the median.
     """
 
     what: str
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Lower and upper quartile by the inclusive method; a single value counts as both."""
+        """Lower and upper quartile by the inclusive method. A single value is both."""
         if len(self.values) == 1:
             return self.values[0], self.values[0]
         low, _, high = quantiles(self.values, n=4, method="inclusive")
@@ -76,7 +76,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Table:
-    """Results shown together, with a text that explains them or their absence."""
+    """Results shown together; ``text`` explains them, or explains why there are none."""
 
     title: str
     results: tuple[Result, ...] = ()
@@ -86,7 +86,7 @@ class Table:
 def interleaved(
     things: Mapping[str, Callable[[], T]], repeats: int = REPEATS
 ) -> dict[str, tuple[T, ...]]:
-    """Call all ``things`` in turns and return their results; a first turn is discarded."""
+    """Call all ``things`` in turns and return their results, except for the first turn."""
     for thing in things.values():
         thing()
     turns = [{name: thing() for name, thing in things.items()} for _ in range(repeats)]
@@ -94,7 +94,7 @@ def interleaved(
 
 
 def seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that calls ``work`` and returns the seconds that it took."""
+    """Return a function that calls ``work`` and returns the duration of the call in seconds."""
 
     def timed() -> float:
         start = time.perf_counter()
@@ -107,14 +107,14 @@ def seconds(work: Callable[[], object]) -> Callable[[], float]:
 def ratio(
     what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None
 ) -> Result:
-    """Return the result of ``ours`` over ``theirs``, turn by turn."""
+    """Return the ratio of ``ours`` to ``theirs`` in each turn."""
     return Result(
         what, "x", tuple(our / their for our, their in zip(ours, theirs, strict=True)), goal
     )
 
 
 def machine() -> dict[str, object]:
-    """Return the name and number of the processors and the load of the machine."""
+    """Return the processor name, the number of cores and the load of the machine."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
@@ -130,7 +130,7 @@ def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
 
 
 def from_json(text: str) -> tuple[dict[str, Any], list[Table]]:
-    """Restore the facts and tables that `as_json` has serialised."""
+    """Return the facts and tables from the text that `as_json` wrote."""
     facts = json.loads(text)
     return facts, [
         Table(table["title"], tuple(map(result, table["results"])), table["text"])

@@ -1,7 +1,7 @@
-"""Memory of a simulated worker while a large model trains.
+"""Memory of a simulated worker during the training of a large model.
 
 The memory of a worker is the growth of peak memory from few to many workers, divided by the number
-of added workers. A simulation of a large model keeps freed memory for the next vector, so that the
+of added workers. In a simulation of a large model, the next vector reuses freed memory, so the
 system need not clear it again. The measured memory includes gaps that are too small for a vector.
 """
 
@@ -16,7 +16,7 @@ from benchmarks.timing_studies import apart
 
 # A model with 9.2 million parameters.
 WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
-# Vectors in a worker's memory: parameters, momentum, and a message if the algorithm sends any.
+# Vectors per worker: parameters, momentum, and one message if the algorithm sends messages.
 KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}
 
 

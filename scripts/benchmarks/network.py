@@ -1,22 +1,22 @@
 """Real training over slow networks, compared with the simulator's predictions.
 
-Each node is a process on a virtual host: a network namespace. A token bucket limits the host's link
-to 100, 300 or 1000 Mbit/s in either direction; a TCP transfer checks this rate first. The ranks run
-``sgp-run network=gloo`` under a launcher; consecutive ranks share a core, with the same number of
-ranks on each core. The model is a perceptron with 2.2 MB of parameters. Each node has a batch of
-128 digits, whose gradient takes about 6 ms on one core. Compute is the time of a step of local SGD
-without messages, while all nodes compute. Times are seconds per step of a node, in the second part
-of a run.
+Each node is a process on a virtual host: a network namespace. A token bucket limits each direction
+of the host's link to 100, 300 or 1000 Mbit/s. A TCP transfer checks this rate before the runs. The
+ranks run ``sgp-run network=gloo`` under a launcher. Consecutive ranks share a core, with the same
+number of ranks on each core. The model is a perceptron with 2.2 MB of parameters. Each node has a
+batch of 128 digits, whose gradient takes about 6 ms on one core. Compute is the time of a step of
+local SGD without messages, while all nodes compute. Times are seconds per step of a node, in the
+second part of a run.
 
 The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes, at 300 and at
-1000 Mbit/s. The simulator predicts the time of every algorithm on every network from the first
-profile. It also knows, for each network, the TCP rate relative to the calibration, and how many
-ranks share a core (``cluster.ranks_per_host``). A message occupies processors for a time per byte
-and, due to timers and wake-ups, for a share of its duration; the second profile separates these two
-costs. The profiles and the predictions are in ``network/``. SlowMo takes a slow step every 4 steps.
-A slow node sleeps (`faults.slow_nodes`). Every run is recorded; the recordings are in
-``network/recordings/``, for `sgp-replay` and for other simulators. A network is left out if TCP
-does not come near the rate of its links.
+1000 Mbit/s. From the profile at 300 Mbit/s, the simulator predicts the time of every algorithm on
+every network. It also uses the measured TCP rate of each network, and the number of ranks per core
+(``cluster.ranks_per_host``). A message costs processor time in proportion to its bytes and, due to
+timers and wake-ups, in proportion to its duration. The profile at 1000 Mbit/s serves only to
+separate these two costs. The profiles and the predictions are in ``network/``. SlowMo takes a slow
+step every 4 steps. A slow node sleeps (`faults.slow_nodes`). Every run is recorded. The recordings
+are in ``network/recordings/``, for `sgp-replay` and for other simulators. If TCP achieves much less
+than the rate of the links, the network is left out.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from validation.cells import Cell, mean_and_worst
 from validation.networks import right_pairs
 
 OUT = Path(__file__).resolve().parents[2] / "results" / "benchmarks" / "network"
-SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # run with a slow node or link; the first is the baseline
+SLOWED = ("AR-SGD", "AD-PSGD", "OSGP")  # also run with a slow node or link; AR-SGD is the baseline
 WITHIN = Goal("at most", 10)  # percent
-# These take half an hour. Goals are for four nodes at up to 300 Mbit/s.
+# Runs on all networks take half an hour. Goals apply to four nodes at up to 300 Mbit/s.
 NETWORKS = (
     *(Network(4, 100e6, 8), Network(4, 300e6, 12), Network(4, 1000e6, 16)),
     *(Network(8, 100e6, 4, 2), Network(8, 300e6, 8, 2), Network(8, 1000e6, 12, 2)),
@@ -62,7 +62,8 @@ def measure(
 ) -> Iterator[Table]:
     """Compare predictions and measurements.
 
-    at: two networks of different rates, for the calibration; ``seconds`` limits each part of it
+    at: two networks with different rates, on which the simulator is calibrated.
+    seconds: time limit of each calibration measurement.
     """
     with (
         TemporaryDirectory() as folder,
@@ -77,7 +78,7 @@ def measure(
 def columns(
     calibrated: tuple[Bench, Bench], benches: Sequence[Bench], seconds: float
 ) -> Iterator[Table]:
-    """Calibrate two networks, predict and measure each one, and compare both at the end."""
+    """Calibrate two networks, predict and then measure each network, and compare at the end."""
     profiles = tuple(bench.calibrate(seconds) for bench in calibrated)
     predicted: dict[str, dict[str, float]] = {}
     measured: dict[str, dict[str, float]] = {}
@@ -101,7 +102,7 @@ def columns(
             continue
         predicted[network.title] = bench.predict(cells | slow, profiles, median(achieved))
         out.mkdir(parents=True, exist_ok=True)
-        # Written before anything is measured.
+        # Predictions are written before the measurement.
         (out / "predicted.json").write_text(
             json.dumps(predicted, indent=1) + "\n", encoding="utf-8"
         )
@@ -149,7 +150,7 @@ def table_of(
 
 
 def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
-    """Return the increase of step times by one slow node or link."""
+    """Return the increase of step times due to one slow node or link."""
     results = []
     for what in network.slows:
         lost = {name: lost_to(times[f"{name}, slow {what}"], times[name]) for name in SLOWED}
@@ -168,14 +169,14 @@ def losses(times: Mapping[str, tuple[float, ...]], network: Network) -> Table:
 
 
 def lost_to(slow: Sequence[float], plain: Sequence[float]) -> tuple[float, ...]:
-    """Return the increase in percent, turn by turn."""
+    """Return the increase from ``plain`` to ``slow`` in percent, turn by turn."""
     return tuple(100 * (late / before - 1) for late, before in zip(slow, plain, strict=True))
 
 
 def accuracy(
     predicted: Mapping[str, Mapping[str, float]], measured: Mapping[str, Mapping[str, float]]
 ) -> Table:
-    """Return the errors of the predictions, and the pairs that they put in the wrong order."""
+    """Return a table of prediction errors and of the pairs of algorithms in the right order."""
     cells = {
         title: [Cell((title, name), real, predicted[title][name]) for name, real in times.items()]
         for title, times in measured.items()

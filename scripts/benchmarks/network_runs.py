@@ -20,7 +20,7 @@ from sgp_runner.config.command_line import search_in
 from sgp_runner.config.overrides import experiment_of
 
 EVERY = 4  # steps between two records, and between two slow steps of SlowMo
-WARM_UP = 2 * EVERY  # steps: the first all-reduce is slow, and SlowMo's comes after four steps
+WARM_UP = 2 * EVERY  # steps: the first all-reduce is slow, and SlowMo's first one follows step 4
 COMPUTE = "compute alone"
 ALGORITHMS = {
     "AR-SGD": ("algo=ar_sgd",),
@@ -39,18 +39,19 @@ RIVALS = {
 MODEL = ("model=mlp", "model.hidden=[700,700]", "batch_size=128", "optim.lr=0.001")
 SAMPLES = 1437  # size of the digits' training set
 LONGER = 8
-FACTOR = 4  # of the slow-down
+FACTOR = 4  # a slow node or link is slower by this factor
 SLOW = 1  # the slow rank
 KEPT = ("config.yaml", "metrics*.jsonl", "recording-*.jsonl", "summary.json")
-MESSAGES = 8  # sent to measure the rate of imitated links
+MESSAGES = 8  # number of messages that measure the rate of imitated links
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network and the runs on it.
+    """A network and the length of the runs on it.
 
-    bits_per_second: rate of each link. steps: the measured steps of a node, a multiple of `EVERY`.
-    repeats: number of runs. imitated: links are ``network.bandwidth``, which only our ranks obey.
+    bits_per_second: rate of each link. steps: number of measured steps per node, a multiple of
+    `EVERY`. repeats: number of runs. imitated: whether ``network.bandwidth`` imitates the links;
+    other libraries cannot run on such links.
     """
 
     nodes: int
@@ -61,7 +62,7 @@ class Network:
 
     @property
     def tolerance(self) -> float:
-        """Largest relative error of TCP's rate; headers take 5 % on real links."""
+        """The largest accepted relative error of the rate. On real links, headers take 5 %."""
         return 0.05 if self.imitated else 0.1
 
     @property
@@ -73,7 +74,7 @@ class Network:
         return f"{self.nodes} nodes, {self.bits_per_second / 1e6:.0f} Mbit/s"
 
     def words(self, *more: str, longer: int = 1) -> list[str]:
-        """Return settings of a real run with ``longer`` times as many steps."""
+        """Return the settings of a real run with ``longer`` times as many measured steps."""
         steps = longer * self.steps + WARM_UP
         length = f"epochs={steps / (SAMPLES // (self.nodes * 128))!r}"
         quiet = (
@@ -97,7 +98,7 @@ class Network:
 
     @property
     def slows(self) -> tuple[str, ...]:
-        """The kinds of slow-down to measure too, on four nodes at 300 Mbit/s."""
+        """The kinds of slow-down to measure: none, except with four nodes at 300 Mbit/s."""
         if (self.nodes, self.bits_per_second) != (4, 300e6):
             return ()
         return ("node",) if self.imitated else ("node", "link")
@@ -107,7 +108,8 @@ class Network:
 class Timed:
     """One time to measure and predict.
 
-    words: settings of the algorithm. slow: ``node`` or ``link``, of rank `SLOW`.
+    words: settings of the algorithm. slow: whether the ``node`` or the ``link`` of rank `SLOW` is
+    slow, if any.
     """
 
     words: tuple[str, ...]
@@ -115,18 +117,18 @@ class Timed:
 
     @property
     def longer(self) -> int:
-        """Factor on the length of the run: AD-PSGD needs time for its slowest averages."""
+        """A factor on the length of the run, because averages of AD-PSGD can take long."""
         return LONGER if self.words == ALGORITHMS["AD-PSGD"] else 1
 
     @property
     def faults(self) -> list[str]:
-        """Settings that slow a node or a simulated link; real links are slowed without settings."""
+        """Settings that slow a node, or a simulated link; tc slows real links."""
         return [f"faults.slow_{self.slow}s={{{SLOW}: {FACTOR}}}"] if self.slow else []
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A calibrated network: settings that choose its profile, and the rate of TCP in bit/s."""
+    """A calibrated network: settings that choose its profile, and its TCP rate in bit/s."""
 
     words: tuple[str, ...]
     cluster: Cluster
@@ -141,10 +143,10 @@ class Bench:
 
     def __init__(self, hosts: Hosts | Here, network: Network, folder: Path, out: Path) -> None:
         self.hosts, self.network, self.folder, self.out = hosts, network, folder, out
-        self.kept: dict[str, dict[str, bytes]] = {}  # contents by run and repeat, and by file
+        self.kept: dict[str, dict[str, bytes]] = {}  # contents, by run, then by file
 
     def achieved(self) -> tuple[float, ...]:
-        """Limit the links and return the bits per second that hosts achieve when all send."""
+        """Limit the links and return three measured rates in bit/s while all hosts send."""
         rate, nodes = self.network.bits_per_second, self.network.nodes
         if isinstance(self.hosts, Hosts):
             self.hosts.shape(rate)
@@ -153,13 +155,13 @@ class Bench:
             return tuple(ranks.call(send_around, rate, int(rate / 8))[0] for _ in range(3))
 
     def ranks(self, count: int, slow: bool = False) -> Ranks:
-        """Make ``count`` processes on the hosts; the link of rank `SLOW` may be slow."""
+        """Start ``count`` processes on the hosts; ``slow`` slows the real link of rank `SLOW`."""
         if isinstance(self.hosts, Hosts):
             self.hosts.shape(self.network.bits_per_second / (FACTOR if slow else 1), [SLOW])
         return Ranks(count, self.hosts, pinned=True)
 
     def calibrate(self, seconds: float) -> Profile:
-        """Measure the machine on this network, and keep the profile."""
+        """Measure the machine on this network and write the profile to ``out``."""
         from sgp_runner.cli.calibrate import conclude
         from sgp_runner.session.execution import prepare
 
@@ -180,7 +182,7 @@ class Bench:
     def predict(
         self, cells: Mapping[str, Timed], profiles: tuple[Profile, ...], achieved: float
     ) -> dict[str, float]:
-        """Simulate each cell: milliseconds.
+        """Return the simulated milliseconds per step of each cell.
 
         achieved: bit/s of TCP on this network
         """
@@ -190,7 +192,7 @@ class Bench:
         for key in ("bandwidth", "all_reduce_bandwidth"):
             rate = 1 / (1 / getattr(first.cluster, key) + slower)
             here.append(f"cluster.{key}={rate!r}")
-        # Processor time: a constant for each byte, and a share of the byte's time on the link.
+        # Processor time per byte: a constant, plus a fraction of the byte's time on the link.
         costs = [each.cluster.passing_seconds_per_byte for each in profiles]
         share = (costs[0] - costs[1]) / (1 / first.achieved - 1 / second.achieved)
         passing = max(min(costs) / 2, costs[0] + share * slower)
@@ -198,7 +200,7 @@ class Bench:
         return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
 
     def simulated(self, title: str, cell: Timed, here: Sequence[str]) -> float:
-        """Milliseconds per simulated step, with the real model's messages and gradient times."""
+        """Return milliseconds per simulated step with messages and gradients of the real model."""
         from sgp_runner.session.execution import perform
 
         network = self.network
@@ -230,7 +232,7 @@ class Bench:
         )
 
     def times(self, cells: Mapping[str, Timed]) -> dict[str, tuple[float, ...]]:
-        """Milliseconds of each cell, of compute alone and of other libraries, measured in turns."""
+        """Measure each cell, compute alone and other libraries in turns; return milliseconds."""
         turns: dict[str, Callable[[], float]] = {
             COMPUTE: self.real(COMPUTE, Timed(("algo=local_sgd", "algo.tau=null")))
         }
@@ -248,7 +250,7 @@ class Bench:
         return {name: tuple(turn[name] for turn in found) for name in turns}
 
     def real(self, title: str, cell: Timed) -> Callable[[], float]:
-        """Return a function that makes a complete run with real ranks: seconds per step."""
+        """Return a function that runs real ranks from start to end and returns seconds per step."""
         network = self.network
         faults = cell.faults if cell.slow == "node" else []
         words = network.words(
@@ -293,17 +295,17 @@ class Bench:
         archive.write_bytes(compressed(archive.name, tar_of(files)))
 
     def rival(self, make: Callable[..., rivals.Step]) -> float:
-        """Train with another library: seconds per step."""
+        """Train with another library and return the seconds per step."""
         with self.ranks(self.network.nodes) as ranks:
             outcomes = ranks.call(rivals.train, make, self.network.words(), self.network.steps)
         return outcomes[0]["seconds"]
 
 
 def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
-    """Mean seconds per step of a node, from the second regular record to the last.
+    """Return the mean seconds per step of a node between the second and the last regular record.
 
-    The mean is over ranks that have both. Steps of asynchronous algorithms are counted over all
-    nodes.
+    The mean is over ranks with both records. The steps of asynchronous algorithms are counted over
+    all nodes.
     """
     from sgp_runner.recording.recorder import read_metrics
 
@@ -311,7 +313,7 @@ def step_seconds(run_dir: Path, nodes: int, asynchronous: bool) -> float:
     found = []
     for rank in range(nodes):
         own = [record for record in records if record["rank"] == rank]
-        regular = own[2:-1]  # after the first step and the first record; not the end
+        regular = own[2:-1]  # without the first step, the first record, and the end
         if len(regular) > 1:
             first, last = (
                 (float(str(record["time_s"])), int(str(record["step"])))
@@ -328,12 +330,12 @@ def slug(title: str) -> str:
 
 
 def parameters() -> int:
-    """Return the number of the model's parameters."""
+    """Return the number of parameters of the model."""
     return 64 * 700 + 700 + 700 * 700 + 700 + 700 * 10 + 10
 
 
 def num_bytes() -> int:
-    """Size of a message."""
+    """Return the size of a message in bytes."""
     return 4 * parameters()
 
 
@@ -348,9 +350,9 @@ def calibrate(config: str, seconds: float) -> None:
 
 
 def send_around(bits_per_second: float, num_bytes: int) -> float:
-    """Send ``num_bytes`` over imitated links to the next rank, receive as many, return the rate.
+    """Send ``num_bytes`` to the next rank over imitated links and return the mean rate in bit/s.
 
-    The rate is the mean over all ranks.
+    Each rank also receives ``num_bytes`` from the previous rank. The mean is over all ranks.
     """
     import torch
 
@@ -367,7 +369,7 @@ def send_around(bits_per_second: float, num_bytes: int) -> float:
     message, rate = torch.zeros(num_bytes // MESSAGES, dtype=torch.uint8), torch.zeros(1)
 
     async def exchange() -> None:
-        await comm.all_reduce(torch.zeros(1))  # all begin together
+        await comm.all_reduce(torch.zeros(1))  # so that all ranks begin at the same time
         start = clock.now
         for _ in range(MESSAGES):
             comm.send((world.process_rank + 1) % world.size, message)

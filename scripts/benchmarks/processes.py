@@ -30,10 +30,11 @@ TIMEOUT_SECONDS = 600.0
 class Ranks:
     """A context manager that starts ``size`` processes on ``hosts``, as torchrun does.
 
-    pinned: each process stays on one core; else three of four ranks may run on one of two cores
+    pinned: each process stays on one core; otherwise the system may run three of four ranks on one
+    of two cores
 
-    Each process has one thread. Functions passed to `call` may make a process group if they destroy
-    it.
+    Each process has one thread. A function passed to `call` may create a process group if it
+    destroys the group at its end.
     """
 
     def __init__(self, size: int, hosts: Hosts | Here, pinned: bool = False) -> None:
@@ -53,7 +54,7 @@ class Ranks:
             "LOCAL_WORLD_SIZE": str(size),
             "OMP_NUM_THREADS": "1",
         }
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the server that imports PyTorch
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the forkserver, which imports PyTorch
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
         self.pools = []
@@ -66,7 +67,8 @@ class Ranks:
     def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
         """Call ``work``, a function of a module, in all processes and return the results.
 
-        Raises the first error of a process, as other processes may wait for the failed one forever.
+        Raises the first error of any process, because the other processes may wait forever for the
+        process that failed.
         """
         answers = [pool.submit(work, *arguments) for pool in self.pools]
         for answer in as_completed(answers, TIMEOUT_SECONDS):
@@ -85,7 +87,7 @@ class Ranks:
 
 
 def rank_of_run(words: Sequence[str]) -> Path:
-    """Make a run as one of its ranks and return its folder."""
+    """Run an experiment as one of its ranks and return its folder."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.session.execution import perform
 
@@ -95,14 +97,14 @@ def rank_of_run(words: Sequence[str]) -> Path:
 
 
 def ranks_on_a_core(ranks: int) -> int:
-    """Count the ranks that share a core: consecutive ones, as equally many as possible."""
+    """Return the number of consecutive ranks on one core, if all cores have equal numbers."""
     return ceil(ranks / len(os.sched_getaffinity(0)))
 
 
 def settle(
     environment: Mapping[str, str], cores: Iterable[int], namespace: str | None = None
 ) -> None:
-    """Move a new process to its cores and, if it has one, into its namespace; silence it."""
+    """Move a new process to its cores and its namespace, if any, and silence its output."""
     if namespace is not None:
         enter(namespace)
     os.environ.update(environment)
@@ -113,7 +115,7 @@ def settle(
 
 @contextmanager
 def process_on(cores: int, **environment: str) -> Iterator[ProcessPoolExecutor]:
-    """Start a process on ``cores`` cores; the variables are set before it imports PyTorch."""
+    """Start a process on ``cores`` cores, with variables set before it imports PyTorch."""
     environment = {"OMP_NUM_THREADS": str(cores), **environment}
     arguments = environment, sorted(os.sched_getaffinity(0))[:cores]
     context = multiprocessing.get_context("spawn")

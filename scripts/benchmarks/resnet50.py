@@ -1,9 +1,10 @@
-"""A complete large run, as a user starts it: five minutes on two cores, so only on request.
+"""A complete large run, as a user starts it.
 
-The run is timed once, from prompt to prompt. Its memory is the sum over all its processes, sampled
-every few seconds; shared memory counts once. Before and after the run, a plain PyTorch loop on all
-cores trains the same number of models; it keeps freed memory, as the run does, and evaluates
-nothing. The time to copy 256 MiB shows the speed of memory before and after the run.
+The section takes more than five minutes on two cores, so it is measured only on request. The run is
+timed once, from its command to the next prompt. Its memory is the sum over all its processes,
+sampled every few seconds; shared memory counts once. Before and after the run, a plain PyTorch loop
+on all cores trains the same number of models. The loop reuses freed memory, as the run does, and
+evaluates nothing. The time to copy 256 MiB shows the speed of memory before and after the run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks.start_up import PROGRAM
 
 ONLY_IF_NAMED = True
 WORDS = ("algo=osgp", "model=resnet50", "nodes=32")
-STEPS = (1, 3)  # of the plain loop; the difference excludes the making of models
+STEPS = (1, 3)  # of the plain loop; the difference of the two times excludes the creation of models
 LOOK_SECONDS = 5.0
 GIB = 2**30
 
@@ -58,7 +59,7 @@ def measure(words: Sequence[str] = WORDS, pause: float = LOOK_SECONDS) -> Iterat
 
 
 def whole(words: Sequence[str], pause: float) -> dict[str, float]:
-    """Make the run; return its seconds, gradients, peak memory and percentage of system time."""
+    """Execute the run; return its seconds, gradients, peak memory and percentage of system time."""
     peak, before = 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     with TemporaryDirectory() as folder:
         line = [str(PROGRAM), *words, f"results={folder}", "name=run"]
@@ -91,18 +92,18 @@ def memory(process: int) -> int:
     try:
         lines = (folder / "smaps_rollup").read_text("ascii").splitlines()
         children = (folder / "task" / str(process) / "children").read_text("ascii").split()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
     pss = sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return pss + sum(memory(int(child)) for child in children)
 
 
 def plain_gradient(words: Sequence[str]) -> float:
-    """Return the seconds of a gradient with its step in a plain loop, in this process."""
+    """Return the seconds of a gradient and its step in a plain loop, run in this process."""
     from sgp_runner.utils.memory import keep_freed_memory
 
     keep_freed_memory()
     run, problem = make_run(*words)
-    plain(run, problem, 1)()  # first calls of PyTorch take longer
+    plain(run, problem, 1)()  # the first calls of PyTorch take longer
     few, many = (seconds(plain(run, problem, steps))() for steps in STEPS)
     return (many - few) / (STEPS[1] - STEPS[0]) / run.nodes

@@ -1,6 +1,6 @@
 """Other libraries, used as in their documentation.
 
-Model, optimizer, data and batches are those of an ``sgp-run`` command.
+The model, optimizer, data and batches come from the settings of an ``sgp-run`` command.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.core.problem import Problem
 
-Step = Callable[[int], "Tensor"]  # number -> loss
+Step = Callable[[int], "Tensor"]  # number of the step -> loss
 ATTEMPTS = count()
 
 
 def ddp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """Return AR-SGD by PyTorch's DistributedDataParallel."""
+    """Return a step of AR-SGD with PyTorch's DistributedDataParallel."""
     from torch.nn.parallel import DistributedDataParallel
 
     return loop(problem, rank, DistributedDataParallel(problem.flat.module), sgd)
 
 
 def plain(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """Return SGD by PyTorch alone, on one device."""
+    """Return a step of SGD with PyTorch alone, on one device."""
     import torch
 
     layout = torch.channels_last if problem.compute.channels_last else torch.preserve_format
@@ -49,7 +49,7 @@ def loop(
     sgd: Callable[..., SGD],
     mix: Callable[[SGD], None] = lambda _: None,
 ) -> Step:
-    """Return the training loop of PyTorch's tutorials, with ``mix`` after each step."""
+    """Return a step as in PyTorch's tutorials, followed by a call of ``mix``."""
     optimizer = sgd(net.parameters())
 
     def step(number: int) -> Tensor:
@@ -64,16 +64,16 @@ def loop(
 
 
 def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """Return SGP by fairscale: one peer, directed exponential graph.
+    """Return a step of SGP with fairscale, on a directed exponential graph with one peer.
 
-    Its calls of CUDA, which it makes on CPUs too, are replaced by functions that do nothing.
+    fairscale calls CUDA functions even on CPUs; they are replaced by functions that do nothing.
     """
     from fairscale.experimental.nn.data_parallel import (
         SlowMoBaseAlgorithm,
         SlowMoDistributedDataParallel,
     )
 
-    # The patches stay until the process ends: a thread that gossips calls these functions too.
+    # The patches stay until the process ends: fairscale's gossip thread calls these functions too.
     for name in ("cuda", "pin_memory"):
         patch(f"torch.Tensor.{name}", lambda tensor: tensor).start()
     for name in ("current_stream", "stream", "synchronize"):
@@ -89,7 +89,7 @@ def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
-    """Return D-PSGD by decent-dp: one-peer exponential graph, overlapping with gradients."""
+    """Return a step of D-PSGD with decent-dp, on a one-peer exponential graph, with overlap."""
     from decent_dp.ddp import DecentralizedDataParallel
     from loguru import logger
 
@@ -111,7 +111,7 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
-    """Train as a rank of the environment's group and time ``steps`` steps after as many others."""
+    """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps."""
     import torch.distributed as dist
     from torch.distributed import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -157,7 +157,7 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
 
 
 def settle(device: str) -> None:
-    """Wait until the device has finished its work."""
+    """Wait until the device has finished all queued work."""
     import torch
 
     if device != "cpu":

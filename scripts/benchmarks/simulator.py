@@ -1,6 +1,6 @@
-"""Overhead of the simulator, in addition to the gradients that it computes.
+"""Overhead of the simulator on top of the gradients that it computes.
 
-Everything runs in one thread. Times are processor times, which vary less than wall time on a busy
+Everything runs in one thread. Times are processor times, which vary less than wall times on a busy
 machine.
 """
 
@@ -28,9 +28,9 @@ ENGINES = {
     "mlp": ("model=mlp", "batch_size=16"),
     "transformer": ("model=transformer", "batch_size=16"),
 }
-# Cases for vmap: models, samples of a batch, and the most workers that share a call.
+# Cases for vmap: models, batch sizes, and the largest number of workers per call.
 VMAPPED, SAMPLES, WIDTH = ("transformer", "gpt"), (2, 4, 8, 16, 32), 16
-SETTLING = 4  # rounds in which vmap tries its widths
+SETTLING = 4  # rounds in which vmap tries numbers of workers per call
 
 
 def measure(
@@ -42,7 +42,7 @@ def measure(
     import torch
 
     torch.set_num_threads(1)
-    with mock.patch.dict(os.environ, {KEY: "1"}):  # else the loop computes in other processes
+    with mock.patch.dict(os.environ, {KEY: "1"}):  # otherwise the loop uses other processes
         yield kernel(repeats)
         yield learning(repeats, learners)
         yield engines(repeats, workers)
@@ -50,7 +50,7 @@ def measure(
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that calls ``work`` and returns the processor seconds that it took."""
+    """Return a function that calls ``work`` and returns the processor seconds of the call."""
 
     def timed() -> float:
         start = time.process_time()
@@ -61,7 +61,7 @@ def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def kernel(repeats: int) -> Table:
-    """Measure a blocking operation of coroutines that only wait for the clock."""
+    """Measure the time per operation of coroutines that only wait for the clock."""
     microseconds = interleaved(
         {"wait": lambda: 1e6 * processor_seconds(sleeping)() / (WORKERS * SLEEPS)}, repeats
     )["wait"]
@@ -98,7 +98,7 @@ def make_run(*words: str) -> tuple[Run, Problem]:
 
 
 def learning(repeats: int, nodes: int) -> Table:
-    """Compare simulated SGP with a loop over as many PyTorch models on the same batches."""
+    """Compare simulated SGP with a loop over the same number of PyTorch models and batches."""
     run, problem = make_run(*LEARNING, f"nodes={nodes}", "epochs=2")
     turns = interleaved(
         {
@@ -137,9 +137,9 @@ def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], 
 
 
 def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], None]:
-    """Return a function that trains models without communication, with PyTorch alone.
+    """Return a function that trains separate models with PyTorch alone.
 
-    steps: steps of each model; None for the steps of the run
+    steps: number of steps of each model; None: as many as in the run
     """
     import copy
 
@@ -164,7 +164,7 @@ def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], 
 
 
 def engines(repeats: int, nodes: int) -> Table:
-    """Compare runs that differ only in the engine and do not evaluate."""
+    """Compare runs that differ only in the engine. The runs do not evaluate."""
     results = []
     for name, words in ENGINES.items():
         run, problem = make_run(
@@ -215,7 +215,7 @@ def where_vmap_pays(repeats: int, samples: Sequence[int]) -> Table:
 def gradients_of(
     model: str, samples: int, workers: int, device: str = "cpu"
 ) -> dict[str, Callable[[], object]]:
-    """Return functions that compute a gradient of each worker, by engine."""
+    """Return, by engine, a function that computes one gradient of each worker."""
     from sgp_runner.core.problem import Compute
     from sgp_runner.simulator.engine import Engine, Gradient, Loop, Vmap
 

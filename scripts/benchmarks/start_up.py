@@ -1,7 +1,7 @@
-"""Start-up time: from the start of a process to its answer.
+"""Start-up time: from the start of a command to its output.
 
-Each command runs in its own process. The last lines are times until the first training step is in
-``metrics.jsonl``.
+Each command runs in its own process. The last rows of the table are times until the first training
+step is in ``metrics.jsonl``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANSWERS = {
     "a value of the wrong kind": ("nodes=four",),
 }
 
-# Settings, and the most seconds until the first training step.
+# Settings, and a bound on the seconds until the first training step.
 FIRST_STEPS: dict[str, tuple[tuple[str, ...], float]] = {
     "the first training step": ((), 2.0),
     "the first training step of 8 real ranks": (("network=gloo", "nodes=8"), 4.0),
@@ -63,7 +63,7 @@ def first_step(words: tuple[str, ...]) -> Callable[[], float]:
                     time.sleep(0.005)
                 return time.perf_counter() - start
             finally:
-                process.terminate()  # ranks end before it, so none disturbs what is measured next
+                process.terminate()  # its ranks end first, so none disturbs the next measurement
                 process.wait()
 
     return measured

@@ -1,15 +1,16 @@
 """Cost of a real step: gloo, 4 processes of one thread, a perceptron with 21 MB of parameters.
 
 All libraries train the same model on the same batches with the same optimizer (SGD with momentum).
-Ours are complete runs of ``sgp-run``, timed by their ``metrics.jsonl``. The other libraries run in
-separate processes, which sleep during our runs. The timed steps follow an equal number of untimed
-steps. AR-SGD and DDP must end with the same loss. Our messages go through shared memory, or over
-TCP in further runs (`network.shared_memory=false`); all-reduces and the other libraries use TCP.
+Our times are from complete runs of ``sgp-run``, read from their ``metrics.jsonl``. The other
+libraries run in separate processes, which sleep during our runs. An equal number of untimed steps
+precedes the timed steps. AR-SGD and DDP must end with the same loss. Our messages go through shared
+memory, or over TCP in further runs (`network.shared_memory=false`). All-reduces and the other
+libraries use TCP.
 
-In the same turns, every process trains alone with a plain PyTorch loop, and copies its parameters,
-which shows the speed of memory. OSGP cannot be faster here: there is no transfer time to hide.
-While messages are in flight, its push-sum weights are below one, so it also multiplies and divides
-the parameters by them.
+In the same turns, every process also trains alone with a plain PyTorch loop, and copies its
+parameters, which shows the speed of memory. OSGP cannot be faster than SGP here, because there is
+no transfer time to hide. While messages are in flight, the push-sum weights of OSGP are below one,
+so OSGP also multiplies and divides the parameters by the weights.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def measure(
 
 
 def across_hosts(repeats: int, steps: int, processes: int, words: list[str]) -> Table:
-    """Time steps of processes on virtual hosts, between which no memory can be shared."""
+    """Time steps of processes on virtual hosts, which cannot share memory."""
     title = "Across hosts"
     try:
         with (
@@ -136,7 +137,7 @@ def across_hosts(repeats: int, steps: int, processes: int, words: list[str]) -> 
 
 
 def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[str]:
-    """Return settings of one epoch of twice ``steps``, recorded at the middle and at the end."""
+    """Return the settings of one epoch of ``2 * steps`` steps, recorded halfway and at the end."""
     model = [
         "model=mlp",
         f"model.hidden=[{hidden},{hidden}]",
@@ -163,7 +164,7 @@ def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[s
 
 
 def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
-    """Run ``sgp-run``; return the seconds of a step and the last batch's loss, on rank 0."""
+    """Run ``sgp-run``; return the seconds per step and the last batch's loss, on rank 0."""
     [folder, *_] = ranks.call(rank_of_run, words)
     from sgp_runner.recording.recorder import read_metrics
 
@@ -181,18 +182,18 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
 def train(
     ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int
 ) -> dict[str, float]:
-    """Train with another library; return what `run` returns."""
+    """Train with another library; return the same values as `run`."""
     outcome: dict[str, float] = ranks.call(rivals.train, make, words, steps)[0]
     return outcome
 
 
 def copied(ranks: Ranks, words: list[str]) -> dict[str, float]:
-    """Copy the parameters in all processes at once; return the mean of their seconds."""
+    """Copy the parameters in all processes at the same time; return their mean seconds."""
     return {"seconds": mean(ranks.call(copy_seconds, words))}
 
 
 def copy_seconds(words: list[str]) -> float:
-    """Copy the parameters as a rank; return the mean seconds of a copy."""
+    """Copy the parameters several times in this rank; return the mean seconds per copy."""
     from sgp_runner.config.overrides import experiment_of
 
     start = build_problem(experiment_of(words).run).start()

@@ -1,8 +1,8 @@
 """Timing studies: SGP without gradients, by the number of nodes.
 
 Each study runs in its own process, so that its memory can be measured. Times are processor times of
-the whole run, with its checks and records but without loading PyTorch. They vary less than wall
-time on a busy machine.
+the whole run, including its checks and records but not the import of PyTorch. Processor times vary
+less than wall times on a busy machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.processes import in_process
 
-STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by nodes
-GOALS = {  # by nodes: seconds of the run, microseconds of a step of one node, GiB
+STEPS = {256: 200, 1024: 200, 4096: 200, 16_384: 50, 65_536: 20}  # by number of nodes
+GOALS = {  # by number of nodes: seconds of the run, microseconds per step of a node, GiB
     4096: (Goal("less than", 17), Goal("at most", 20), None),
     65_536: (Goal("less than", 30), None, Goal("at most", 2)),
 }
@@ -45,7 +45,7 @@ def measure(repeats: int = REPEATS, steps: Mapping[int, int] = STEPS) -> Iterato
 
 
 def apart(*words: str) -> dict[str, float]:
-    """Make a run in a new process and return its processor time and peak memory."""
+    """Run an experiment in a new process and return its processor time and peak memory."""
     with TemporaryDirectory() as folder:
         return in_process(alone, [f"results={folder}", "logger=jsonl", *words], OMP_NUM_THREADS="1")
 
@@ -64,6 +64,6 @@ def alone(words: Sequence[str]) -> dict[str, float]:
 
 
 def peak_bytes() -> int:
-    """Return the peak memory of this program; getrusage would include its parent process's."""
+    """Return this program's peak memory; getrusage would also count its parent process."""
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])

@@ -1,1 +1,1 @@
-"""Claims of the papers, tested again: each with its runs, its statistics and its verdict."""
+"""Claims of the papers; each has its runs, its statistics and its verdict."""

@@ -1,4 +1,4 @@
-"""Gap-Aware against Staleness-Aware and plain ASGD, as workers grow."""
+"""Claims about Gap-Aware, Staleness-Aware and plain ASGD with growing numbers of workers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PLAN = Plan(
     unit="nats",
     pilot="pilot: the largest of all pairs on images, biased OSGP less OSGP, seeds 201 to 203",
 )
-# Second sample, on momentum in plain ASGD: other seeds; 89 % power at the effect (0.0239 nats) and
-# spread (0.0351) of the first sample.
+# Seeds of the second sample, about momentum in plain ASGD. At the effect (0.0239 nats) and the
+# spread (0.0351) of the first sample, they give a power of 89 %.
 NEW_SEEDS = tuple(range(11, 35))
 NO_MOMENTUM = ("optim.momentum=0", "optim.nesterov=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -30,7 +30,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "asgd": ("algo.penalty=none",),
     "asgd-plain": ("algo.penalty=none", *NO_MOMENTUM),
 }
-# Batches of 32 whatever the number of workers: 10,000 gradients. The paper's Gamma law of times.
+# 10,000 gradients of 32 samples for any number of workers. Times follow the paper's Gamma law.
 TASK = replace(
     IMAGES,
     name="server",

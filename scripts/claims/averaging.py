@@ -1,4 +1,4 @@
-"""Claims about averaging alone, computed from the mixing matrices: no run, no randomness."""
+"""Claims about averaging, computed from the mixing matrices without runs or randomness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def find() -> Sequence[Finding]:
 
 
 def unevenness(nodes: int) -> float:
-    """Largest relative deviation from ``1 / nodes`` after one period of the one-peer graph."""
+    """Return how unevenly one period of the one-peer graph averages.
+
+    This is the largest relative deviation of a weight from ``1 / nodes``.
+    """
     import numpy as np
 
     topology = DirectedExponential()

@@ -1,4 +1,4 @@
-"""Evidence for a claim: paired differences over seeds, tests of ranges, and the verdicts."""
+"""Evidence for a claim: paired differences over seeds, tests of ranges, and verdicts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``seeds`` and its 95 % confidence interval, Student's.
+    """A mean over ``seeds`` with its 95 % confidence interval by Student's t-distribution.
 
-    For one exact value all three numbers are the same and ``seeds`` is 1.
+    For an exact value, mean, low and high are equal and ``seeds`` is 1.
     """
 
     mean: float
@@ -34,7 +34,7 @@ class Interval:
 
     @property
     def spreadless(self) -> bool:
-        """Whether all seeds gave the same value, so that the interval is unknown."""
+        """Whether all seeds gave the same value; the confidence interval is then unknown."""
         return self.seeds > 1 and self.low == self.high
 
     @property
@@ -50,7 +50,7 @@ class Interval:
         return self.error * sqrt(self.seeds)
 
     def not_above(self, bound: float) -> float:
-        """Return the one-sided p-value of "the effect is at most ``bound``"."""
+        """Return the one-sided p-value of the hypothesis that the effect is at most ``bound``."""
         if self.seeds == 1:
             return 0.0 if self.mean >= bound else 1.0
         return float(t.sf((self.mean - bound) / self.error, self.seeds - 1))
@@ -62,16 +62,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Between:
-    """The range in which a claim expects an effect."""
+    """The range in which the effect must lie if the claim is true."""
 
     least: float = -inf
     most: float = inf
 
     def test(self, effect: Interval) -> tuple[Verdict, float]:
-        """The verdict that ``effect`` supports, and the p-value of the opposite.
+        """Return the verdict that ``effect`` supports, and the p-value of the opposite hypothesis.
 
-        Two one-sided tests (TOST), one for each bound, show that the effect lies inside; the
-        larger p-value counts. Either test alone can show that the effect lies outside.
+        Two one-sided tests (TOST), one for each bound, show that the effect lies inside the range;
+        the larger p-value counts. One of the two tests is enough to show that the effect lies
+        outside.
         """
         if effect.spreadless:
             return Verdict.UNDECIDED, 1.0
@@ -82,7 +83,7 @@ class Between:
         return Verdict.CONTRADICTED, outside
 
     def distance(self, value: float) -> float:
-        """How far ``value`` is from the nearest bound."""
+        """Return the distance from ``value`` to the nearest bound."""
         return min(abs(value - self.least), abs(value - self.most))
 
     def __str__(self) -> str:
@@ -99,11 +100,11 @@ class Between:
 class Finding:
     """One comparison.
 
-    part: the tested part of the claim's sentence. what: a description. unit: unit of the effect.
-    jobs: the runs that give the effect. beside: the same comparison by another measure, which
-    decides nothing. primary: whether it is tested alone, with seeds chosen for it; the other
-    findings share one level. earlier: whether it is only shown, and a second sample decides, which
-    was specified before it was run.
+    part: the part of the claim's sentence that it tests. what: a description. unit: unit of the
+    effect. jobs: the runs that give the effect. beside: the same comparison by another measure,
+    shown as text and without influence on the verdict. primary: whether it has a separate test and
+    a number of seeds chosen for it; all other findings share one level. earlier: whether it is only
+    shown, because a second sample decides, which was specified before it was run.
     """
 
     part: str
@@ -119,7 +120,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judged:
-    """A finding with its verdict and its p-value, adjusted; None where nothing is random."""
+    """A finding with its verdict and its adjusted p-value; None for a result without randomness."""
 
     finding: Finding
     verdict: Verdict
@@ -127,9 +128,9 @@ class Judged:
 
     @property
     def wanted(self) -> str:
-        """The seeds needed for a verdict at the measured effect and spread; empty once decided.
+        """The number of seeds that would give a verdict at the measured effect and spread.
 
-        The number ignores the adjustment for other findings.
+        It is empty if there is a verdict, and it ignores the adjustment for other findings.
         """
         effect = self.finding.effect
         if self.verdict is not Verdict.UNDECIDED or effect.spreadless:
@@ -141,9 +142,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Curves:
-    """A figure of at most eight curves over logarithmic axes, labelled at their ends.
+    """A figure of at most eight curves on logarithmic axes, labelled at their ends.
 
-    lines: the points (x, y) of each, by its label.
+    lines: the points (x, y) of each curve, by its label.
     """
 
     x: str
@@ -155,8 +156,8 @@ class Curves:
 class Sample:
     """Runs that are judged together.
 
-    searches: the tuning before the runs. jobs: the runs, known once the tuning has finished.
-    find: the findings of the finished runs.
+    searches: the tuning before the runs. jobs: the runs; call it only after the tuning has
+    finished. find: the findings; call it only after the runs have finished.
     """
 
     jobs: Callable[[], Sequence[RunJob]]
@@ -177,14 +178,14 @@ class Claim:
     """A sentence of a paper and its test.
 
     subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
-    first finding, ``{0:size}`` for the same mean without sign, and so on.
-    source: paper and table or figure; empty for an explanation of another claim. tried: the
-    runs, their test, and further attempts where the claim does not reproduce.
-    samples: the first one is required; each of the others, specified later, counts once it has
-    finished. plan: the power of the primary finding; None where nothing is random, or where the
-    runs are older than the rule. earlier: the verdict of an earlier design, whose page is kept.
-    curves: the content of its figure, if not the findings. explains:
-    the number of the claim whose verdict it explains; 0 for an independent claim.
+    first finding, ``{0:size}`` for its absolute value, and so on for other findings. source: paper
+    and table or figure; empty for an explanation of another claim. tried: a text about the runs and
+    their test, and about further attempts if the claim was not reproduced. samples: the first
+    sample is required; later ones count once they have finished. plan: the power of the primary
+    finding; None if the result is not random, or if the runs are older than the rule about power.
+    earlier: the verdict of an earlier design, whose page is still available. curves: what the
+    figure shows; None: it shows the findings. explains: the number of the claim whose verdict it
+    explains; 0 for an independent claim.
     """
 
     number: int
@@ -201,7 +202,7 @@ class Claim:
 
     @property
     def origin(self) -> str:
-        """Source of the sentence."""
+        """The source of the sentence."""
         if self.explains:
             return f"Ours, a reason for the verdict of claim {self.explains}, decided after it"
         return self.source
@@ -212,7 +213,7 @@ class Claim:
 
     @property
     def jobs(self) -> tuple[RunJob, ...]:
-        """The runs of all samples whose searches have finished; others are not known yet."""
+        """The runs of all samples whose searches have finished; no other runs are known yet."""
         return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
 
     @property
@@ -229,11 +230,11 @@ class Claim:
 
 
 def judge(findings: Sequence[Finding]) -> list[Judged]:
-    """Judge each finding, in their order.
+    """Judge each finding, in the given order.
 
-    The primary one is tested at `LEVEL`; the p-values of the others that are random are adjusted by
-    Holm's method, so that the probability of any wrong verdict among them is at most `LEVEL`. An
-    earlier finding is shown as it was tested, alone.
+    The primary finding is tested at `LEVEL`. The p-values of all other random findings are adjusted
+    by Holm's method, so that the probability of any wrong verdict among them is at most `LEVEL`. An
+    earlier finding is shown with its original test, without adjustment.
     """
     tests = [finding.expected.test(finding.effect) for finding in findings]
     shared = [
@@ -251,7 +252,7 @@ def judge(findings: Sequence[Finding]) -> list[Judged]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm's method (1979), in their order."""
+    """Adjust p-values by Holm's method (1979) and return them in the given order."""
     out, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         largest = max(largest, (len(p_values) - rank) * p_values[place])
@@ -260,7 +261,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def parts(judged: Sequence[Judged]) -> dict[str, Verdict]:
-    """Judge each part: any of its findings can contradict it, only all together reproduce it."""
+    """Return the verdict on each part of a claim.
+
+    One contradicted finding contradicts its part. A part is reproduced only if all of its findings
+    are.
+    """
     found: dict[str, list[Verdict]] = {}
     for each in judged:
         if not each.finding.earlier:
@@ -276,7 +281,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def headline(judged: Sequence[Judged]) -> str:
-    """Count the parts that hold; name the other parts, and the needs of open parts."""
+    """Return how many parts are reproduced, and the names of the other parts."""
     by_part = parts(judged)
     if len(by_part) == 1:
         return next(each.value for each in by_part.values())
@@ -292,7 +297,7 @@ def headline(judged: Sequence[Judged]) -> str:
 
 
 def with_needs(judged: Sequence[Judged], undecided: Sequence[str]) -> Iterator[str]:
-    """Yield the undecided parts, each with what its first undecided finding needs."""
+    """Yield each undecided part, with the seeds that its first undecided finding needs."""
     for part in undecided:
         needs = [each.wanted for each in judged if each.finding.part == part and each.wanted]
         yield f"{part} ({needs[0]})" if needs else part
@@ -309,18 +314,18 @@ def alike(values: Sequence[float]) -> bool:
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Mean difference of two samples and its interval by Student's paired t-test.
+    """Return the mean difference of two samples and its interval by Student's paired t-test.
 
     Both samples have the same seeds, at least two, in the same order.
     """
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean = sum(differences) / len(differences)
-    if alike(differences):  # no spread: the test divides by it
+    if alike(differences):  # the test would divide by a spread of 0
         return Interval(mean, mean, mean, len(differences))
     low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
     return Interval(mean, float(low), float(high), len(differences))
 
 
 def mean_of(values: Sequence[float]) -> Interval:
-    """Mean of a sample over seeds and its interval."""
+    """Return the mean of a sample over seeds, and its interval."""
     return paired(values, [0.0] * len(values))

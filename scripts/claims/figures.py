@@ -1,4 +1,4 @@
-"""Figures of the claims: effects with their intervals, curves, and all claims on one screen."""
+"""Figures of the claims: effects with their intervals, curves, and a summary of all claims."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from sgp_runner.report.plots.style import ticks_between
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# A page shows a figure 390 px wide on a phone: 5.4 in are 518 px, so letters lose a quarter.
+# On a phone, a figure is 390 px wide instead of 518 px (5.4 in), so letters shrink by a quarter.
 WIDTH = 5.4  # inches
 ROW = 0.3  # inches
 FONT = 11.0
 INK, DARK, PALE, BAND = "#222222", "#555555", "#8a8a8a", "#dcebf7"
-MAX_NAMED = 4  # findings of a part; more are told apart in the table alone
+MAX_NAMED = 4  # findings of a part with names in the figure; if there are more, see the table
 LOOKS = {
     Verdict.REPRODUCED: ("#0072b2", "o"),
     Verdict.CONTRADICTED: ("#d55e00", "X"),
     Verdict.UNDECIDED: ("#8a8a8a", "D"),
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222", "#8a8a8a")
-FIRST_MARK, MARKS = 12.5, 6  # where the marks of the summary begin, and room for how many
-APART = 20.0  # effects of one sign whose sizes differ by more are on a logarithmic axis
+FIRST_MARK, MARKS = 12.5, 6  # first mark in the summary, and number of marks with room
+APART = 20.0  # a larger ratio of effects of the same sign needs a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Line:
-    """A claim in the summary: a mark for each of its parts.
+    """A row of the summary: a claim, with a mark for each of its parts.
 
-    parts: empty for a claim whose runs have not finished.
+    parts: empty if the runs of the claim have not finished.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Line:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as SVG; the same figure gives the same bytes."""
+    """Write the figure as SVG; equal figures have equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": path.name}):
         figure.savefig(path, metadata={"Date": None, "Creator": None})
@@ -57,7 +57,7 @@ def blank(height: float) -> Figure:
 
 
 def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judged]]]:
-    """Return the deciding findings by unit and part, in their order."""
+    """Return the findings that decide, grouped by unit and then by part, in the given order."""
     out: dict[str, dict[str, list[Judged]]] = {}
     for each in judged:
         if not each.finding.earlier:
@@ -67,9 +67,9 @@ def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judg
 
 
 def forest(judged: Sequence[Judged]) -> Figure:
-    """Return the effects of a claim, each with its interval and the range that is expected.
+    """Return a figure of the effects of a claim, with intervals and expected ranges.
 
-    A panel for each unit, a row for each part with a line for each of its findings.
+    Each unit has a panel, each part has a row in it, and each finding has a line in the row.
     """
     units = grouped(judged)
     lines = [sum(map(height, rows.values())) for rows in units.values()]
@@ -82,12 +82,15 @@ def forest(judged: Sequence[Judged]) -> Figure:
 
 
 def named(row: Sequence[Judged]) -> bool:
-    """Return whether each finding of a part has its own name in the figure."""
+    """Return whether the findings of a part have names in the figure."""
     return len(row) <= MAX_NAMED
 
 
 def height(row: Sequence[Judged]) -> float:
-    """Return the height of a part in rows: its title, the names of findings and their lines."""
+    """Return the height of a part, in lines of the figure.
+
+    It has a line for its title and for each finding, and room for the names of findings.
+    """
     return 1 + len(row) * (1.8 if named(row) else 1)
 
 
@@ -126,12 +129,12 @@ def draw_effects(axes: Axes, unit: str, rows: Mapping[str, Sequence[Judged]]) ->
 
 
 def write(axes: Axes, place: float, text: str, **look: Any) -> None:
-    """Write a line of text at the left end of the axes, at the height ``place``."""
+    """Write a line of text at the left end of the axes, at the vertical position ``place``."""
     axes.text(0.0, place, text, transform=axes.get_yaxis_transform(), va="center", **look)
 
 
 def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float) -> None:
-    """Draw an effect on the band of its expected range, cut off at the ends of the axis."""
+    """Draw an effect and a band for its expected range, clipped to ``low`` and ``high``."""
     effect, expected = each.finding.effect, each.finding.expected
     begin, end = max(low, expected.least), min(high, expected.most)
     axes.barh(place, end - begin, 0.8, begin, color=BAND, zorder=0)
@@ -144,7 +147,7 @@ def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float)
 
 
 def curves(wanted: Curves) -> Figure:
-    """Return the curves, each named at its end. Raises ValueError for more than eight."""
+    """Return a figure of curves with names at their ends. Raise ValueError for more than eight."""
     if len(wanted.lines) > len(COLOURS):
         raise ValueError(f"{len(wanted.lines)} curves are more than {len(COLOURS)}.")
     with rc_context({"font.size": FONT, "text.color": INK}):
@@ -168,9 +171,9 @@ def curves(wanted: Curves) -> Figure:
 
 
 def name_ends(axes: Axes, wanted: Curves) -> None:
-    """Write the names to the right of the last points, in their order and not over each other."""
+    """Write the names to the right of the last points, in their order and without overlap."""
     low, high = map(log, axes.get_ylim())
-    apart = 0.058  # of the axis
+    apart = 0.058  # as a fraction of the axis
     last = {
         name: (log(points[-1][1]) - low) / (high - low) for name, points in wanted.lines.items()
     }
@@ -181,7 +184,7 @@ def name_ends(axes: Axes, wanted: Curves) -> None:
 
 
 def spaced(heights: Sequence[float], apart: float) -> list[float]:
-    """Move increasing heights so that neighbours are ``apart``, and below 1 where they fit."""
+    """Return the increasing heights, moved ``apart`` and, if there is room, below 1."""
     out: list[float] = []
     for height in heights:
         out.append(max(height, out[-1] + apart) if out else height)
@@ -193,9 +196,9 @@ def spaced(heights: Sequence[float], apart: float) -> list[float]:
 
 
 def summary(claims: Sequence[Line], reasons: Sequence[Line] = ()) -> Figure:
-    """All claims on one screen: a mark for each part of each, by its verdict.
+    """Return a figure of all claims, with a mark for the verdict on each part.
 
-    reasons: claims that explain verdicts of others, below these.
+    reasons: claims that explain verdicts on other claims, drawn below these claims.
     """
     places = dict(enumerate(claims))
     places |= dict(enumerate(reasons, start=len(claims) + 1))  # below a title
@@ -232,7 +235,7 @@ def summary(claims: Sequence[Line], reasons: Sequence[Line] = ()) -> Figure:
 
 
 def caption(judged: Sequence[Judged]) -> str:
-    """Return the alternative text of the figure."""
+    """Return the alternative text of a figure."""
     return "; ".join(
         f"{each.finding.part}: {each.finding.effect.mean:.3g}, {each.verdict.value}"
         for each in judged

@@ -1,4 +1,7 @@
-"""Claims about the quality of models averaged by gossip; expectations precede all runs."""
+"""Claims about the quality of models averaged by gossip.
+
+The expected effects were written before any run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
 
 FEW, MANY = 4, 32
-MARGIN = 0.02  # nats; on images about one point of accuracy
+MARGIN = 0.02  # nats, which is about one point of accuracy on images
 PLAN = Plan(
     matters=MARGIN,
     spread=0.0087,
@@ -101,7 +104,7 @@ def more_epochs(results: Path) -> Claim:
 
 
 def de_biasing(results: Path) -> Claim:
-    # A step takes 0.23 s, the transfer 0.16 s.
+    # A step takes 0.23 s, and the transfer of a message 0.16 s.
     late = ("algo.tau=4", "faults=delay", "faults.delay_seconds=0.8")
     biased = ("algo.push_sum_weight=false",)
 
@@ -164,7 +167,7 @@ RATES = (0.025, 0.05, 0.1)  # constant learning rates
 
 
 def consensus(results: Path) -> Claim:
-    """Test the consensus distance at constant learning rates."""
+    """Test whether the consensus distance stays bounded at constant learning rates."""
 
     def jobs(algo: str, rate: float) -> tuple[RunJob, ...]:
         """Return one run for each seed."""

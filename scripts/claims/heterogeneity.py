@@ -1,4 +1,7 @@
-"""Claims about gossip methods for nodes with different data; expectations precede all runs."""
+"""Claims about gossip methods for nodes with different data.
+
+The expected effects were written before any run.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ PLAN = Plan(
 )
 
 
-# Edges to the next two nodes on either side, so that the smallest eigenvalue is -0.236.
+# A ring with edges to the next two nodes on either side; its smallest eigenvalue is -0.236.
 TWO_HOPS = ("algo.topology=edges", "algo.topology.path=scripts/claims/two_hops.txt")
-HALF = 0.058  # nats, half of what D² lost on the ring
+HALF = 0.058  # nats, half of the loss that D² added on the ring
 TWO_HOPS_PLAN = Plan(
     matters=HALF,
     spread=0.0765,

@@ -1,4 +1,7 @@
-"""Claims about low-communication training of language models; expectations precede all runs."""
+"""Claims about low-communication training of language models.
+
+The expected effects were written before any run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ CODED = ("codec@algo.codec=fp4", "algo.period=10")
 SENT = ("bytes_per_node", "ratio of the bytes that a node sends")
 SPARSE = ("algo.period=10", "algo.codec.k=16", "algo.codec.side=32")
 
-HALF = 47.3  # % of the loss, half of what DiLoCo lost with 1,024 steps
+HALF = 47.3  # % of the loss, half of the excess of DiLoCo with 1,024 steps
 LONG_PLAN = Plan(
     matters=30.0,
     spread=15.0,
@@ -65,7 +68,7 @@ def diloco_every(results: Path, period: int) -> Side:
 
 
 def streamed(results: Path) -> tuple[Side, Side]:
-    """Streaming DiLoCo in 32 bits and, with the same settings, in 4."""
+    """Return Streaming DiLoCo in 32 bits and, with the same settings, in 4 bits."""
     whole = runs(results, "streaming_diloco", words=("algo.period=10",))
     coded = runs(results, "streaming_diloco", "streaming_fp4", CODED, whole.search)
     return whole, coded
@@ -74,7 +77,7 @@ def streamed(results: Path) -> tuple[Side, Side]:
 def percent(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, *, primary: bool = False
 ) -> Finding:
-    """Return the difference in validation loss as a percentage of ``theirs``, seed by seed."""
+    """Return the difference in validation loss as a percentage of the loss of ``theirs``."""
     ratios = [100 * (a / b - 1) for a, b in zip(ours.losses, theirs.losses, strict=True)]
     return Finding(
         part,
@@ -214,7 +217,7 @@ def longer(results: Path) -> Claim:
     seeds = LONG_PLAN.numbers
     parallel = runs(results, "ar_sgd").lengthened(4, seeds)
     local = diloco_every(results, 10).lengthened(4, seeds)
-    local = replace(local, name=local.name.replace("diloco10", "diloco"))  # as they are archived
+    local = replace(local, name=local.name.replace("diloco10", "diloco"))  # as archived
 
     def find() -> Iterator[Finding]:
         yield percent(

@@ -17,7 +17,7 @@ from reproduce.archives import LOST, archived
 from sgp_runner.report.read.runs import version
 from sgp_runner.session.job_pool import RunJob, outdated
 
-PICTURES = "figures"  # a folder beside the pages
+PICTURES = "figures"  # a folder next to the pages
 INTRO = (
     "Each finding is an effect with its 95 % confidence interval over seeds, the same for both "
     "sides, and the range that is expected: reproduced if a test shows that it lies inside, "
@@ -54,7 +54,7 @@ EARLIER = "Earlier sample, which no longer decides:"
 
 
 class Mean(float):
-    """A mean in an answer, rounded; ``{0:size}`` leaves out its sign."""
+    """A rounded mean in an answer; ``{0:size}`` formats it without its sign."""
 
     def __format__(self, spec: str) -> str:
         return rounded(abs(self) if spec == "size" else float(self))
@@ -62,9 +62,9 @@ class Mean(float):
 
 @dataclass(frozen=True)
 class Row:
-    """A finding as it is shown.
+    """A finding as a row of text.
 
-    runs: each group of runs, by name, with the seeds and the paths of their logs.
+    runs: groups of runs; each has a name and, for each run, the seed and the path of the log.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """A judged claim as it is shown."""
+    """A judged claim, prepared for the templates."""
 
     claim: Claim
     judged: tuple[Judged, ...]
@@ -98,7 +98,7 @@ class View:
 
     @property
     def primary(self) -> str:
-        """The verdict of the primary finding."""
+        """The verdict on the primary finding."""
         return next(each.verdict.value for each in self.judged if each.finding.primary)
 
     @property
@@ -107,7 +107,7 @@ class View:
 
     @property
     def plan(self) -> str:
-        """The number of seeds, and the spread that was measured with them; empty without a plan."""
+        """The planned number of seeds and the measured spread; empty without a plan."""
         if self.claim.plan is None:
             return ""
         primary = next(each.finding.effect for each in self.judged if each.finding.primary)
@@ -129,18 +129,18 @@ class View:
 
     @property
     def outdated(self) -> str:
-        """Names of the runs made before a correction; empty without any."""
+        """A sentence about the runs made before a correction; empty without any."""
         return outdated(self.runs)
 
     @property
     def lost(self) -> str:
-        """Count the runs of commits that the repository does not have; empty without any."""
+        """A sentence about runs of commits that are not in the repository; empty without any."""
         count = sum(version(job.folder)["commit"] in LOST for job in self.runs)
         return f"The commits of {count} of these runs are not in the repository." if count else ""
 
     @property
     def cost(self) -> str:
-        """Total duration of the runs."""
+        """The number of the runs and their total duration."""
         if not self.runs:
             return "no runs"
         seconds = sum(float(str((job.summary or {}).get("real_s", 0))) for job in self.runs)
@@ -152,7 +152,7 @@ def command(claim: Claim) -> str:
 
 
 def view(claim: Claim, out: Path) -> View:
-    """Prepare a judged claim for the page in the folder ``out``, which links are relative to."""
+    """Prepare a judged claim for a page in the folder ``out``; links are relative to ``out``."""
     judged = tuple(judge(claim.find()))
     rows = [row(number, each, out) for number, each in enumerate(judged, start=1)]
     decides, earlier = (
@@ -192,14 +192,14 @@ def shown(effect: Interval) -> str:
 
 
 def rounded(value: float) -> str:
-    """Format three digits; values below 1e-9, which are rounding errors, are shown as zero."""
+    """Format a number with three digits; rounding errors below 1e-9 become zero."""
     return f"{0.0 if abs(value) < 1e-9 else value:.3g}"
 
 
 def groups(
     jobs: Iterable[RunJob], out: Path
 ) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """Group runs whose names differ in the seed at their end alone."""
+    """Group runs whose names differ only in the seed at the end."""
     found: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:
         name, *seed = re.split(r"-s(?=\d+$)", job.name)
@@ -215,7 +215,7 @@ def groups(
 def write(claims: Sequence[Claim], out: Path) -> list[View]:
     """Write ``claims.md``, ``claims.html`` and their figures into ``out``.
 
-    Returns the judged claims; those that are not judged yet are listed.
+    Claims that are not judged yet are only listed. Returns the judged claims.
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -268,7 +268,10 @@ def draw(claims: Sequence[Claim], views: Sequence[View], out: Path) -> None:
 def answers(
     views: Sequence[View], waiting: Sequence[Claim]
 ) -> Iterator[tuple[str, list[View], list[Claim]]]:
-    """Yield title, judged claims and other claims of each table of answers that is not empty."""
+    """Yield each table of answers that is not empty.
+
+    A table is its title, the judged claims, and the claims that are not judged yet.
+    """
     for title, reasons in (("claim", False), ("reason for a verdict", True)):
         judged = [view for view in views if bool(view.claim.explains) is reasons]
         others = [claim for claim in waiting if bool(claim.explains) is reasons]
@@ -284,7 +287,10 @@ def links(row: Row) -> str:
 
 
 def finished_searches(claims: Sequence[Claim]) -> list[Search | Joint]:
-    """All finished searches, each once; those of two settings follow their parts."""
+    """Return each finished search once.
+
+    A search of two settings follows the searches that it consists of.
+    """
     every = (
         each for claim in claims for search in claim.searches for each in (*search.parts, search)
     )

@@ -1,4 +1,4 @@
-"""Claims about Pipe-SGD: its accuracy, its speed, and the gain of wider pipelines."""
+"""Claims about Pipe-SGD: its accuracy, its speed, and the effect of wider pipelines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from claims.timing import ms
 from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
 from sgp_runner.session.job_pool import RunJob
 
-# The timing studies: ResNet-18, or AlexNet, which has more parameters for its compute time.
+# Models of the timing studies; AlexNet has more parameters relative to its compute time.
 MODELS = {"resnet18": (), "alexnet": ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")}
 BASELINES = {"PS-Sync": "pipesgd_ps_sync", "D-Sync": "pipesgd_d_sync"}
 PIPES = {
@@ -32,7 +32,7 @@ PLAN = Plan(
     pilot="pilot: SGP less AR-SGD on images",
     equivalence=True,
 )
-HALF = 0.074  # nats, half of what Pipe-SGD lost with 1,250 steps
+HALF = 0.074  # nats, half of the loss that Pipe-SGD added with 1,250 steps
 LONG_PLAN = Plan(
     matters=0.05,
     spread=0.03,
@@ -43,7 +43,7 @@ LONG_PLAN = Plan(
 
 
 def study(results: Path, row: str, model: str) -> RunJob:
-    """Time per iteration of a published row, for one of the ``MODELS``."""
+    """Return the timing study of a published row for a model in `MODELS`."""
     words = (f"experiment={row}", "model=timing_only", "log_every=480", *MODELS[model])
     return RunJob(f"timing-{row}-{model}", words, results)
 
@@ -54,7 +54,7 @@ def claims(results: Path) -> Iterator[Claim]:
 
 
 def trained(results: Path, algo: str, width: int = 2) -> Side:
-    """Return runs on four nodes."""
+    """Return the runs of an algorithm on four nodes."""
     own = (f"algo.depth={width}", "algo.warmup_epochs=0.5") if algo == "pipe_sgd" else ()
     label = f"pipe_sgd{width}" if own else algo
     return side(results, IMAGES, algo, label, own, nodes=4, seeds=PLAN.numbers)
@@ -133,7 +133,7 @@ def pipe_sgd(results: Path) -> Claim:
             what = f"{model}: width 4 over width 2, compute times varying by a Gamma law (10 %)"
             effect = (
                 exactly(ratios[0]) if alike(ratios) else mean_of(ratios)
-            )  # where the network sets the pace
+            )  # equal if the network limits the speed
             yield Finding("wider: no faster", what, RATIO, effect, Between(least=0.98), (*a, *b))
 
     def jobs() -> Iterator[RunJob]:

@@ -1,21 +1,22 @@
-"""Power of a paired test: how many seeds a comparison needs, decided before its runs."""
+"""Power of a paired test: the number of seeds for a comparison, decided before its runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
 
-LEVEL = 0.025  # of a one-sided test: an interval of 95 % leaves as much on either side
+LEVEL = 0.025  # of a one-sided test: 95 % intervals leave 2.5 % on each side
 WANTED = 0.8
-MAX_SEEDS = 1000  # seeds; more are not looked for
+MAX_SEEDS = 1000  # larger numbers of seeds are not tried
 
 
 def power(distance: float, spread: float, seeds: int, *, equivalence: bool = False) -> float:
-    """Return the probability that an interval lies inside a range, by Student's noncentral t.
+    """Return the probability that the confidence interval lies inside the expected range.
 
-    distance: distance of the true effect to the nearest bound, above 0. spread: standard deviation
-    of the paired differences, in the same unit. equivalence: the range has a bound at this
-    distance on either side; the probability is then a lower bound, exact where it is near 1.
+    It follows from Student's noncentral t-distribution. distance: distance of the true effect to
+    the nearest bound, above 0. spread: standard deviation of the paired differences, in the same
+    unit. equivalence: whether the range has a bound at this distance on both sides; the result is
+    then a lower limit of the probability, and almost exact near 1.
     """
     from scipy.stats import nct, t
 
@@ -25,7 +26,10 @@ def power(distance: float, spread: float, seeds: int, *, equivalence: bool = Fal
 
 
 def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -> int | None:
-    """Return the fewest seeds, 3 or more, with a power of `WANTED`; None if over `MAX_SEEDS`."""
+    """Return the smallest number of seeds, at least 3, with a power of `WANTED`.
+
+    Returns None if even `MAX_SEEDS` seeds have less power.
+    """
 
     def enough(seeds: int) -> bool:
         return power(distance, spread, seeds, equivalence=equivalence) >= WANTED
@@ -41,11 +45,11 @@ def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -
 
 @dataclass(frozen=True)
 class Plan:
-    """The number of seeds of a claim, and why it is enough for its primary finding.
+    """The number of seeds of a claim, and the reason why its primary finding needs no more.
 
     matters: the smallest effect that matters, as the distance to the nearest bound. spread:
-    standard deviation of the paired differences in the pilot runs. pilot: which runs these were.
-    Raises ValueError if the power of the seeds is below `WANTED`.
+    standard deviation of the paired differences in the pilot runs. pilot: a description of the
+    pilot runs. Raises ValueError if the power with these seeds is below `WANTED`.
     """
 
     matters: float
@@ -65,11 +69,11 @@ class Plan:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The seeds: 1, 2 and so on."""
+        """The seeds: 1, 2 and so on up to ``seeds``."""
         return tuple(range(1, self.seeds + 1))
 
     def measured(self, spread: float) -> str:
-        """Compare the ``spread`` that the runs showed with the planned one, in a sentence."""
+        """Return a sentence about the measured ``spread`` and the power at this spread."""
         found = power(self.matters, spread, self.seeds, equivalence=self.equivalence)
         return (
             f"Measured: a spread of {spread:.2g}, with which the same effect is found with a "

@@ -1,4 +1,4 @@
-"""Claims about SlowMo; the expected effects were written before any run."""
+"""Claims about SlowMo. The expected effects were written before any run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from claims.tuning import Joint
 from sgp_runner.session.job_pool import RunJob
 
 BASES = ("local_sgd", "sgp", "osgp")
-TAU = 12  # 104 slow steps in 1,250
+TAU = 12  # 104 slow steps in 1,250 steps
 TAUS = (3, TAU, 48)
-ADAM_TAU = 4  # 256 slow steps in 1,024, and 25 in the warm-up
-# Second sample over Adam. The search of the first sample ended at the lowest slow momentum of its
-# ladder.
+ADAM_TAU = 4  # 256 slow steps in 1,024 steps, 25 of them in the warm-up
+# Seeds of a second sample with Adam. In the search of the first sample, the smallest slow momentum
+# on the ladder was best, so smaller values were added.
 NEW_SEEDS = tuple(range(10, 19))
 FIRST_BETA = 0.1
-MARGIN = 0.03  # nats; on images one to two points of accuracy
+MARGIN = 0.03  # nats, which is one to two points of accuracy on images
 PLAN = Plan(
     matters=MARGIN,
     spread=0.026,
@@ -66,14 +66,14 @@ def claims(results: Path) -> Iterator[Claim]:
 def slow(
     results: Path, base: str, label: str = "", words: Sequence[str] = (), *, tau: int = TAU
 ) -> Side:
-    """Return SlowMo over ``base`` on images, its learning rate and slow momentum searched."""
+    """Return SlowMo over ``base`` on images, with searches of learning rate and slow momentum."""
     name = "-".join(["slowmo", base, *([label] if label else [])])
     every = (f"algo.base={base}", f"algo.tau={tau}", *words)
     return side(results, IMAGES, "slowmo", name, every, slow=True, seeds=SEEDS)
 
 
 def alone(results: Path, base: str) -> Side:
-    """Return the base without SlowMo; local SGD averages as often as SlowMo does."""
+    """Return the base without SlowMo; local SGD averages as often as with SlowMo."""
     words = (f"algo.tau={TAU}",) if base == "local_sgd" else ()
     return side(results, IMAGES, base, words=words, seeds=SEEDS)
 
@@ -253,7 +253,7 @@ def tau_over_sgp(results: Path) -> Claim:
 
 
 def with_adam(results: Path, seeds: Sequence[int]) -> tuple[Side, Side]:
-    """Return SlowMo over local Adam on text, and local Adam alone."""
+    """Return SlowMo over local Adam on text, and local Adam without SlowMo."""
     tau = f"algo.tau={ADAM_TAU}"
     local = side(results, GRAMMAR, "local_sgd", "local_adam", (tau,), nodes=8, seeds=seeds)
     words = ("algo.base=local_sgd", tau, "algo.buffers=keep")
@@ -264,7 +264,7 @@ def with_adam(results: Path, seeds: Sequence[int]) -> tuple[Side, Side]:
 
 
 def with_beta(each: Side, beta: float) -> Side:
-    """Return the side with this slow momentum and the learning rate found for it."""
+    """Return the runs with this slow momentum and the best learning rate for it."""
     assert isinstance(each.search, Joint)
     words = (*each.words, f"{each.search.key}={beta:g}")
     return replace(each, words=words, search=each.search.part(beta))

@@ -14,10 +14,10 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
 
 SEEDS = (1, 2, 3, 4, 5)
-NEW_SEEDS = (6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # of the second sample
-NODES = (1, 4, 16, 64)  # with STEPS
+NEW_SEEDS = (6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # seeds of the second sample
+NODES = (1, 4, 16, 64)  # each with STEPS steps
 STEPS = 1024
-MORE_STEPS = (256, 1024, 4096)  # with FEW nodes
+MORE_STEPS = (256, 1024, 4096)  # each on FEW nodes
 FEW = 4
 LOOKS = 64  # evaluations of the averaged model's gradient, evenly spaced over a run
 BATCH = 4
@@ -33,7 +33,7 @@ def learning_rate(nodes: int, steps: int) -> float:
 
 
 def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> RunJob:
-    """Return a run of ``steps`` on ``nodes``; ``lr`` overrides the theorem's learning rate."""
+    """Return a run of ``steps`` steps on ``nodes``; ``lr`` replaces the theorem's learning rate."""
     words = (
         *(
             "algo=sgp",
@@ -66,7 +66,7 @@ def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = Non
 
 
 def mean_square(job: RunJob) -> float:
-    """Mean squared norm of the true gradient at the averaged model, over the evaluations."""
+    """Return the mean squared norm of the averaged model's true gradient, over the evaluations."""
     squares = [
         float(str(record["gradient_norm"])) ** 2
         for record in read_metrics(job.folder)
@@ -77,9 +77,10 @@ def mean_square(job: RunJob) -> float:
 
 
 def exponent(points: Mapping[RunJob, int]) -> float:
-    """Return the exponent of the mean squared gradient norm in the numbers of ``points``.
+    """Return the exponent in a power law for the mean squared gradient norm.
 
-    The fit is least squares of the logarithms.
+    ``points`` has the run for each number of nodes or steps. The fit is least squares of the
+    logarithms.
     """
     from scipy.stats import linregress
 
@@ -152,7 +153,7 @@ def linear_speed_up(results: Path) -> Claim:
 
     def curves() -> Curves:
         def mean(points: Callable[[int], dict[RunJob, int]]) -> list[tuple[float, float]]:
-            """Return the geometric mean over the seeds at each number."""
+            """Return the geometric mean over the seeds, by number of nodes or steps."""
             found: dict[int, list[float]] = {}
             for seed in SEEDS:
                 for each, number in points(seed).items():

@@ -1,4 +1,4 @@
-"""Claims about time, simulated without training on the papers' clusters."""
+"""Claims about time, simulated without training on profiles of the papers' clusters."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def flat_in_n(results: Path) -> Claim:
 def one_slow(
     results: Path, claim: str, algo: str, kind: str, factor: int, words: Sequence[str] = ()
 ) -> RunJob:
-    """Return a run of 16 nodes in which one node or its link is ``factor`` times slower."""
+    """Return a run of 16 nodes; one node, or its link, is ``factor`` times slower."""
     faults = () if factor == 1 else (f"faults.slow_{kind}s={{3: {factor}}}",)
     every = (
         f"algo={algo}",

@@ -1,8 +1,8 @@
-"""Tasks and runs that the claims about quality share: two generated tasks and algorithms on them.
+"""Tasks and runs shared by the claims about quality: two generated tasks, and algorithms on them.
 
-The primary measure is the validation loss of the averaged model on 10,000 samples or more. An
-update of all nodes has the same number of samples for any number of nodes, so that only the
-averaging differs. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
+The primary measure is the validation loss of the averaged model on 10,000 samples or more. For any
+number of nodes, an update of all nodes uses the same number of samples, so that runs differ only in
+the averaging. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALGORITHMS = {
 }
 UNIT = "validation loss, nats"
 SIZE = "data.train_size="
-BETAS = (0.3, 0.5, 0.7)  # of the slow momentum, tried first
+BETAS = (0.3, 0.5, 0.7)  # values of the slow momentum that are tried first
 MORE_BETAS = (0.02, 0.05, 0.1, *BETAS, 0.8, 0.9)
 
 
@@ -44,11 +44,11 @@ MORE_BETAS = (0.02, 0.05, 0.1, *BETAS, 0.8, 0.9)
 class Task:
     """A model, its data and its schedule.
 
-    name: the beginning of run names. words: settings of model, data and optimizer. tuning: further
-    settings in searches. epochs: length of the schedule. update: samples of an update of all nodes.
-    rates: the first learning rates of a search; half and double the best rate follow. guess: the
-    loss of random guessing, also assigned to a diverged run. accuracy: whether accuracy is
-    measured.
+    name: the beginning of the names of runs. words: settings of model, data and optimizer. tuning:
+    additional settings in searches. epochs: length of the schedule. update: number of samples of
+    all nodes per update. rates: the first learning rates of a search; then it tries half and double
+    the best rate. guess: the loss of random guessing, which also replaces the loss of a diverged
+    run. accuracy: whether accuracy is measured.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Task:
     rates: tuple[float, ...]
     guess: float
     accuracy: bool = False
-    batch: int | None = None  # samples of a gradient, where nodes do not share an update
+    batch: int | None = None  # samples per gradient, if nodes do not share the update
 
     def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
-        """Return the settings of a run but the learning rate and the seed."""
+        """Return all settings of a run except the learning rate and the seed."""
         epochs = self.epochs * times
         return (
             *self.words,
@@ -76,7 +76,7 @@ class Task:
         )
 
 
-# 250 steps an epoch. The warm-up rises from the learning rate of 8 samples, in 125 steps.
+# 250 steps per epoch. The warm-up takes 125 steps and begins at the learning rate for 8 samples.
 IMAGES = Task(
     name="images",
     words=(
@@ -98,7 +98,7 @@ IMAGES = Task(
     guess=log(10),
     accuracy=True,
 )
-# 1,024 steps of text that never repeats, a tenth of them warm-up.
+# 1,024 steps of text that never repeats. A tenth of the steps are warm-up.
 GRAMMAR = Task(
     name="grammar",
     words=(
@@ -123,9 +123,9 @@ GRAMMAR = Task(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: a run for each seed, defined once the search has finished.
+    """One side of a comparison: a run for each seed, with the settings that the search has found.
 
-    name: the names of the runs without their seed.
+    name: the names of the runs without the seed.
     """
 
     task: Task
@@ -144,7 +144,7 @@ class Side:
         return tuple(map(self.job, self.seeds))
 
     def lengthened(self, times: int, seeds: Sequence[int]) -> Side:
-        """Return the side with the data and steps multiplied; nothing is searched again."""
+        """Return runs with ``times`` as much data and as many steps, without another search."""
         task = replace(self.task, name=f"{self.task.name}{times}x")
         words = tuple(
             f"{SIZE}{times * int(word.removeprefix(SIZE))}" if word.startswith(SIZE) else word
@@ -155,7 +155,7 @@ class Side:
 
     @property
     def losses(self) -> list[float]:
-        """The validation loss with each seed, nats."""
+        """The validation loss in nats, for each seed."""
         return [loss(job, diverged=self.task.guess) for job in self.jobs]
 
 
@@ -172,17 +172,17 @@ def side(
     slow: bool = False,
     like: Search | Joint | None = None,
 ) -> Side:
-    """Make runs of ``algo`` with further settings ``words``, called ``label``.
+    """Return the runs of ``algo`` with additional settings ``words``; ``label`` names them.
 
-    The learning rate is searched for exactly these settings. times: factor of the schedule's
-    epochs. slow: whether the slow momentum is searched too. like: another side whose search
-    chooses the settings, if the sides differ only in untuned settings.
+    The learning rate is searched for exactly these settings. times: factor on the number of epochs.
+    slow: whether the slow momentum is searched too. like: the search of another side, which chooses
+    the settings if the sides differ only in settings that are not tuned.
     """
     longer = (f"x{times}",) if times > 1 else ()
     name = "-".join([task.name, label or algo, f"n{nodes}", *longer])
     every = (*task.settings(algo, nodes, times), *words)
     rate = Search(name, (*every, *task.tuning), results, task.rates, doublings(task.rates[0]))
-    one = replace(rate, seeds=rate.seeds[:1])  # a grid of pairs, so one seed for each
+    one = replace(rate, seeds=rate.seeds[:1])  # one seed, because all pairs of values are tried
     own = Joint(one, "algo.beta", BETAS, MORE_BETAS) if slow else rate
     return Side(task, name, every, like or own, results, tuple(seeds))
 
@@ -190,7 +190,7 @@ def side(
 def compare(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, *, primary: bool = False
 ) -> Finding:
-    """Return the difference in validation loss, ``ours`` minus ``theirs``, seed by seed."""
+    """Return the paired difference in validation loss, ``ours`` minus ``theirs``."""
     return found(part, what, [(ours, theirs)], expected, primary)
 
 
@@ -203,7 +203,7 @@ def extra(
     *,
     primary: bool = False,
 ) -> Finding:
-    """Return the amount by which one difference in loss exceeds another, seed by seed."""
+    """Return the amount by which one difference in loss exceeds another, paired by seed."""
     return found(part, what, [effect, other], expected, primary)
 
 
@@ -226,7 +226,10 @@ def found(part: str, what: str, pairs: Pairs, expected: Between, primary: bool) 
 
 
 def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]:
-    """Return the difference of the first pair of sides minus any second pair's, by seed."""
+    """Return the difference within the first pair of sides, by seed.
+
+    If there is a second pair, its difference is subtracted.
+    """
     first, *others = (
         [measure(a) - measure(b) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
         for ours, theirs in pairs
@@ -235,7 +238,10 @@ def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]
 
 
 def beside(pairs: Pairs, task: Task) -> str:
-    """Return the differences in accuracy and, where samples repeat, in training loss as words."""
+    """Return a text about the differences in other measures.
+
+    These are the accuracy and, if samples repeat, the training loss.
+    """
     words = []
     if task.accuracy:
         points = mean_of(differences(pairs, lambda job: 100 * number(job, "average")))
@@ -247,7 +253,7 @@ def beside(pairs: Pairs, task: Task) -> str:
 
 
 def training_loss(job: RunJob) -> float:
-    """Return the mean loss of the workers' last batches, nats, each before its step."""
+    """Return the mean loss of the workers' last batches in nats, each before the step."""
     records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
     return fmean({record["rank"]: record["loss"] for record in records}.values())
 
@@ -260,7 +266,10 @@ def time_ratio(part: str, what: str, ours: Side, theirs: Side, expected: Between
 def ratio(
     part: str, what: str, ours: Side, theirs: Side, expected: Between, key: str, unit: str
 ) -> Finding:
-    """Return the ratio of the number ``key`` of the summaries: exact if no seed changes it."""
+    """Return the ratio of the number ``key`` in the summaries.
+
+    The ratio is exact if it is the same for all seeds.
+    """
     ratios = [number(a, key) / number(b, key) for a, b in zip(ours.jobs, theirs.jobs, strict=True)]
     return Finding(
         part,
@@ -273,22 +282,25 @@ def ratio(
 
 
 def all_jobs(sides: Iterable[Side]) -> tuple[RunJob, ...]:
-    """Return the runs of all sides, seed by seed: an interrupted call leaves complete seeds."""
+    """Return the runs of all sides, seed by seed.
+
+    An interrupted command therefore leaves complete comparisons.
+    """
     return tuple(chain.from_iterable(zip(*(each.jobs for each in sides), strict=True)))
 
 
 def searches(sides: Iterable[Side]) -> tuple[Search | Joint, ...]:
-    """Return the searches of all sides, each once."""
+    """Return the searches of all sides, without repetition."""
     return tuple(dict.fromkeys(each.search for each in sides))
 
 
 def sample(sides: Sequence[Side], find: Callable[[], Iterable[Finding]]) -> Sample:
-    """Return the runs of some sides, with their searches and findings."""
+    """Return a sample: the runs of some sides, with their searches and findings."""
     return Sample(lambda: all_jobs(sides), lambda: list(find()), searches(sides))
 
 
 def one_comparison(part: str, what: str, ours: Side, theirs: Side, expected: Between) -> Sample:
-    """Return the runs of two sides, whose difference is the one finding."""
+    """Return a sample of two sides; their difference is the only finding."""
     return sample(
         (ours, theirs), lambda: [compare(part, what, ours, theirs, expected, primary=True)]
     )

@@ -1,7 +1,7 @@
-"""Tuning: settings chosen for each algorithm by the same search, with the optimum inside the grid.
+"""Tuning: one search procedure for all algorithms, with the optimum inside the searched range.
 
-It uses neither the seeds for which results are reported nor, where data can be held out, their
-samples.
+Searches use other seeds than the reported runs. If data can be held out, searches also use other
+samples than the reported validation losses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def loss(job: RunJob, diverged: float = inf) -> float:
 
 
 def number(job: RunJob, key: str) -> float:
-    """Return a number of a finished run's summary."""
+    """Return the number ``key`` in the summary of a finished run."""
     assert job.summary is not None, job.name
     value = job.summary[key]
     assert isinstance(value, int | float)
@@ -32,7 +32,7 @@ def number(job: RunJob, key: str) -> float:
 
 
 def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
-    """Return ``middle`` and its doublings and halvings, ``times`` of each."""
+    """Return ``middle``, its first ``times`` doublings and its first ``times`` halvings."""
     return tuple(middle * 2.0**power for power in range(-times, times + 1))
 
 
@@ -42,10 +42,10 @@ def climb(
     finished: Callable[[float], bool],
     score: Callable[[float], float],
 ) -> tuple[float, ...]:
-    """Return the values to try: ``first``, and more as long as the best one is at the edge.
+    """Return the values to try: ``first``, and more as long as the best value is at an edge.
 
-    The values are neighbours on ``ladder``, which increases. The lowest score is best; ties go to
-    the smaller value.
+    The values are neighbours on the increasing ``ladder``. The lowest score is best; of equal
+    scores, the smaller value is best.
     """
     tried = sorted(first)
     while all(map(finished, tried)):
@@ -59,11 +59,11 @@ def climb(
 
 @dataclass(frozen=True)
 class Search:
-    """A search of the best value for ``key``, each with the same seeds.
+    """A search for the best value of ``key``; all values are tried with the same seeds.
 
-    The lowest mean validation loss wins; ties go to the smaller value.
-    name: the beginning of run names. words: all other settings. first: the values that are tried
-    first. ladder: all that may be tried, increasing.
+    The value with the lowest mean validation loss is best; of equal losses, the smaller value is
+    best. name: the beginning of the names of runs. words: all other settings. first: the first
+    values to try. ladder: all values that may be tried, increasing.
     """
 
     name: str
@@ -86,17 +86,17 @@ class Search:
         return all(job.finished for job in self.jobs_of(value))
 
     def score(self, value: float) -> float:
-        """Return the mean loss of a finished value; infinite if a run diverged."""
+        """Return the mean loss of a value whose runs have finished; infinite if a run diverged."""
         return sum(map(loss, self.jobs_of(value))) / len(self.seeds)
 
     @property
     def tried(self) -> tuple[float, ...]:
-        """The values that have been tried, or are to be tried next."""
+        """The values that have been tried, and the values to try next."""
         return climb(self.first, self.ladder, self.has, self.score)
 
     @property
     def jobs(self) -> list[RunJob]:
-        """The runs that are known to be needed."""
+        """The runs that are known to be needed so far."""
         return [job for value in self.tried for job in self.jobs_of(value)]
 
     @property
@@ -105,17 +105,17 @@ class Search:
 
     @property
     def best(self) -> float:
-        """The chosen value; like the properties below, for finished searches only."""
+        """The best value; it and the properties below need a finished search."""
         return min(self.tried, key=self.score)
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The chosen settings."""
+        """The settings with the best value."""
         return chosen_by(self)
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether the best value is an end of the ladder, so that a value beyond may be better."""
+        """Whether the best value is at an end of the ladder; a value beyond it may be better."""
         return self.best in (self.ladder[0], self.ladder[-1])
 
     @property
@@ -125,7 +125,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Joint:
-    """A search of two settings: ``search`` with each value for ``key``; the best pair wins."""
+    """A search of two settings: ``search`` for each value of ``key``; the best pair wins."""
 
     search: Search
     key: str
@@ -164,7 +164,7 @@ class Joint:
 
     @property
     def best(self) -> float:
-        """The chosen value for ``key``; like the property below, for finished searches only."""
+        """The best value of ``key``; it and the properties below need a finished search."""
         return min(self.tried, key=self.score)
 
     @property
@@ -176,7 +176,7 @@ class Joint:
         return chosen_by(self)
 
 
-@functools.cache  # called for hundreds of runs, and each call reads ten summaries
+@functools.cache  # there are hundreds of calls, and each would read ten summaries
 def chosen_by(search: Search | Joint) -> tuple[str, ...]:
     best = search.best
     first = search.part(best).chosen if isinstance(search, Joint) else ()
@@ -184,7 +184,11 @@ def chosen_by(search: Search | Joint) -> tuple[str, ...]:
 
 
 def remaining(searches: Sequence[Search | Joint]) -> Iterator[list[RunJob]]:
-    """Yield the runs that are due, in rounds, as grids grow. Ends when a round has no new runs."""
+    """Yield rounds of runs that are due.
+
+    Finished runs can extend a search, which then needs further runs. The rounds end when no new
+    runs are needed.
+    """
     tried: set[str] = set()
     while jobs := [
         job for search in searches for job in search.jobs if job.due and job.name not in tried

@@ -1,4 +1,4 @@
-"""Claims about warm-up: a large batch and a scaled learning rate, with and without warm-up."""
+"""Claims about warm-up: large batches and scaled learning rates, with and without warm-up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from claims.evidence import Between, Claim, Finding, Sample
 from claims.power import Plan
 from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, sample, searches, side
 
-SMALL = 32  # images of the small batch, and of every node's share of a large one
-FACTORS = (8, 16)  # how many times larger a large batch is
+SMALL = 32  # images in the small batch, and per node in a large batch
+FACTORS = (8, 16)  # sizes of large batches, in small batches
 MARGIN = 0.02  # nats
 PLAN = Plan(
     matters=MARGIN,
@@ -21,10 +21,10 @@ PLAN = Plan(
     pilot="pilot: SGP less AR-SGD, both with batches of 256, seeds 201 to 204",
     equivalence=True,
 )
-# Second sample, on 16 times the batch: other seeds; 84 % power for the gain of warm-up at the
-# effect (0.00515 nats) and spread (0.0086) of the first sample.
+# Seeds of the second sample, with 16 times the batch. At the effect of warm-up (0.00515 nats) and
+# the spread (0.0086) of the first sample, they give a power of 84 %.
 NEW_SEEDS = tuple(range(11, 37))
-LARGEST = 64  # 3.2 % of the images
+LARGEST = 64  # a batch of 3.2 % of the images
 LARGEST_PLAN = Plan(
     matters=MARGIN,
     spread=0.0172,
@@ -32,7 +32,7 @@ LARGEST_PLAN = Plan(
     unit="nats",
     pilot="assumed: twice that of 16 times the batch",
 )
-# 10 epochs: 250 or 125 steps of a large batch in each, of which the first is the warm-up.
+# 10 epochs, the first with warm-up. An epoch is 250 or 125 steps with a large batch.
 TASK = replace(
     IMAGES,
     name="batches",
@@ -70,7 +70,7 @@ def small_batch(results: Path) -> Side:
 
 
 def with_and_without(results: Path, factor: int) -> tuple[Side, Side]:
-    """Batches ``factor`` times as large, with warm-up and without."""
+    """Return runs with a batch ``factor`` times as large, with and without warm-up."""
     small = small_batch(results)
     return runs(results, "warm", factor, 1, small), runs(results, "abrupt", factor, 0, small)
 
@@ -78,7 +78,10 @@ def with_and_without(results: Path, factor: int) -> tuple[Side, Side]:
 def findings(
     small: Side, pair: tuple[Side, Side], factor: int, which: str = ""
 ) -> Iterator[Finding]:
-    """Compare a batch ``factor`` times as large with the small one and with no warm-up."""
+    """Compare a batch ``factor`` times as large, with warm-up, with two alternatives.
+
+    They are the small batch, and the large batch without warm-up.
+    """
     warm, abrupt = pair
     batch = f"a batch of {factor * SMALL} with warm-up minus"
     yield compare(

@@ -1,1 +1,1 @@
-"""The parts of the documentation's site that come from the code; ``mkdocs.yml`` names the hooks."""
+"""Parts of the documentation's site generated from the code; ``mkdocs.yml`` lists the hooks."""

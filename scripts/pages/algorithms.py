@@ -1,4 +1,4 @@
-"""Parts of the pages of algorithms: code, published figures, and the tests of identities."""
+"""Parts of the pages about algorithms: code, published figures, and tests of identities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sgp_runner.report.read.published import Published, published
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
-# Display names of the words in the names of tests.
+# How to display certain words in the names of tests.
 NAMES = {
     "ar sgd": "AR-SGD",
     "ad psgd": "AD-PSGD",
@@ -69,7 +69,7 @@ def code(place: str) -> str:
 
 
 def published_figures(algo: str) -> str:
-    """Return the published figures of the presets that run ``algo``, beside our simulated times."""
+    """Return a table of the presets of ``algo``, with published figures and our simulated times."""
     rows = {row: figures for row, figures in published().items() if algo_of(row) == algo}
     if not rows:
         return "No preset of this algorithm has a published figure."
@@ -106,7 +106,7 @@ def algo_of(row: str) -> str:
 
 @functools.cache
 def simulated() -> dict[tuple[str, str], str]:
-    """Our simulated times by preset and metric, with their error."""
+    """Return our simulated times with their errors, by preset and metric."""
     with OURS.open(encoding="utf-8", newline="") as file:
         return {
             (line["row"], line["metric"]): f"{float(line['ours']):.4g} "
@@ -141,7 +141,7 @@ def tests_in(module: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def sentence(name: str, said: str) -> str:
-    """Return the name of a test in words, and the first paragraph of its docstring."""
+    """Return the name of a test as a sentence, and the first paragraph of its docstring."""
     words = name.replace("_", " ")
     for plain, proper in NAMES.items():
         words = re.sub(rf"\b{plain}\b", proper, words)

@@ -1,4 +1,4 @@
-"""The names that a module makes public, with their signatures and docstrings."""
+"""Reference of the public names of a module, with their signatures and docstrings."""
 
 from __future__ import annotations
 

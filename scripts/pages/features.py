@@ -1,4 +1,4 @@
-"""Table of what works with each algorithm, generated from the checks before a run."""
+"""Table of the features that work with each algorithm, from the checks before a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pages.settings import table
 from sgp_runner.config.experiment import Experiment
 
 SMALL = ("model=mlp", "nodes=4", "epochs=0.2")
-# Column -> the settings that ask for it.
+# Column -> settings that switch the feature on.
 FEATURES: Mapping[str, tuple[str, ...]] = {
     "resume": ("checkpoint.every_steps=10",),
     "faults": ("faults=crash",),
@@ -25,7 +25,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 
 
 def features(_: str) -> str:
-    """Return a row for each algorithm: ``yes``, or the error that refuses a feature."""
+    """Return a row for each algorithm: for each feature, ``yes`` or the error that refuses it."""
     from sgp_runner.config.choices import groups
 
     rows = [
@@ -36,7 +36,7 @@ def features(_: str) -> str:
 
 
 def answer(algo: str, feature: str) -> str:
-    """Return ``yes``, or why the default settings of ``algo`` cannot have the feature."""
+    """Return ``yes``, or the error that refuses the feature with the defaults of ``algo``."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.utils.errors import ConfigError
 
@@ -55,7 +55,7 @@ def check_calls(experiment: Experiment) -> None:
 
 
 def check_retiming(experiment: Experiment) -> None:
-    """Re-time a run of the experiment, as if it had been trained."""
+    """Check that a run of this experiment could be re-timed after training."""
     from sgp_runner.replay.retiming import check_decisions, replay
 
     folder = Path("the run")

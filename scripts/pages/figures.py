@@ -1,8 +1,8 @@
-"""Who sends what to whom: a figure of the first steps of each algorithm, from a simulated run.
+"""Figures of the messages in the first steps of each algorithm, from a simulated run.
 
-Four nodes with ResNet-50's gradients and messages on 10 Gbit/s Ethernet; node 3 is slower. Each row
-is a node and time goes to the right. Bars are gradients, lines are messages from their start to
-their arrival, and bands are all-reduces.
+Four nodes have ResNet-50's gradients and messages on 10 Gbit/s Ethernet; node 3 is slower. Each row
+is a node, and time goes to the right. Bars are gradients. Lines are messages, from their start to
+their arrival. Bands are all-reduces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from sgp_runner.elastic.build import timing_problem
 
 NODES = 4
-STEPS = 4.0  # of a node without faults, that a figure shows
+STEPS = 4.0  # number of steps of a normal node in a figure
 SETTINGS = (
     f"nodes={NODES}",
     "model=timing_only",
@@ -40,11 +40,11 @@ GRADIENT, MESSAGE, ALL_REDUCE, TEXT = "#5b8fd6", "#d9793d", "#8c9aa8", "#808489"
 
 @dataclass
 class Trace:
-    """The first seconds of a simulated run.
+    """The first seconds of a simulated run; all times are in seconds.
 
     gradients: rank, begin and end
     messages: source, destination, begin and end
-    all_reduces: begin, when the last rank has joined, and end
+    all_reduces: begin (when the last rank has joined) and end
     """
 
     ranks: int
@@ -64,7 +64,7 @@ def all_figures() -> Iterator[tuple[str, str]]:
 
 
 def traced(algo: str) -> Trace:
-    """Simulate some steps of ``algo`` without gradients, and note what happens when."""
+    """Simulate some steps of ``algo`` without gradients, and record the times of events."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
     from sgp_runner.simulator.backend import simulate_times
@@ -80,7 +80,7 @@ def traced(algo: str) -> Trace:
 
 
 def watch(simulation: Any, trace: Trace) -> None:
-    """Let ``simulation`` note its gradients, messages and all-reduces in ``trace``."""
+    """Make ``simulation`` record its gradients, messages and all-reduces in ``trace``."""
     begun: dict[tuple[int, int], deque[float]] = defaultdict(deque)
     transmit, deliver = simulation.fabric.transmit, simulation.fabric.deliver
     collectives, compute = simulation.machines.collectives, simulation.machines.compute

@@ -1,7 +1,7 @@
 """Hooks of MkDocs: markers in the pages become tables, code and figures; TeX becomes MathML.
 
-A marker is an HTML comment on a line of its own, such as ``<!-- settings: algo=sgp -->``, which
-readers of the Markdown do not see.
+A marker is an HTML comment on a separate line, such as ``<!-- settings: algo=sgp -->``. Readers of
+the Markdown do not see it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pages import algorithms, api, features, figures, links, settings
 PARTS = {
     "api": api.module,
     "code": algorithms.code,
-    "commands": lambda _: "",  # how tests/test_docs.py tests them
+    "commands": lambda _: "",  # instructions for tests/test_docs.py
     "features": features.features,
     "published": algorithms.published_figures,
     "reference": settings.reference,
@@ -31,7 +31,7 @@ TEX = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.+?)\\[)\]]</\1>', r
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that lie outside ``docs/``, and a figure of messages for each algorithm."""
+    """Add the pages outside ``docs/``, and a figure of messages for each algorithm."""
     from mkdocs.structure.files import File
 
     for source, name in links.OUTSIDE.items():
@@ -44,7 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill the markers of a page and rewrite its links; an unknown one ends the build."""
+    """Replace the markers of a page and rewrite its links; an unknown marker ends the build."""
     markdown = links.on_site(markdown, page.file.src_uri)
     return MARKER.sub(lambda found: PARTS[found[1]](found[2]), markdown)
 

@@ -1,7 +1,7 @@
 """Links between the site's pages and the rest of the repository.
 
-Pages link to files as they lie in the repository, so that the links work there too. On the site a
-link to a file that is not on it becomes its text.
+Pages link to paths in the repository, so that the links work in a clone too. If the site does not
+contain the file of a link, the link is replaced by its text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = PurePosixPath("docs")
-# Pages of the site that lie outside docs/.
+# Pages of the site that are not in docs/.
 OUTSIDE = {name: f"{name.partition('.')[0].lower()}.md" for name in (
     "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
 )}  # fmt: skip
@@ -23,7 +23,7 @@ FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 def on_site(markdown: str, page: str) -> str:
     """Rewrite the links of the site's ``page`` to files outside ``docs/``.
 
-    Raises FileNotFoundError for a link to a file that the repository does not have.
+    Raises FileNotFoundError if a link's file is not in the repository.
     """
     sources = {name: source for source, name in OUTSIDE.items()}
     source = PurePosixPath(sources.get(page, str(DOCS / page)))

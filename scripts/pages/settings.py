@@ -10,12 +10,12 @@ from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import compose, configs
 
-# Choices that are absent by default, and the setting that adds them.
+# Groups that need a setting of another group, and this setting.
 BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("network=sim",)}
 
 
 def of_choice(word: str) -> str:
-    """Return the settings of a choice such as ``algo=sgp``: key, default and description."""
+    """Return the table of settings of a choice such as ``algo=sgp``."""
     key, _, choice = word.partition("=")
     return table(rows_of(key, choice, group_of(key) or key))
 
@@ -29,7 +29,7 @@ def rows_of(key: str, choice: str, group: str) -> list[tuple[str, ...]]:
 
 
 def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
-    """Yield key, default, description and type of the settings of the part ``node`` at ``key``."""
+    """Yield key, default, description and type of each setting of ``node``, the part at ``key``."""
     from sgp_runner.cli.help import settings_of, typed
 
     types = dict(types_in(node, key))
@@ -38,7 +38,7 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
 
 
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
-    """Yield the key and the type, in words, of each setting of ``node`` and its parts."""
+    """Yield the key and the type, in words, of each setting of ``node`` and of its parts."""
     from sgp_runner.config.check import annotation, words_for
     from sgp_runner.config.schema import class_at, fields_of, is_node, join
 
@@ -52,7 +52,7 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
 
 
 def reference(_: str) -> str:
-    """Every group with its choices, and every key with its type, default and description."""
+    """Return all groups with their choices, and all keys with type, default and description."""
     with configs():
         run = compose(parse([]))
     own = [row for row in rows(run, "") if "." not in row[0]]
@@ -64,14 +64,14 @@ def reference(_: str) -> str:
 
 
 def choices(group: str) -> Iterator[str]:
-    """Yield the section of ``group``: its choices, and the settings of each class of choices."""
+    """Yield the section of ``group``: its choices, and the settings of each choice."""
     key = key_of(group)
     yield f"## `{key}=`"
     yield table([(f"`{each}`", comment(group, each)) for each in groups()[group]], ("choice", ""))
     by_rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for choice in groups()[group]:
         by_rows.setdefault(tuple(rows_of(key, choice, group)), []).append(choice)
-    if group in ("base", "cluster", "faults"):  # the settings of algo=, or values of one class
+    if group in ("base", "cluster", "faults"):  # shown with algo=, or all of one class
         by_rows = {} if group == "base" else {next(iter(by_rows)): ["..."]}
     for found, names in by_rows.items():
         if found:
@@ -91,7 +91,7 @@ def presets() -> Iterator[str]:
 
 
 def comment(group: str, choice: str) -> str:
-    """Return the comment at the head of a choice's file."""
+    """Return the comment at the top of a choice's file."""
     text = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
     head = re.match(r"(?:#.*\n|\s)*", text)
     lines = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
@@ -110,6 +110,6 @@ def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
 
 
 def cell(text: str) -> str:
-    """Return ``text`` in one cell; outside code, a brace would begin attributes."""
+    """Return ``text`` for a cell; braces outside code are escaped, as they begin attributes."""
     text = text.replace("|", "\\|").replace("\n", " ")
     return text if text.startswith("`") else text.replace("{", "&#123;")

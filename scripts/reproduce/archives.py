@@ -1,15 +1,15 @@
-"""Finished runs as compressed archives, and a table of them.
+"""Finished runs as compressed archives, and a table of all runs.
 
-Runs whose names begin with the same word, up to the first hyphen, share an archive: those of a
-claim (``claim8``), of a task that several claims train on (``digits``), of searches (``tune``) or
-of a table (``timing``). A folder of results contains
+Runs share an archive if their names begin with the same word (up to the first hyphen): the word of
+a claim (``claim8``), of a task shared by several claims (``digits``), of searches (``tune``) or of
+a table (``timing``). A folder of results contains
 
 - ``runs/NAME/``: the folders of runs, which git ignores;
-- ``logs/WORD.tar.xz``: the same runs. The bytes depend on the contents of the files alone;
-- ``runs.csv``: a line for each run, with its command, its results, whether the repository has its
-  commit, and the checksum of its ``metrics.jsonl``.
+- ``logs/WORD.tar.xz``: the same runs. The bytes depend only on the contents of the files;
+- ``runs.csv``: a line for each run, with its command, its results, whether the repository contains
+  its commit, and the checksum of its ``metrics.jsonl``.
 
-Run as a program, the module unpacks all archives. It imports the standard library alone.
+Run as a program, the module unpacks all archives. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from itertools import groupby
 from pathlib import Path
 
 FILES = ("config.yaml", "diverged.json", "environment.json", "metrics.jsonl", "summary.json")
-FACTS = ("algorithm", "model", "data", "nodes", "epochs", "seed")  # of a summary
+FACTS = ("algorithm", "model", "data", "nodes", "epochs", "seed")  # keys of a summary
 RESULTS = (
     "metric",
     "average",
@@ -52,7 +52,7 @@ HEAD = (
     "log_sha256",
 )
 LARGEST = 5_000_000  # bytes
-# Commits that were rebased after they had run claim 10: the repository does not have them.
+# Commits that ran claim 10 and were rebased later, so they are not in the repository.
 LOST = frozenset(
     {
         "e3a119f5fd9859e27851df4930e876a590ae179e",
@@ -66,12 +66,12 @@ LOST = frozenset(
 
 
 def archive_of(run: str) -> str:
-    """Return the name of the archive that holds the run."""
+    """Return the name of the archive that contains the run."""
     return f"{run.partition('-')[0]}.tar.xz"
 
 
 def archived(folder: Path) -> Path:
-    """Return the place of a run in its archive, as pages name it.
+    """Return the path of a run in its archive, as it is written on pages.
 
     For ``runs/digits-sgp-n16-s1`` this is ``logs/digits.tar.xz#digits-sgp-n16-s1``.
     """
@@ -79,7 +79,7 @@ def archived(folder: Path) -> Path:
 
 
 def unpack(results: Path) -> None:
-    """Write the folders of all archived runs, except where a run of that name was started later."""
+    """Write the folders of archived runs, unless a folder has a later run of the same name."""
     for archive in sorted((results / "logs").glob("*.tar.xz")):
         for run, files in by_run(members(archive)):
             folder = results / "runs" / run
@@ -97,8 +97,8 @@ def unpack(results: Path) -> None:
 def pack(results: Path) -> None:
     """Write the archives and the table of all runs that have finished or diverged.
 
-    An archive with unchanged contents keeps its bytes. Raises ValueError if an archive would be
-    larger than `LARGEST`.
+    The bytes of an archive with unchanged contents do not change. Raises ValueError if an archive
+    would be larger than `LARGEST`.
     """
     logs = results / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -143,24 +143,27 @@ def members(archive: Path) -> dict[str, bytes]:
 
 
 def by_run(files: Mapping[str, bytes]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Each run of an archive with its files by name."""
+    """Yield each run of an archive with the contents of its files by name."""
     for run, group in groupby(files.items(), key=lambda item: item[0].partition("/")[0]):
         yield run, {path.partition("/")[2]: content for path, content in group}
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar archive whose bytes depend on names and contents alone."""
+    """Return a tar archive whose bytes depend only on the names and contents of the files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(files):
-            member = tarfile.TarInfo(name)  # of time, owner and group 0, and mode 0644
+            member = tarfile.TarInfo(name)  # time, owner and group are 0; the mode is 0644
             member.size = len(files[name])
             tar.addfile(member, io.BytesIO(files[name]))
     return buffer.getvalue()
 
 
 def compressed(name: str, tar: bytes) -> bytes:
-    """Return the archive compressed by xz, without a time. Raises ValueError if it is too large."""
+    """Return the archive compressed by xz, without a time stamp.
+
+    Raises ValueError if it is too large.
+    """
     content = lzma.compress(tar)
     if len(content) > LARGEST:
         raise ValueError(
@@ -171,7 +174,7 @@ def compressed(name: str, tar: bytes) -> bytes:
 
 
 def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
-    """Return the line of a run in the table; facts and results are empty if it diverged."""
+    """Return the table row of a run. If it diverged, columns of the summary are empty."""
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}
@@ -193,9 +196,9 @@ def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
 
 
 def typed(words: Sequence[str]) -> str:
-    """Return a recorded command as a user types it.
+    """Return a recorded command as a user would type it.
 
-    Runs used to record a value with spaces as several words.
+    Older runs recorded a value with spaces as several words.
     """
     whole = list(words[:1])
     for word in words[1:]:
@@ -207,7 +210,7 @@ def typed(words: Sequence[str]) -> str:
 
 
 def started(environment: bytes) -> str:
-    """Return the time at which a run was started, in UTC; later times are larger."""
+    """Return the UTC time at which a run was started; later times compare as larger."""
     return str(json.loads(environment)["started"])
 
 

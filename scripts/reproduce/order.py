@@ -1,7 +1,8 @@
-"""Published and our order of the rows of a table: which is better, and which is faster.
+"""The order of the rows of a table, by quality and by time: published and in our runs.
 
 Tables of six rows or more have Kendall's rank correlation (tau-b, which allows for ties): 1 for the
-same order, -1 for the opposite one, about 0 for none. Smaller tables list their pairs.
+same order, -1 for the opposite order, about 0 for unrelated orders. For smaller tables, the text
+lists the pairs of rows.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from math import atanh, sqrt, tanh
 from pathlib import Path
 
 ENOUGH = 6  # rows for a rank correlation
-NORMAL = 1.959964  # standard deviations on each side of a normal interval of 95 %
+NORMAL = 1.959964  # half width of a 95 % interval of the normal distribution
 STATED = Path(__file__).resolve().parents[2] / "results" / "paper" / "orderings.csv"
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """An order of two rows that a paper states in words, without numbers.
+    """The order of two rows, stated by a paper in words, without numbers.
 
-    measure: loss, at the end of training, or time, per iteration
+    measure: loss (at the end of training) or time (per iteration)
     """
 
     paper: str
@@ -34,7 +35,7 @@ class Ordering:
 
 
 def stated(path: Path = STATED) -> Iterator[Ordering]:
-    """Yield the orderings of a file with a column for each field."""
+    """Yield the orderings in a file that has a column for each field."""
     with path.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             yield Ordering(**line)
@@ -50,8 +51,9 @@ def tau(published: Sequence[float], ours: Sequence[float]) -> float:
 def interval(value: float, rows: int) -> tuple[float, float]:
     """Return the 95 % interval of a tau: Fisher's z with the variance 0.437 / (rows - 4).
 
-    The variance is from Fieller, Hartley and Pearson (1957). Rows count as a sample, so the
-    interval is wide. A perfect order has no finite z and counts as half a pair short of perfect.
+    The variance is from Fieller, Hartley and Pearson (1957). It treats rows as a random sample, so
+    the interval is wide. A tau of 1 has no finite z and is replaced by a tau that is half a pair
+    smaller.
     """
     short = 2 / (rows * (rows - 1))
     z = atanh(min(max(value, short - 1), 1 - short))
@@ -66,7 +68,7 @@ def ranks(values: Mapping[str, float]) -> dict[str, int]:
 
 
 def agreement(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
-    """Compare the order of the published values with that of ours, in words."""
+    """Describe in words how well the order of our values agrees with the published order."""
     rows = list(published)
     if len(rows) < ENOUGH:
         return pairs(published, ours)
@@ -76,7 +78,10 @@ def agreement(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
 
 
 def pairs(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
-    """Count the pairs that differ in the paper and have the same order here; name the rest."""
+    """Return how many pairs of rows have the published order, and name the other pairs.
+
+    Pairs with equal published values do not count.
+    """
     different = [(a, b) for a, b in combinations(published, 2) if published[a] != published[b]]
     turned = [
         (a, b) for a, b in different if (published[a] - published[b]) * (ours[a] - ours[b]) <= 0

@@ -1,4 +1,4 @@
-"""Rehearsals: the published order of qualities against ours, on generated data."""
+"""Rehearsals on generated data: the published order by quality, compared with ours."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MISSING = "**{count} of {all} runs are still to be made:** `scripts/reproduce.py
 class Rehearsed:
     """The finished rehearsals of a row, with every seed.
 
-    guess: loss of random guessing, also assigned to a diverged run
+    guess: loss of random guessing, which also replaces the loss of a diverged run
     """
 
     jobs: Sequence[RunJob]
@@ -71,7 +71,7 @@ class Rehearsed:
 
     @property
     def losses(self) -> list[float]:
-        """The validation loss of the averaged model with each seed, nats."""
+        """The validation loss of the averaged model in nats, for each seed."""
         every = [job.summary for job in self.jobs]
         return [self.guess if each is None else real(each["average_loss"]) for each in every]
 
@@ -81,7 +81,7 @@ class Rehearsed:
 
     @property
     def accuracy(self) -> str:
-        """The mean accuracy in percent; empty for a language model, and if a run diverged."""
+        """The mean accuracy in percent; empty for a language model and if a run diverged."""
         if any(job.diverged for job in self.jobs):
             return ""
         if any(summary["metric"] != "accuracy" for summary in self.summaries):
@@ -160,7 +160,7 @@ def rehearsal_section(name: str) -> str:
 
 
 def badness(name: str) -> dict[str, float]:
-    """Return the published figures of a table, turned so that lower is better, as in a loss."""
+    """Return the published figures of a table, with signs chosen so that lower is better."""
     metric = metric_of(name)
     sign = 1 if metric == "top1_error" else -1
     return {row: sign * published()[row][metric].value for row in rows_of(name)}
@@ -175,7 +175,7 @@ def timed(name: str) -> Mapping[str, Mapping[str, Published]]:
 
 
 def task_of(every: Iterable[Rehearsed]) -> str:
-    """Return a sentence on the model and data of rehearsals; empty without any."""
+    """Return a sentence about the model and data of rehearsals; empty without rehearsals."""
     tasks = dict.fromkeys(
         f"{one['model']} on {one['data']}" for each in every for one in each.summaries
     )
@@ -187,13 +187,13 @@ def seeds_of(jobs: Sequence[RunJob]) -> str:
 
 
 def missing(jobs: Sequence[RunJob]) -> str:
-    """Return a paragraph on the runs that are still to be made; empty if there are none."""
+    """Return a paragraph about the runs that are still missing; empty if there are none."""
     count = sum(not job.finished for job in jobs)
     return MISSING.format(count=count, all=len(jobs)) + "\n" if count else ""
 
 
 def stated_section() -> str:
-    """Return the orders that papers state in words, each with what the runs here show."""
+    """Return the orders that papers state in words, each with the result of our runs."""
     lines = []
     for each in stated():
         found = lower_loss(each.better, each.worse)
@@ -206,7 +206,7 @@ def stated_section() -> str:
 
 
 def lower_loss(better: str, worse: str) -> str:
-    """Return whether a row ends at a lower loss than another one, and with how many seeds."""
+    """Return whether one row ends at a lower loss than another row, and for how many seeds."""
     one, other = rehearsed(better), rehearsed(worse)
     if one is None or other is None:
         return TO_RUN
@@ -216,7 +216,7 @@ def lower_loss(better: str, worse: str) -> str:
 
 
 def less_time(better: str, worse: str) -> str:
-    """Return whether an iteration of a row takes less simulated time than one of another row."""
+    """Return whether an iteration of one row takes less simulated time than of another row."""
     parts = []
     for model in pipeline.MODELS:
         one, other = pipe_sgd(better, model).summary, pipe_sgd(worse, model).summary

@@ -1,4 +1,4 @@
-"""The runs of the papers' tables, and how tables show them."""
+"""The runs of the papers' tables, and how the tables show them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTS = ("timing", "rehearsal")
 SEEDS = (1, 2, 3)
 SCALED = ("sgp_ar_sgd_90", "sgp_sgp_90", "sgp_osgp_270", "sgp_ad_psgd_270")
 CLUSTERS = ("sgp_ethernet", "sgp_infiniband")
-# Titles of the accuracy tables by the first words of their rows.
+# Titles of the accuracy tables by the beginning of the names of their rows.
 TABLES = {
     "sgp": "SGP paper, ResNet-50 on ImageNet, 32 nodes",
     "slowmo_cifar10": "SlowMo paper, Table 1, ResNet-18 on CIFAR-10, 32 nodes",
@@ -104,7 +104,7 @@ def rows_stated() -> list[str]:
 
 
 def before_corrections(jobs: Iterable[RunJob]) -> str:
-    """Return a paragraph that names the runs made by a version before a correction, if any."""
+    """Return a paragraph about the runs made before a correction of the code; empty without any."""
     sentence = outdated(jobs)
     return f"{sentence}\n\n" if sentence else ""
 

@@ -1,7 +1,7 @@
-"""The papers' tables: their runs, ``results/README.md`` and the report of the finished ones.
+"""The papers' tables: their runs, ``results/README.md`` and the report of finished runs.
 
-Times of every published row come from timing studies on the papers' cluster profiles; the order of
-qualities from rehearsals on generated data that is never read twice.
+The times of all published rows come from timing studies on the papers' cluster profiles. The order
+by quality comes from rehearsals on generated data, which never use a sample twice.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Simulated times beside measured and published ones, for ``docs/validation.md``."""
+"""Simulated times compared with measured and published times, for ``docs/validation.md``."""

@@ -1,4 +1,4 @@
-"""A cell: one measured or published time beside the simulated one."""
+"""A cell: one measured or published time and its simulated counterpart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cell:
     """One time, in seconds.
 
     what: description in words, one for each column of a table. fitted: whether a constant of the
-    model was fitted on this time. left_out: the simulated time after a fit without this time; None
+    model was fitted to this time. left_out: the simulated time after a fit without this time; None
     if no fit used it. repeats: the measured times; ``real`` is their median.
     """
 
@@ -32,25 +32,26 @@ class Cell:
 
     @property
     def error(self) -> float:
-        """Percent by which the simulated time is off."""
+        """Error of the simulated time in percent."""
         return 100 * (self.simulated / self.real - 1)
 
     @property
     def error_left_out(self) -> float:
-        """Percent by which the time predicted without this cell is off."""
+        """Error in percent of the time predicted by a fit without this cell."""
         return self.error if self.left_out is None else 100 * (self.left_out / self.real - 1)
 
 
 def mean_and_worst(errors: Iterable[float]) -> tuple[float, float]:
-    """Mean and greatest size of ``errors``."""
+    """Return the mean and the largest absolute value of ``errors``."""
     sizes = [abs(error) for error in errors]
     return fmean(sizes), max(sizes)
 
 
 def simulated(*words: str, steps: tuple[int, int] | None = None) -> float:
-    """Return simulated seconds of a timing study.
+    """Return the simulated seconds of some steps of a timing study.
 
-    steps: (first, last) step of node 0 that counts, from 0; None for the mean time per step
+    steps: the first and the last step of node 0 to include, counted from 0. None: return the mean
+    seconds per step
     """
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         result: Result = run(*words, results=folder)

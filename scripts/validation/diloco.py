@@ -1,9 +1,10 @@
 """Measured steps of DiLoCo (``results/validation/``) and their simulated times.
 
-Constants come from the runs with H = 1: one time for a step, one for a synchronisation at each
-rate, and one for the extra time of a process's first synchronisation, in which NCCL connects the
-nodes. With H = 32 that synchronisation is among the measured steps, with H = 8 in the warm-up. The
-constants are in ``configs/cluster/diloco_l40s*.yaml``.
+H is the number of inner steps between two synchronisations. The constants in
+``configs/cluster/diloco_l40s*.yaml`` come from the runs with H = 1: the time of a step, the time of
+a synchronisation at each rate, and the extra time of a process's first synchronisation, during
+which NCCL connects the nodes. With H = 32 the first synchronisation is among the measured steps;
+with H = 8 it is in the warm-up.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from validation.tcp import ROOT, achieved
 FOLDER = ROOT / "results" / "validation"
 NODES, BYTES = 4, 4 * 30_846_720
 PROFILES = {5e9: "_5g", 1e9: "_1g", 200e6: "_200m", 50e6: "_50m", None: ""}
-# Warm-up steps before the measured ones, by H and rate, where they are not 10.
+# Number of warm-up steps before the measured steps, by H and rate, if it is not 10.
 WARMUPS = {(1, 200e6): 5, (1, 50e6): 2, (8, 50e6): 8}
 UNSHAPED_WARMUP = 20
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The runs of one number of inner steps H at one rate in bit/s, None where it is not shaped.
+    """The repeated runs with one number of inner steps H on links of one rate.
 
-    Seconds and counts are by repeat.
+    period: H. rate: bit/s; None if the links are not limited. steps, syncs: the measured steps and
+    synchronisations of each run. total, blocked: the seconds of all measured steps and of their
+    synchronisations, for each repeat.
     """
 
     period: int
@@ -58,7 +61,7 @@ def named(rate: float | None) -> str:
 
 
 def measured() -> list[Measured]:
-    """All cells, by H and rate."""
+    """Return the measured runs, sorted by H and by decreasing rate."""
     cells: dict[tuple[int, float | None], list[Mapping[str, str]]] = {}
     for line in lines("diloco_measured.csv"):
         cells.setdefault((int(line["H"]), rate_of(line)), []).append(line)
@@ -84,7 +87,7 @@ def rate_of(line: Mapping[str, str]) -> float | None:
     return float(line["requested_bit_per_s"]) if line["requested_bit_per_s"] else None
 
 
-# Constants, from H = 1 alone.
+# Constants, from the runs with H = 1 only.
 
 
 def alone() -> list[Measured]:
@@ -92,13 +95,13 @@ def alone() -> list[Measured]:
 
 
 def step_seconds() -> float:
-    """Return the part of a step that is not synchronisation."""
+    """Return the mean seconds of a step without synchronisation."""
     rest = sum(sum(cell.total) - sum(cell.blocked) for cell in alone())
     return rest / sum(cell.steps * len(cell.total) for cell in alone())
 
 
 def ring_bandwidths() -> dict[float | None, float]:
-    """Return the bit/s of a ring that takes as long as a synchronisation, by rate."""
+    """Return, by rate, the bit/s at which a ring all-reduce takes as long as a synchronisation."""
     return {
         cell.rate: ring_bits() / (sum(cell.blocked) / (cell.syncs * len(cell.total)))
         for cell in alone()
@@ -106,12 +109,15 @@ def ring_bandwidths() -> dict[float | None, float]:
 
 
 def ring_bits() -> float:
-    """Bits that each node sends in an all-reduce."""
+    """Return the number of bits that each node sends in a ring all-reduce."""
     return 2 * (NODES - 1) / NODES * BYTES * 8
 
 
 def connect_seconds() -> float:
-    """Median over the runs of how much longer the first synchronisation takes than the others."""
+    """Return the extra seconds of a run's first synchronisation, as the median over the runs.
+
+    The mean synchronisation of the same run is subtracted.
+    """
     firsts: dict[float | None, list[float]] = {}
     for line in lines("diloco_first_sync.csv"):
         firsts.setdefault(rate_of(line), []).append(float(line["first_sync_s"]))
@@ -126,13 +132,13 @@ def connect_seconds() -> float:
 
 
 def cells(without_connecting: bool = False) -> list[Cell]:
-    """Every cell with the constants of the profiles; those with H = 1 were fitted."""
+    """Return a cell for each measured time; the constants were fitted to the times with H = 1."""
     words = ("cluster.connect_seconds=0",) if without_connecting else ()
     return [cell_of(cell, *words) for cell in measured()]
 
 
 def cells_by_law() -> list[Cell]:
-    """Return the shaped cells with H = 8 and 32 for rings with the rate of `achieved`."""
+    """Return the cells with H = 8 and 32 on limited links; rings achieve the rate of `achieved`."""
     return [
         cell_of(cell, f"cluster.all_reduce_bandwidth={achieved(cell.rate)}")
         for cell in measured()
@@ -142,7 +148,7 @@ def cells_by_law() -> list[Cell]:
 
 def cell_of(cell: Measured, *words: str) -> Cell:
     first, last = cell.window
-    steps = -(-(last + 1) // cell.period) * cell.period  # the last ends with an outer step
+    steps = -(-(last + 1) // cell.period) * cell.period  # the last step ends a period
     settings: dict[str, Any] = {
         "experiment": "diloco_measured",
         "cluster": f"diloco_l40s{PROFILES[cell.rate]}",

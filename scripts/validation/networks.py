@@ -1,4 +1,4 @@
-"""Our own slow networks (``results/benchmarks/``): steps predicted first, then measured."""
+"""Our own slow networks (``results/benchmarks/``): predicted and then measured step times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ NETWORK = re.compile(r"\d+ nodes, \d+ Mbit/s")
 
 
 def cells(section: str) -> Iterator[Cell]:
-    """Every cell of ``section``, network or imitated_network; none was fitted."""
+    """Yield the cells of ``section``, which is ``network`` or ``imitated_network``.
+
+    No constant was fitted to their times.
+    """
     for table in tables(section):
         if table["results"]:
             yield from cells_of(table)
@@ -33,7 +36,10 @@ def tables(section: str) -> Iterator[Mapping[str, Any]]:
 
 
 def cells_of(table: Mapping[str, Any]) -> Iterator[Cell]:
-    """Yield the algorithms of one network, medians of their repeats in seconds."""
+    """Yield a cell for each algorithm on one network.
+
+    The real time is the median of the repeats. Times are in seconds.
+    """
     results = {each["what"]: [ms / 1000 for ms in each["values"]] for each in table["results"]}
     for what, (seconds, *_) in results.items():
         if what.endswith(BEFORE):
@@ -43,14 +49,17 @@ def cells_of(table: Mapping[str, Any]) -> Iterator[Cell]:
 
 
 def left_out(section: str) -> Iterator[str]:
-    """Yield a sentence for each network on which nothing is reported."""
+    """Yield a sentence for each network without results."""
     for table in tables(section):
         if not table["results"]:
             yield f"{table['title']}: {table['text']}"
 
 
 def right_pairs(cells: Sequence[Cell]) -> tuple[int, int]:
-    """Count the pairs on one network that differ by more than 5 %: in the right order, and all."""
+    """Return the number of pairs in the right order, and the number of all pairs.
+
+    A pair is two algorithms on the same network whose real times differ by more than 5 %.
+    """
     orders = [
         (one.real < other.real) == (one.simulated < other.simulated)
         for one, other in combinations(cells, 2)

@@ -1,4 +1,4 @@
-"""The page ``docs/validation.md``: every cell, its error, and the domain of each profile."""
+"""The page ``docs/validation.md``: all cells with their errors, and the range of each profile."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def errors(cells: Iterable[Cell]) -> list[float]:
 
 
 def left_out(cells: Iterable[Cell]) -> list[float]:
-    """Return the errors of all cells, each predicted without it."""
+    """Return the error of each cell, predicted by a fit without this cell."""
     return [cell.error_left_out for cell in cells]
 
 
@@ -339,7 +339,7 @@ def percent(error: float) -> str:
 
 
 def summary(cells: Sequence[Cell]) -> str:
-    """Mean and worst error of the predicted cells, as a sentence."""
+    """Return a sentence with the mean and the worst error of the predicted cells."""
     found = errors(cells)
     mean, worst = mean_and_worst(found)
     return f"Errors of {len(found)} predicted times: **mean {mean:.1f} %, worst {worst:.1f} %**."

@@ -1,4 +1,4 @@
-"""Published times per iteration, and the simulated ones of ``results/reproduced/report/``."""
+"""Published times per iteration, and the simulated times in ``results/reproduced/report/``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
 
 
 def cells(paper: str) -> Iterator[Cell]:
-    """Yield the rows of ``paper``, sgp or slowmo, with times; seconds per iteration."""
+    """Yield a cell for each timed row of ``paper`` (sgp or slowmo), in seconds per iteration."""
     with OURS.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             if line["metric"] == "ms_per_iteration" and line["row"].startswith(f"{paper}_"):

@@ -1,8 +1,8 @@
-"""The twelve published times of the SlowMo paper, each also predicted without it.
+"""The twelve published times of the SlowMo paper, each also predicted by a fit without it.
 
-Each of the four constants of ``slowmo_ethernet`` and ``slowmo_ethernet_in_memory`` is fitted on one
-row. Without that row, the constant is fitted on its twin with SlowMo. No fit uses the
-eight other rows.
+Each of the four constants of ``slowmo_ethernet`` and ``slowmo_ethernet_in_memory`` is fitted to one
+row. If this row is left out, the constant is fitted to the row of the same algorithm with SlowMo
+instead. No constant of the profiles is fitted to the eight other rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = 480  # whole periods of SlowMo, 48 steps
 
 
 def cells() -> list[Cell]:
-    """Every row with a time, in seconds per iteration."""
+    """Return a cell for each row with a published time, in seconds per iteration."""
     return [cell_of(row) for row in published() if is_timed(row)]
 
 
@@ -39,12 +39,12 @@ def cell_of(row: str) -> Cell:
 
 
 def earlier_cells() -> list[Cell]:
-    """Return the rows that were unknown to the earlier fit, as it predicted them."""
+    """Return the cells of the rows that were unknown to the earlier fit, as it predicted them."""
     return [Cell((row,), real(row), simulated_row(row, *EARLIER)) for row in WERE_UNKNOWN]
 
 
 def without_local_adam() -> Cell:
-    """Local Adam's times with the gradient time fitted on AR-Adam instead of local Adam's rows."""
+    """Return the cell of local Adam, with the gradient time fitted to AR-Adam instead."""
     row, other = "slowmo_wmt16_local_adam", "slowmo_wmt16_ar_adam"
     seconds = run_of(row).cluster.step_seconds["transformer_big"]
     seconds += real(other) - simulated_row(other)
@@ -67,7 +67,7 @@ def run_of(row: str) -> Run:
 
 
 def refitted(row: str, run: Run) -> str:
-    """Return the word that sets the constant of ``row`` so that its twin's time is exact."""
+    """Return the setting of the constant fitted to ``row``, refitted to the row with SlowMo."""
     twin = f"{row}_slowmo"
     late = real(twin) - simulated_row(twin)
     cluster, model = run.cluster, run.timed_as.model

@@ -1,7 +1,7 @@
 """The algorithms, one file each: frozen dataclasses whose `run` is the paper's loop.
 
-Everything that takes time is awaited, and nothing else is, so the same file runs on real processes
-and in simulated time. `sgp_runner.core.worker.Worker` lists the operations.
+An algorithm awaits every operation that takes time and nothing else, so the same code runs on real
+processes and in simulated time. `sgp_runner.core.worker.Worker` lists the operations.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Algorithm(Protocol):
     def title(self) -> str: ...  # the name in tables
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        """Raise ConfigError for a combination that cannot work."""
+        """Raise ConfigError if the settings cannot work with these nodes and this optimizer."""
         topology: Any = getattr(self, "topology", None)
         if self.graph == "symmetric":
             verify_symmetric(topology, nodes, self.title)
@@ -65,8 +65,8 @@ class Algorithm(Protocol):
         """Return the first epoch and the period, in steps, of each phase of the schedule.
 
         The period is the number of steps after which the messages and collectives of all workers
-        repeat. By default it is the period of ``topology`` times the setting ``period``; an
-        algorithm without one of these counts 1 instead.
+        repeat. By default it is the period of ``topology`` times the setting ``period``. If an
+        algorithm lacks one of them, that factor is 1.
         """
         topology, period = getattr(self, "topology", None), getattr(self, "period", 1)
         graph = topology.phases(size) if isinstance(topology, Topology) else [(0.0, 1)]

@@ -3,10 +3,10 @@
 Odd ranks are active: they start averages. Even ranks are passive: they only answer, so no cycle of
 waits can form. A gradient is computed at a snapshot and then applied to the current parameters.
 
-An average is atomic at both ends. The passive side averages as soon as a message arrives. The
-active side may have applied a gradient since it sent its value ``s``. It adds ``(reply - s) / 2``
-to its current parameters, which equals averaging first and stepping after, and preserves the sum of
-all parameters.
+An average is atomic on both workers. The passive worker averages as soon as a message arrives. The
+active worker may have applied a gradient since it sent its value ``s``. Therefore it adds
+``(reply - s) / 2`` to its current parameters. The result is the same as averaging first and
+applying the gradient afterwards, and the sum of all parameters is preserved.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ADPSGD(Algorithm):
 
     topology: every edge joins an odd and an even rank
     averages_per_gradient: number of averages per gradient, counted over all workers; 1 in Alg. 1.
-        Each active worker starts the same number of averages while it computes a gradient, so the
-        ratio holds for equally fast workers. 0.5 is the authors' bipartite implementation: with
-        half of the workers active, one average per gradient of an active worker
+        Each active worker starts a fixed number of averages while it computes a gradient, so the
+        ratio holds for equally fast workers. 0.5 is the ratio of the authors' bipartite
+        implementation: half of the workers are active, with one average per gradient
     """
 
     topology: Topology

@@ -1,8 +1,8 @@
 """AR-SGD: synchronous SGD with an exact all-reduce every step.
 
 Goyal et al. 2017 give the usual training recipe. With a codec, every node sends a coded gradient to
-all other nodes and adds the coding error to its next gradient: error feedback (Karimireddy et al.
-2019).
+all other nodes and adds the coding error to its next gradient. This is error feedback (Karimireddy
+et al. 2019).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ARSGD(Algorithm):
     """Every node takes the same step.
 
     average: gradients (communication overlaps the backward pass), or parameters after a local step.
-        The two are the same for SGD, not for Adam; the baseline of the SlowMo paper's Transformer
-        averages parameters
+        Both give the same result for SGD, but not for Adam; the SlowMo paper's baseline for
+        Transformers averages parameters
     codec: codes gradients after the backward pass, with error feedback; none: an exact all-reduce
     """
 

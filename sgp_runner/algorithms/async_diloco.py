@@ -10,13 +10,14 @@ continues from the server's parameters. The server applies the arrivals t = 0, 1
     else:                theta <- theta - lr (c beta m + g / N)
 
 After the first arrival the server waits ``grace`` seconds for more. It applies the outer gradients
-of this batch in the order of arrival, and all their workers restart from the same parameters.
+of this batch in the order of arrival. All workers of the batch restart from the same parameters.
 Worker w, with speed v_w, takes ``floor(period v_w / max v)`` inner steps (DyLU); the minimum of 1
 step is our addition. With equal speeds and ``N`` workers in every batch this is DiLoCo.
 
 The state of an inner optimizer stays on its worker. The learning rate follows the worker's own
-steps on its shard. Here each worker keeps its shard, whereas the authors assign a shard that lags
-behind. A fast worker therefore finishes its shard early and continues with the last learning rate.
+steps on its shard. Here each worker keeps its shard, whereas in the paper it receives a shard that
+lags behind. A fast worker therefore finishes its shard early and continues with the last learning
+rate.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ LONG = Horizon(1e6, 1.0, 1, 1)  # at its end, a schedule has its last learning r
 
 @dataclass(frozen=True)
 class AsyncDiLoCo(Algorithm):
-    """Local steps, and outer steps on a server as workers finish.
+    """Local steps on workers, and an outer step on a server for each worker that finishes.
 
     period: inner steps of the fastest worker between its outer gradients, H
     lr: outer learning rate
     momentum: outer momentum, beta
     delay: outer gradients per momentum step, N; null: the number of nodes
-    c: share of the momentum in the outer steps between momentum steps, 0 to 1 / N
-    grace: time that the server waits for more workers after the first has finished
+    c: share of the momentum in the outer steps between two momentum steps, from 0 to 1 / N
+    grace: time that the server waits for more outer gradients after the first of a batch
     speeds: speed of each worker, in steps per second or any other unit, e.g. [4,4,2,1]; slower
         workers take fewer inner steps; null: equal speeds
     """

@@ -35,7 +35,7 @@ class ChocoSGD(Algorithm):
 
     topology: a symmetric graph, the same in every step
     codec: codes the differences; the coding error is part of the next difference
-    gamma: consensus step size; a codec that loses more needs a smaller one
+    gamma: consensus step size; a codec with larger errors needs a smaller step
     layout: order of operations, from the paper or from the released code
     """
 
@@ -71,7 +71,7 @@ class ChocoSGD(Algorithm):
                 self.send(coder, k, x - own, own, mixed)
 
     def send(self, coder: Coder, k: int, change: Tensor, own: Tensor, mixed: Tensor) -> None:
-        """Code the change of this node's copy, add it to the copy, and send it to all peers."""
+        """Code the change of this node's copy, apply it to the copy, and send it to all peers."""
         worker, message = coder.worker, coder.encode(change, k)
         q = coder.decode(message, worker.rank, k)
         own += q
@@ -81,7 +81,7 @@ class ChocoSGD(Algorithm):
             worker.comm.send(j, message)
 
     async def receive(self, coder: Coder, k: int, mixed: Tensor) -> None:
-        """Add the changes of the neighbours' copies in step ``k`` to the weighted sum ``mixed``."""
+        """Receive the neighbours' changes of step ``k``; add them to the weighted sum ``mixed``."""
         worker = coder.worker
         peers = self.topology.in_peers(worker.rank, worker.size, k)
         for j in peers:

@@ -1,7 +1,7 @@
 """D-PSGD (Lian et al. 2017, Alg. 1): average with the neighbours and step, every step.
 
 ``combine_while_computing`` is the paper's order, ``x_i <- sum_j W_ij x_j - d_i``. The gradient is
-taken at the parameters before mixing, so the exchange overlaps the gradient.
+taken at the parameters before mixing, so the exchange overlaps its computation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sgp_runner.topology.graphs import Topology
 class DPSGD(Algorithm):
     """A local step and a weighted average with the neighbours.
 
-    topology: a symmetric graph, for which uniform weights make the mixing matrix doubly stochastic
+    topology: a symmetric graph; uniform weights must make its mixing matrix doubly stochastic
     order: combine_while_computing, as in the paper, or adapt_then_combine: local step first, then
         exchange
     """

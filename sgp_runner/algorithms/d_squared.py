@@ -2,9 +2,10 @@
 
     x_new = W (x - lr [(x_old - x) / lr_old + g - g_old]),  at first W (x - lr g)
 
-This is the authors' form for a changing learning rate. With a constant one it equals the paper's
-``W (2 x - x_old - lr (g - g_old))``. A step moves the mean model by exactly the mean gradient times
-``-lr``. ``g`` is the direction of the local optimizer: the gradient, for SGD without momentum.
+This is the authors' form for a changing learning rate. With a constant learning rate it equals the
+paper's ``W (2 x - x_old - lr (g - g_old))``. A step moves the mean model by exactly the mean
+gradient times ``-lr``. ``g`` is the direction of the local optimizer, which is the gradient for SGD
+without momentum.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""DeMo (Peng et al. 2024): workers exchange fast components of the momentum and keep the rest.
+"""DeMo (Peng et al. 2024): workers exchange fast components of the momentum and keep the others.
 
 In every step, for each tensor, with C the orthonormal DCT of its chunks:
 
     m <- beta m + lr g;  q = the k largest of |C m| in each chunk;  m <- m - C^T q
     x <- (1 - lr weight_decay) x - lr sign(C^T mean q)
 
-The mean of a coefficient is over the workers that sent it. The optimizer, SGD without momentum,
-sets the learning rate and the weight decay. `CosineTopK` defines the chunks.
+The mean of a coefficient is over the workers that sent it. The learning rate and the weight decay
+are settings of the optimizer, SGD without momentum. `CosineTopK` defines the chunks.
 """
 
 from __future__ import annotations

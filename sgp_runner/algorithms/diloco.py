@@ -1,16 +1,16 @@
 """DiLoCo (Douillard et al. 2023, Alg. 1): inner steps of one optimizer, outer steps of another.
 
-Every ``period`` inner steps, with ``theta`` the outer parameters, the same on all workers:
+Every ``period`` inner steps, with outer parameters ``theta`` that are the same on all workers:
 
-    delta = mean_i w_i (theta - x_i),  w_i = 1, or worker i's share of the examples times n
+    delta = mean_i w_i (theta - x_i),  w_i = 1, or n times worker i's share of the examples
     v <- momentum v + delta
     theta <- theta - lr (delta + momentum v)        (Nesterov; heavy ball: theta - lr v)
     x_i <- theta
 
-``period`` counts inner optimizer steps between exchanges; some implementations take one more. The
-inner optimizer keeps its state and never sends it. Evaluation uses ``theta``. A shorter last period
-also ends with an outer step. With ``lr = 1`` and ``momentum = 0`` this is local SGD; with a heavy
-ball it is SlowMo over local SGD with a constant learning rate.
+``period`` counts inner optimizer steps between exchanges; some implementations take one step more.
+The state of the inner optimizer stays on its worker. Evaluation uses ``theta``. A shorter last
+period also ends with an outer step. With ``lr = 1`` and ``momentum = 0`` this is local SGD. With
+heavy-ball momentum it is SlowMo over local SGD with a constant learning rate.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_outer(algo: object) -> None:
 
 
 def outer_state(worker: Worker) -> tuple[Tensor, Tensor]:
-    """Return the outer parameters [D] and their momentum [D] from the worker's state."""
+    """Return the outer parameters [D] and the outer momentum [D] in a worker's state."""
     x = worker.params
     momentum = worker.state("outer_momentum", lambda: x.new_zeros(x.shape))
     return worker.state("outer", x.clone), momentum
@@ -44,7 +44,7 @@ def outer_state(worker: Worker) -> tuple[Tensor, Tensor]:
 def outer_step(
     theta: Tensor, v: Tensor, delta: Tensor, lr: float, momentum: float, nesterov: bool
 ) -> None:
-    """Move ``theta`` and its momentum ``v`` by the outer gradient ``delta`` [n], in place."""
+    """Update ``theta`` and its momentum ``v`` in place with the outer gradient ``delta`` [n]."""
     v.mul_(momentum).add_(delta)
     theta.sub_(delta.add(v, alpha=momentum) if nesterov else v, alpha=lr)
 
@@ -56,8 +56,9 @@ class DiLoCo(Algorithm):
     period: inner steps between outer steps, H; 500 in the first paper, 30 in the scaling-laws paper
     lr: outer learning rate
     momentum: outer momentum
-    nesterov: false: heavy ball
-    weights: weights of the workers in the mean: uniform, or examples: the sizes of their shards
+    nesterov: true: Nesterov's outer momentum; false: heavy-ball momentum
+    weights: weights of the workers in the mean: uniform, or examples (proportional to the number of
+        examples in a worker's shard)
     """
 
     period: int = 30
@@ -87,6 +88,6 @@ class DiLoCo(Algorithm):
                 x.copy_(theta)
 
     def change(self, worker: Worker, theta: Tensor) -> Tensor:
-        """Return a worker's ``theta - x`` [D] times its weight."""
+        """Return ``theta - x`` [D] of a worker times the weight of the worker."""
         change = theta - worker.params
         return change.mul_(worker.examples) if self.weights == "examples" else change

@@ -1,8 +1,8 @@
 """Gap-Aware ASGD (Barkai et al. 2020), Staleness-Aware ASGD and ASGD, selected by ``penalty``.
 
-A parameter server works with ``n`` workers, without a barrier. It divides each gradient (weight
-decay included) by the gradient's gap, the distance in typical steps between the current parameters
-and the parameters at which the gradient was taken:
+A parameter server serves ``n`` workers without a barrier. It divides each gradient (weight decay
+included) by its gap: the distance, in typical steps, between the current parameters and the
+parameters at which the gradient was taken:
 
     G = 1 + |x - x_sent| / C,   C = gamma_max (sqrt(EMA_0.999(v^2)) + 1e-8)
 
@@ -38,8 +38,9 @@ class GapAware(Algorithm):
         or none (ASGD)
     gap: granularity of the gap: parameter, layer (norms of one parameter tensor) or global
     momentum: server: one buffer; per_worker: one buffer per worker; dana: as per_worker, but
-        workers get the look-ahead x - gamma m sum_j v_j, from which the gap is measured. per_worker
-        with Nesterov momentum sends the same point (DANA-Slim), so dana needs plain momentum
+        workers get the look-ahead point x - gamma m sum_j v_j, from which the gap is measured.
+        dana needs plain momentum, because per_worker with Nesterov momentum sends the same point
+        already (DANA-Slim)
     """
 
     penalty: Literal["gap", "staleness", "none"] = "gap"
@@ -75,7 +76,7 @@ class GapAware(Algorithm):
             server.comm.send(i, self.answer(server, k, i, gradient))
 
     def answer(self, server: Worker, k: int, i: int, gradient: Tensor) -> Tensor:
-        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return its next ``x``."""
+        """Apply the ``gradient`` [D] of worker ``i`` in step ``k``; return the ``x`` to send it."""
         x, m, lr = server.params, server.optim.momentum, server.lr
         buffers = 1 if self.momentum == "server" else server.size
         v = server.state("momentum", lambda: [x.new_zeros(x.shape) for _ in range(buffers)])
@@ -90,7 +91,7 @@ class GapAware(Algorithm):
         g = gradient.add(x, alpha=server.optim.weight_decay)
         if self.penalty == "staleness":
             g /= max(1, k - step)
-        elif self.penalty == "gap" and k > 0 and lr_max > 0:
+        elif self.penalty == "gap" and k > 0 and (lr > 0 or lr_max > 0):
             typical_step = (square / (1 - EMA**k)).sqrt_().add_(1e-8).mul_(lr_max)
             x_now = self.look_ahead(x, v, m * server.lr_at(k - 1))
             g /= self.gap_of(x_now - x_sent, typical_step, server.layers)

@@ -1,10 +1,10 @@
-"""Gradient tracking: every node estimates the mean gradient of all, for any data.
+"""Gradient tracking: every node estimates the mean gradient of all nodes.
 
     y <- W y + g - g_old,  y = g at first;  x <- W (x - lr y)   Koloskova et al. 2021, Alg. 1
     the same y;                             x <- W x - lr y     DIGing, Nedic et al. 2017
 
 The mean of ``y`` over the nodes always equals the mean of ``g``. A message carries ``x`` and ``y``.
-``g`` is the direction of the local optimizer: the gradient, for SGD without momentum.
+``g`` is the direction of the local optimizer, which is the gradient for SGD without momentum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GradientTracking(Algorithm):
     """Gossip of models and of estimates of the mean gradient.
 
     topology: a symmetric graph
-    layout: adapt_then_combine, or diging, which steps after mixing
+    layout: adapt_then_combine (step, then mix), or diging (mix, then step)
     """
 
     topology: Topology

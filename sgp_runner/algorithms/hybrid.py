@@ -18,7 +18,7 @@ from sgp_runner.utils.errors import ConfigError, inside
 
 @dataclass(frozen=True)
 class Hybrid(Algorithm):
-    """Two synchronous algorithms in turn; models and momentum are averaged at the switch.
+    """Two synchronous algorithms, one after the other; the switch averages models and momentum.
 
     first: the algorithm until switch_epoch
     then: the algorithm afterwards

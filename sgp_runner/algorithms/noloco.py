@@ -1,16 +1,16 @@
 """NoLoCo (Kolehmainen et al. 2025): outer steps that gossip in small groups, without all-reduce.
 
-Every ``period`` inner steps, with ``phi`` the outer parameters of each worker, and means over its
-group, a random pair:
+Every ``period`` inner steps, with outer parameters ``phi`` on each worker, and means over the
+worker's group (a random pair by default):
 
     m <- momentum m + lr mean(x - phi) - gamma (phi - mean phi)
     phi <- phi + m;  x <- phi
 
-The paper writes alpha for ``momentum`` and beta for ``lr``. Its Eq. 2 has ``- lr mean(x - phi)``, a
-sign error: its Eq. 32 and its code have the sign above. A worker sends ``phi`` before its inner
-steps, so this message overlaps them; workers only wait for ``x - phi``. There is no average at the
-end: the workers are an ensemble. On a complete graph all ``phi`` stay equal, and the algorithm is
-DiLoCo with a heavy ball.
+The paper writes alpha for ``momentum`` and beta for ``lr``. Eq. 2 of the paper has
+``- lr mean(x - phi)``, which is a sign error: Eq. 32 and the authors' code have the sign above. A
+worker sends ``phi`` before its inner steps, so this message overlaps them; workers only wait for
+``x - phi``. There is no average at the end: the workers are an ensemble. On a complete graph all
+``phi`` stay equal, and the algorithm is DiLoCo with heavy-ball momentum.
 
 With zero gradients, random pairs and many workers, the spread of the ``phi`` contracts for
 ``0 < gamma < 2 (1 - momentum^2)``. The paper's condition for pairs,

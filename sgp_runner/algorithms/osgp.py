@@ -7,10 +7,10 @@ de-biased.
 Differences from the listing of Alg. 2:
 
 * every step waits for the messages that are ``tau`` steps late. The listing waits when a counter
-  reaches ``tau``, then resets the counter; the two agree if messages are prompt;
+  reaches ``tau``, then resets the counter. Both rules give the same result if no message is late;
 * messages are sent every ``interval`` steps, 1 by default, instead of every ``tau`` steps;
-* a message from a peer that is ahead is added once this worker has reached the message's step. The
-  listing adds every message that has arrived.
+* a worker adds a message from a peer that is ahead only after the worker has reached the step of
+  the message. The listing adds every message that has arrived.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class OSGP(Algorithm):
     """SGP with messages that may be late.
 
     topology: any graph
-    tau: steps a message may be late before the worker waits for it; 0 is SGP (with layout=released:
-        the authors' 1-OSGP)
-    interval: steps between sends (the paper's listing ties it to tau)
+    tau: number of steps that a message may be late before the worker waits for it; 0 is SGP (with
+        layout=released: the authors' 1-OSGP)
+    interval: steps between sends; the paper's listing uses tau for both
     layout: order of operations, from the paper or from a version of the released code
         (osgp_released)
-    push_sum_weight: false is the biased ablation: the same messages, but the model is never divided
-        by the weight
+    push_sum_weight: true: the model is divided by the push-sum weight; false: it is not, which is
+        the paper's biased ablation
     """
 
     topology: Topology

@@ -1,11 +1,11 @@
-"""OSGP in the order of operations of the released code, whose 1-OSGP is ``tau = 0``.
+"""OSGP in the order of operations of the released code; its 1-OSGP is ``tau = 0`` here.
 
-A step adds late messages, sends, takes the gradient at the share that the node keeps, and makes the
-local step. With messages one step late, the value ``y`` after receipt follows ``y' = P y - d(y)``.
-With ``tau = 0`` (``synch_freq=0``) messages travel during one gradient; each further step of
-``tau`` allows one more gradient. ``released_2019`` also scales the local step by the weight that
-the node keeps. For one peer, this halves the learning rate and the weight decay of the network
-mean. The version behind the paper's tables did this.
+A step adds late messages, sends, computes the gradient at the share that the node keeps, and makes
+the local step. If messages are one step late, the value ``y`` after receipt follows
+``y' = P y - d(y)``. With ``tau = 0`` (``synch_freq=0``) messages travel during one gradient; each
+further step of ``tau`` allows one more gradient. ``released_2019`` also scales the local step by
+the weight that the node keeps. For one peer, this halves the learning rate and the weight decay of
+the network mean. The version of the code that gave the paper's tables did this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def run_released(
 ) -> None:
     """Run OSGP in the order of the released code.
 
-    weighted: false is the biased ablation
+    weighted: false: the biased ablation
     scale_by_weight: whether to scale the local step by the node's own weight, as in 2019
     """
     x = worker.push_sum

@@ -1,7 +1,7 @@
-"""Pipe-SGD (Li et al. 2018): a pipeline of ``K`` gradients, all-reduced during later gradients.
+"""Pipe-SGD (Li et al. 2018): a pipeline of ``K`` gradients; all-reduces overlap later gradients.
 
 Step ``t`` applies the mean gradient of step ``t - (K - 1)``; ``K = 1`` is AR-SGD. The first epochs
-run synchronously. Gradients left in the pipeline at the end are applied.
+are synchronous. At the end the gradients that are still in the pipeline are applied.
 """
 
 from __future__ import annotations
@@ -63,6 +63,6 @@ class PipeSGD(Algorithm):
             self.step(worker, await averages.pop())
 
     def step(self, worker: Worker, g: Tensor) -> None:
-        """Clip a mean gradient [D] and take its step."""
+        """Clip a mean gradient [D] and apply it."""
         clipped(g, self.clip)
         worker.params.sub_(worker.update(g))

@@ -1,12 +1,12 @@
-"""QG-DSGDm (Lin et al. 2021): momentum from the model's change in a step, gossip included.
+"""QG-DSGDm (Lin et al. 2021): momentum from the change of the model in a step, including gossip.
 
     x_half = x - lr (g + beta m),  m = beta m_hat + g        (Nesterov; else x - lr m)
     x_new = W x_half
     m_hat <- mu m_hat + (1 - mu) (x - x_new) / lr
 
 Each step starts its local momentum from ``m_hat`` instead of the previous local momentum, so the
-momenta of nodes with different data do not drift apart. The optimizer sets ``beta``, Nesterov and
-weight decay. With ``beta = 0`` this is D-PSGD in adapt-then-combine order.
+momenta of nodes with different data do not drift apart. ``beta``, Nesterov and weight decay are
+settings of the optimizer. With ``beta = 0`` this is D-PSGD in adapt-then-combine order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SGP, Stochastic Gradient Push (Assran et al. 2019, Alg. 1): a local step, then push-sum.
 
-State: numerator ``x``, weight ``w = 1``, model ``z = x / w``. The columns of the mixing matrix sum
-to one, so mixing preserves ``sum x`` and ``sum w = n``.
+The state is the numerator ``x`` and the weight ``w``, initially 1; the model is ``z = x / w``. The
+columns of the mixing matrix sum to one, so mixing preserves ``sum x`` and ``sum w = n``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""SlowMo (Wang et al. 2020, Alg. 1): a slow momentum step on the average every ``tau`` base steps.
+"""SlowMo (Wang et al. 2020, Alg. 1): a slow momentum step every ``tau`` steps of a base algorithm.
 
     x_tau = sum_i x_i / sum_i w_i
     u <- beta u + (x_0 - x_tau) / gamma
     x_0 <- x_0 - alpha gamma u;  all restart from x_0
 
-``gamma`` is the learning rate of the last fast step; ``w`` are the push-sum weights, 1 without
-push-sum. A last period of fewer than ``tau`` steps ends with the average alone. Over local SGD,
-``alpha = 1`` and ``beta = 0`` give local SGD with period ``tau``, and ``beta > 0`` gives BMUF. On
-one node, ``beta = 0`` gives Lookahead.
+``gamma`` is the learning rate of the last fast step; ``w_i`` is the push-sum weight, 1 without
+push-sum. A last period of fewer than ``tau`` steps ends with an average but no slow step. Over
+local SGD, ``alpha = 1`` and ``beta = 0`` give local SGD with period ``tau``, and ``beta > 0`` gives
+BMUF. On one node, ``beta = 0`` gives Lookahead.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from sgp_runner.utils.errors import ConfigError, inside
 class SlowMo(Algorithm):
     """Slow momentum over a synchronous algorithm.
 
-    base: the fast algorithm; it drains its messages whenever it stops
-    tau: fast steps between slow ones; null is 12 over local SGD and 48 over the others, as in the
-        paper
+    base: the fast algorithm; it drains its messages before each slow step
+    tau: fast steps between slow steps; null: 12 over local SGD and 48 over other algorithms, as in
+        the paper
     alpha: slow learning rate
     beta: slow momentum
-    buffers: treatment of the fast optimizer's buffers at a slow step: reset, keep, average over the
-        nodes (double averaging), or auto: reset for SGD, keep for Adam, as in the paper
-    exact_average: false skips the exact average; every node then has its own slow momentum and
+    buffers: treatment of the fast optimizer's buffers at a slow step: reset, keep, average (double
+        averaging: over the nodes), or auto (reset for SGD, keep for Adam, as in the paper)
+    exact_average: false: skip the exact average; then every node has its own slow momentum and
         keeps its push-sum weight
     """
 
@@ -68,7 +68,7 @@ class SlowMo(Algorithm):
 
     @property
     def period(self) -> int:
-        """Number of fast steps between slow ones."""
+        """Number of fast steps between slow steps."""
         return self.tau or (12 if isinstance(self.base, LocalSGD) else 48)
 
     def check(self, nodes: int, optim: Optimizer) -> None:

@@ -5,9 +5,9 @@ Every ``period`` inner steps, with error feedback ``e`` on each worker:
     e <- beta e + theta - x_i;  q_i = Q(e);  e <- e - q_i
     theta <- theta - lr mean_i q_i;  x_i <- theta
 
-``Q`` keeps the largest elements of every chunk, with two bits each. The papers divide the sum by
-the number of workers. The released code, which gave the papers' results, divides each coordinate by
-the number of workers that sent it (``divide_by=senders``). With a lossless ``Q`` this is DiLoCo
+``Q`` keeps the largest elements of every chunk, with two bits for each. The papers divide the sum
+by the number of workers. The released code, which gave the papers' results, divides each coordinate
+by the number of workers that sent it (``divide_by=senders``). With a lossless ``Q`` this is DiLoCo
 without momentum.
 """
 
@@ -32,7 +32,8 @@ class SparseLoCo(Algorithm):
     period: inner steps between outer steps, H
     beta: decay of the coding error from one exchange to the next
     lr: outer learning rate
-    divide_by: divisor of a coordinate's sum: the number of workers, or of senders of the coordinate
+    divide_by: divisor of the sum of a coordinate: workers (their number), or senders (the number of
+        workers that sent the coordinate)
     """
 
     codec: Codec

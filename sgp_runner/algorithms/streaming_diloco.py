@@ -11,9 +11,10 @@ follows ``delay`` inner steps after each send:
 With a codec, every worker codes its own difference, and the receivers average the decoded
 differences. Simulated time counts this exchange as an all-gather, not as a coded all-reduce. The
 paper's listing uses the fragment of H steps ago, which differs between workers before the first
-exchange. This code uses ``theta``, like torchft and MaxText, which both send first within the first
-H steps. With one fragment and no delay, codec or ``alpha``, this is DiLoCo. Evaluation uses
-``theta``, whose fragments were last updated at different steps.
+exchange. This code uses ``theta`` instead, as do torchft and MaxText, which both send a fragment
+for the first time within the first H steps. With one fragment, no codec, and ``delay`` and
+``alpha`` of 0, this is DiLoCo. Evaluation uses ``theta``; each fragment of it dates from the
+fragment's last outer step.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 class StreamingDiLoCo(Algorithm):
     """DiLoCo with fragments that are exchanged in turn while the workers compute.
 
-    codec: codes the differences; the coding error is not sent later
+    codec: codes the differences; coding errors are lost
     period: inner steps between two exchanges of a fragment, H
     blocks: number of transformer blocks per fragment
     pattern: strided: block i belongs to fragment i modulo the number of fragments; sequential: a
@@ -51,7 +52,7 @@ class StreamingDiLoCo(Algorithm):
     alpha: share of its own parameters that a worker keeps at an outer step
     lr: outer learning rate
     momentum: outer momentum
-    nesterov: false: heavy ball
+    nesterov: true: Nesterov's outer momentum; false: heavy-ball momentum
     """
 
     codec: Codec
@@ -101,12 +102,12 @@ class StreamingDiLoCo(Algorithm):
         return [(each, Coder(worker, self.codec, shapes=each.shapes)) for each in cut]
 
     def send(self, coder: Coder, k: int, delta: Tensor) -> Future[Any]:
-        """Start the exchange of a fragment's differences: an all-gather if they are coded."""
+        """Start an all-reduce of a fragment's differences or, if coded, an all-gather."""
         if isinstance(self.codec, Identity):
             return coder.worker.comm.all_reduce(delta)
         return coder.worker.comm.all_gather(coder.encode(delta, k))
 
     async def receive(self, coder: Coder, k: int, exchange: Future[Any]) -> Tensor:
-        """Return the mean of the differences of all workers, sent in step ``k``."""
+        """Return the mean of the differences that all workers sent in step ``k``."""
         result = await exchange
         return result if isinstance(self.codec, Identity) else coder.mean_of(result, k)

@@ -1,4 +1,4 @@
-"""The Python interface: `run`, `sweep` and `load`. ``import sgp_runner`` offers the same names."""
+"""The Python interface: `run`, `sweep` and `load`, which ``sgp_runner`` exports too."""
 
 from sgp_runner.api.results import Result, Results, load
 from sgp_runner.api.running import run, sweep

@@ -17,7 +17,7 @@ from sgp_runner.utils.errors import ConfigError
 
 
 def split(texts: Sequence[str]) -> list[str]:
-    """Split ``texts`` into overrides; a text holds one or several, quoted as in a shell."""
+    """Split ``texts`` into overrides; each text has one or more overrides, quoted as in a shell."""
     overrides = []
     for text in texts:
         if not isinstance(text, str):
@@ -34,7 +34,8 @@ def split(texts: Sequence[str]) -> list[str]:
 def overrides_of(key: str, value: Any) -> Iterator[str]:
     """Yield the overrides that set ``key`` to a Python ``value``.
 
-    A mapping sets the keys below ``key``. A class is a choice; an instance also sets its fields.
+    A mapping sets the keys below ``key``. A class becomes a choice. An instance becomes a choice
+    and sets its fields.
     """
     group = group_of(key)
     if group is not None and (isinstance(value, type) or dataclasses.is_dataclass(value)):
@@ -55,7 +56,9 @@ def overrides_of(key: str, value: Any) -> Iterator[str]:
 
 
 def literal(value: object, choice: bool = False) -> str:
-    """Return a value in Hydra's notation; ``choice`` leaves names of choices and files unquoted."""
+    """Return a value in Hydra's notation.
+
+    choice: whether to leave texts unquoted that may name a choice or a file"""
     match value:
         case None:
             return "null"

@@ -1,7 +1,7 @@
 """Isolation of a run from the Python program that calls it.
 
-PyTorch has its usual defaults during a run, so the run writes the same bytes as the command.
-Afterwards the program's random state, default types and threads are restored.
+During a run PyTorch has the defaults of a new process, so the run writes the same bytes as the
+command. Afterwards the program's random state, default dtype and threads are restored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ONE_AT_A_TIME = threading.RLock()  # Hydra, plug-ins and PyTorch's defaults are 
 
 @contextmanager
 def alone(verbose: bool) -> Iterator[None]:
-    """Admit one thread at a time, and forget plug-ins of earlier runs.
+    """Admit one thread at a time, and forget the plug-ins of earlier runs.
 
-    verbose: whether to show information, or only warnings
+    verbose: true: show information and warnings; false: only warnings
 
-    Python processes started in this context do not import from the current folder.
+    Python processes started in this context do not import modules from the current folder.
     """
     if launched() is not None:
         raise ConfigError(
@@ -72,7 +72,7 @@ def torch_as_usual() -> Iterator[None]:
 
 @contextmanager
 def saving_on_interrupt() -> Iterator[None]:
-    """Save a training run on Ctrl-C or an interrupt of a notebook's kernel.
+    """Save a training run after an interrupt: Ctrl-C, or an interrupt of a notebook's kernel.
 
     Raises KeyboardInterrupt once the run is saved. A second interrupt ends the run at once.
     """

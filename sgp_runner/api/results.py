@@ -29,7 +29,7 @@ class Results:
     """Runs on disk. Data frames are read on first use.
 
     folders: folders of the runs
-    failed: error of each failed run of a sweep, by the settings of the run
+    failed: settings of each failed run of a sweep -> its error
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Results:
         """One line per run and evaluated epoch.
 
         Columns: ``folder epoch time_s bytes quality low high averaged``. Times are in seconds of
-            the run's clock; ``quality`` is the mean over the workers.
+        the run's clock; ``quality`` is the mean over the workers.
         """
         return self._read.curves
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """Every record of every run, as in its ``metrics.jsonl``, with ``run`` and ``folder``."""
+        """All records in the ``metrics.jsonl`` of all runs, with columns ``run`` and ``folder``."""
         import pandas as pd
 
         from sgp_runner.recording.recorder import read_metrics
@@ -82,7 +82,7 @@ class Results:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One line per setting, ranked as in a report, with means over its seeds.
+        """One line per setting, ranked as in a report, with means over the seeds of the setting.
 
         ``rank`` and ``speed_up`` compare ``time_to_target``, the time to reach the ``target`` of
         the task. In timing studies they compare the time per iteration. Times are in seconds of the
@@ -104,7 +104,7 @@ class Results:
     def plot(self, against: Against = "time") -> Figure:
         """Draw the quality against time, epochs or bytes, or the time per iteration against nodes.
 
-        Raises ConfigError for runs that do not belong in one plot, such as runs of two models.
+        Raises ConfigError if the runs need several plots, for example runs of two models.
         """
         from sgp_runner.report.plots import quality, scaling
         from sgp_runner.report.rank.ranking import rankings
@@ -177,10 +177,10 @@ class Result(Results):
 
 
 def load(*places: str | Path) -> Results:
-    """Read the runs in or below folders or patterns such as ``results/runs/*osgp*``.
+    """Read the runs in or below ``places``: folders, or patterns such as ``results/runs/*osgp*``.
 
-    Damaged runs are left out, with a sentence in `Results.skipped`. Raises ConfigError if there is
-    no run.
+    Damaged runs are left out; `Results.skipped` has a sentence about each. Raises ConfigError if
+    there is no run.
     """
     from sgp_runner.report.read.run_folders import run_folders
 
@@ -198,7 +198,7 @@ def load(*places: str | Path) -> Results:
 
 
 def line_of(row: Row, ranking: Ranking) -> dict[str, object]:
-    """Return the table line of a setting."""
+    """Return the line of a setting in `Results.table`."""
     setting = row.setting
     columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
     return {

@@ -62,18 +62,18 @@ def run(
 
     overrides: settings as on the command line, ``"algo=osgp nodes=8"``
     algo: name, file, class or instance
-    model: the same, or a `torch.nn.Module`, whose parameters initialise every node, or a function
-        without arguments that returns a module initialised from the run's seed
-    data: name, file, class or instance, or a pair (train, valid), each a torch data set or a pair
-        of tensors or arrays (inputs, targets)
-    loss: for such a pair, ``loss(outputs, targets)`` returns the mean loss of a batch; default:
-        cross-entropy if a target is one whole number, else half the squared distance
+    model: name, file, class or instance; or a `torch.nn.Module`, whose parameters initialise every
+        node; or a function without arguments that makes a module from the run's seed
+    data: name, file, class or instance; or a pair (train, valid) of torch data sets, or of pairs
+        (inputs, targets) of tensors or arrays
+    loss: if ``data`` is a pair: ``loss(outputs, targets)`` returns the mean loss of a batch;
+        default: cross-entropy if a target is one whole number, else half the squared distance
     verbose: whether to show information and progress; warnings are always shown
-    settings: any other key, with a Python value; a dictionary sets several: ``optim={"lr": 0.1}``
+    settings: Python values of other keys; a dictionary sets several keys: ``optim={"lr": 0.1}``
 
-    Raises ConfigError for settings that cannot work, before anything is written; Diverged; Stopped
-    or KeyboardInterrupt once the run is saved; and any other error of the run. The same call
-    resumes an interrupted run.
+    Raises ConfigError, before anything is written, for settings that cannot work; Diverged; Stopped
+    or KeyboardInterrupt after an interrupt, once the run is saved; and any other error of the run.
+    The same call resumes an interrupted run.
     """
     started = time.monotonic()
     if loss is not None and data is None:
@@ -135,7 +135,7 @@ def given(algo: object, model: object, data: object, rest: Mapping[str, object])
 
 @contextmanager
 def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
-    """Yield a function that converts keywords to `Value` and holds objects in memory until exit."""
+    """Yield a function that converts keywords to `Value`; objects in memory are held until exit."""
     with ExitStack() as stack:
 
         def bring(key: str, value: Any) -> Value:
@@ -193,7 +193,7 @@ def title_of(key: str, value: Any) -> str:
 
 
 def values_in(key: str, value: Any) -> Sequence[Any]:
-    """Return the values of a keyword of a sweep. A tuple for ``data`` is a single value."""
+    """Return the values of a keyword of a sweep; a tuple for ``data`` is one value."""
     several = list if key == "data" else list | tuple | range
     if not isinstance(value, several):
         return [value]

@@ -1,9 +1,9 @@
-"""Fit of a cluster's constants to measurements, with its leave-one-out error.
+"""Fit of the constants of a cluster to measurements, and the leave-one-out error of the fit.
 
-A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The line passes exactly through the
-median at the model's size, which runs send. It fits the medians of the other sizes by least
-squares, weighted by the inverse square of their `spread`. For the leave-one-out error, each size is
-predicted by the line fitted to all other sizes.
+A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The fitted line passes exactly through
+the median at the model's size, because runs send messages of this size. It fits the medians of
+other sizes by least squares, weighted by the inverse square of their `spread`. For the
+leave-one-out error, each size is predicted by the line fitted to all other sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Line:
 def fit_line(measured: Repeats, through: int | None = None) -> Line:
     """Fit a line to at least two sizes, exact at the size ``through`` if it was measured.
 
-    The line passes through the origin where latency or bandwidth would be negative.
+    If latency or bandwidth would be negative, the line passes through the origin.
     """
     points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
     total = sum(weight for _, _, weight in points)
@@ -72,8 +72,8 @@ class Point:
 
     num_bytes: the size
     repeats: measured seconds
-    fitted: seconds by the fit
-    left_out: seconds by the fit without this size
+    fitted: seconds that the fit predicts
+    left_out: seconds that a fit without this size predicts
     """
 
     num_bytes: int
@@ -87,7 +87,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """The relative error of the fit without this size."""
+        """The relative error of the prediction by a fit without this size."""
         return self.left_out / self.seconds - 1
 
 
@@ -106,7 +106,7 @@ def without(measured: Repeats, size: int) -> Repeats:
 
 
 def leave_one_out(points: Sequence[Point]) -> float:
-    """Return the mean of the absolute relative errors."""
+    """Return the mean absolute value of the points' relative errors."""
     return mean(abs(point.error) for point in points)
 
 
@@ -137,13 +137,13 @@ def constants(found: Measured) -> Constants:
     If the ranks of a host share its cores, measured work is slowed down by a factor ``sharing``.
     The constants hold for a rank alone, so they are divided by this factor.
 
-    cv: reproduces the measured excess of steps that end with a barrier
+    cv: value that reproduces the measured extra time of steps that end with a barrier
     all_reduce_latency_seconds, all_reduce_bandwidth: constants of a ring with the measured times by
         size; the latency is larger if the mean gradient took longer than predicted
-    overlap: time saved by the mean gradient, compared with the slowest node's gradient and then an
-        all-reduce, as a share of a gradient
+    overlap: time that a step with the mean gradient saves, compared with a step of the slowest node
+        followed by an all-reduce, as a share of the time of a step
     passing_seconds_per_byte: extra time of steps while messages pass, per byte in and out
-    serving_seconds_per_byte: work of a server alone, or the time per answer under load if shorter
+    serving_seconds_per_byte: time of a server per answer, alone or under load, whichever is shorter
     """
     step, n = median(found.steps), found.nodes
     sharing = max(1.0, found.ranks_per_host / found.cores_per_host)

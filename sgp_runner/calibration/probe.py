@@ -1,7 +1,7 @@
-"""Measurements as an algorithm, so that they use the same operations and backends as training.
+"""Measurements in the form of an algorithm; they use the operations and backends of training.
 
-On real processes the probe times the machines. In the simulator it recovers the constants of the
-simulated cluster; the tests of the probe use this.
+On real processes the probe measures the machines. In the simulator the fit recovers the constants
+of the simulated cluster, which tests verify.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TURNS = 3  # each with and without messages
 
 
 def location_here() -> tuple[int, float]:
-    """Return an identifier of this process's host and cores, and how many gradients fit on them.
+    """Return an identifier of this process's host and cores, and how many gradients fit on these.
 
     Ranks that are pinned to different cores of one machine count as different hosts.
     """
@@ -49,14 +49,15 @@ def location_here() -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured seconds: means over the nodes, which work simultaneously except in ``serving``.
+    """Measured seconds, averaged over the nodes; all nodes work at once, except in ``serving``.
 
     nodes: number of nodes
-    cores_per_host: gradients that a host computes at a time
+    cores_per_host: number of gradients that a host computes at a time
     ranks_per_host: number of ranks on a host
     num_bytes: size of the model
-    exchanges, all_reduces: repeats by size in bytes; an exchange sends to the next node
-    steps: a gradient with the optimizer's step, without communication
+    exchanges, all_reduces: repeated times by size in bytes; in an exchange each node sends to the
+        next node
+    steps: a gradient and a step of the optimizer, without communication
     barriers: a barrier of all nodes
     locked_steps: a step followed by a barrier
     mean_steps: a step with the mean gradient of all nodes
@@ -64,8 +65,8 @@ class Measured:
     serving: the work of Gap-Aware ASGD's server on a gradient of ``num_bytes``, with idle workers
     streaming: time per gradient at the server when all workers send without a pause
     busy_steps: steps while messages pass
-    busy_bytes: bytes in and out of a node during each of the busy steps
-    quiet_steps: steps right after the busy ones
+    busy_bytes: bytes in and out of a node during a busy step
+    quiet_steps: steps right after the busy steps, without messages
     """
 
     nodes: int
@@ -102,8 +103,9 @@ class Probe(Algorithm):
 
     folder: where rank 0 writes `Measured`
     sizes: message sizes in bytes, in addition to the model's size
-    seconds: approximate duration of each part
-    location: returns an identifier of this rank's host, and how many gradients fit on it
+    seconds: approximate duration of each measurement
+    location: returns an identifier of this rank's host, and the number of gradients that the host
+        computes at a time
     """
 
     folder: Path
@@ -174,7 +176,7 @@ class Probe(Algorithm):
         await worker.comm.all_reduce(message.clone())
 
     async def serving(self, worker: Worker) -> tuple[list[float], list[float]]:
-        """Time rank 0 as a parameter server: alone, and while all others send gradients nonstop."""
+        """Time rank 0 as a server: alone, and while all other ranks send gradients nonstop."""
         size, gradient = worker.size, worker.params.clone()
         server = replace(
             worker,
@@ -207,7 +209,7 @@ class Probe(Algorithm):
     # Timing.
 
     async def in_blocks(self, worker: Worker, work: Callable[[], Awaitable[object]]) -> list[float]:
-        """Time blocks of consecutive ``work``; return seconds per call for each block."""
+        """Time blocks of `BLOCK` calls of ``work``; return each block's seconds per call."""
 
         async def block() -> None:
             for _ in range(BLOCK):
@@ -254,14 +256,14 @@ class Probe(Algorithm):
         return await self.average(worker, worker.now - start)
 
     async def average(self, worker: Worker, value: float) -> float:
-        """Return the mean of ``value`` over all nodes; it doubles as a barrier."""
+        """Return the mean of ``value`` over all nodes; the all-reduce is also a barrier."""
         return float(await worker.comm.all_reduce(worker.params.new_full((1,), value)))
 
     async def during_messages(self, worker: Worker) -> tuple[list[float], list[float], list[float]]:
         """Time steps alternately with and without messages of the model's size in flight.
 
-        Returns, for each turn, seconds of a quiet step, seconds of a busy step, and bytes in and
-        out during a busy step.
+        Returns lists with one value per turn: seconds of a quiet step, seconds of a busy step, and
+        bytes in and out during a busy step.
         """
         message = worker.params.clone()
         took = await self.timed(worker, lambda: self.exchange(worker, message))

@@ -10,7 +10,7 @@ from sgp_runner.session import rank_process
 
 
 def main(words: Sequence[str], **sizes: Any) -> int:
-    """Measure with the experiment in a file; options ``--plugin=...`` may follow its path."""
+    """Measure with the experiment in a file; options ``--plugin=...`` may follow the path."""
     from sgp_runner.calibration.probe import measuring
 
     return rank_process.main(words, partial(measuring, **sizes))

@@ -1,4 +1,4 @@
-"""A cluster profile for ``cluster=``: a file of constants, and points with leave-one-out errors."""
+"""A cluster profile, a file for ``cluster=``: constants, and measured points as comments."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ compute_time:
 
 @dataclass(frozen=True)
 class CalibratedSetting:
-    """A calibrated setting: ``model`` on ``batch_size`` samples per node.
+    """Description of a calibration: ``model`` on ``batch_size`` samples per node.
 
     command: the command line of the calibration
-    where, when: platform and time, for the reader
+    where, when: platform and time of the calibration, for a comment in the profile
     """
 
     name: str

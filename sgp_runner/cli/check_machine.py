@@ -1,6 +1,7 @@
-"""``sgp-run check [SETTINGS]``: what this machine offers a run, on one screen.
+"""``sgp-run check [SETTINGS]``: check, on one screen, whether a run would work here.
 
-Each `Finding` is a line. Nothing is trained, and no other machine is contacted.
+Each line is a `Finding` about this machine. The command trains nothing and contacts no other
+machine.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ CONNECTIONS = 8  # of a rank to every other one, at most, in all process groups
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the screen.
+    """One line of the screen.
 
-    fix: what to do, in a sentence; "" where nothing needs to be done
+    fix: a sentence that advises the user; empty if nothing needs to be done
     fails: whether the run would fail
     """
 
@@ -94,16 +95,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class RunHere:
-    """This machine as a place for ranks of ``run``; ``gpus`` is the number of visible GPUs."""
+    """This machine and the ranks of ``run`` on it; ``gpus`` is the number of visible GPUs."""
 
     run: Run
     gpus: int
 
     @property
     def ranks(self) -> int:
-        """Return the number of processes of the run on this machine, as far as it is known.
+        """Return the number of processes of the run on this machine, estimated without a launcher.
 
-        Without a launcher, nodes for which there are no GPUs are on other machines.
+        In this case nodes for which this machine has no GPUs count as nodes on other machines.
         """
         run = self.run
         if run.network.clock == "simulated":
@@ -164,7 +165,7 @@ class RunHere:
         return Finding("GPUs", text or "none, and the run needs none")
 
     def why(self) -> str:
-        """Return why the GPUs do not suffice, with the fix."""
+        """Return the reason why the GPUs do not suffice, or only the fix."""
         found = gpu_versions()
         if found["cuda"] is None:
             return "This PyTorch is built for CPUs: install one with CUDA (pip install torch)."
@@ -272,7 +273,7 @@ class RunHere:
         return Finding("results", text, "Make room, or use results=." if free < 10**9 else "")
 
     def checkpoint_bytes(self) -> int:
-        """Return the size of the checkpoints that exist at one time; 0 if none are saved."""
+        """Return the largest total size of the checkpoints on disk; 0 if none are saved."""
         run = self.run
         if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
             return 0

@@ -29,7 +29,7 @@ def run_command(command: str, work: Callable[[], int]) -> int:
     """Run ``work`` and return the exit code; describe an error in one sentence on stderr.
 
     0: success
-    1: an error without a code of its own
+    1: any other error
     2: ConfigError: a request that cannot work
     3: a run diverged
     75: stopped by a signal; the same command resumes the run

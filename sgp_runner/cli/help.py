@@ -145,7 +145,8 @@ def flow(value: object) -> str:
 def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, object, str]]:
     """Yield (key, value, description) of every setting of the part ``node`` at ``key``.
 
-    The value of a group is the name of its choice; that of a setting without a default is ``...``.
+    The value of a group is the name of its choice. A setting without a default has the value
+    ``...``.
     """
     cls = class_at(node, key)
     if cls is None:

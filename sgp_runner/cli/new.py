@@ -1,5 +1,4 @@
-"""``sgp-run new``: write a folder with a small working algorithm, model or data set, and
-a test.
+"""``sgp-run new``: write a folder with a small algorithm, model or data set, and a test.
 
 The test makes a dry run, compares the simulator with real processes, and checks that the same seed
 gives the same bytes, also after a run is resumed.

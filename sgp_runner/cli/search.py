@@ -1,5 +1,4 @@
-"""``sgp-run -m hydra/sweeper=optuna``: a sweep in which Optuna proposes each run after the
-previous one.
+"""``sgp-run -m hydra/sweeper=optuna``: a sweep in which Optuna proposes one run at a time.
 
 The study is a file in the folder of the sweep. The same command with the same ``hydra.sweep.dir``
 continues it.

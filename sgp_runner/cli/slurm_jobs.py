@@ -31,7 +31,7 @@ def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
 
 
 def outcome(job: SlurmJob[Any]) -> dict[str, object]:
-    """Wait for the job and return its row; if the job has no result, the row is ``failed``."""
+    """Wait for the job and return its row; without a result, ``failed`` has the reason."""
     try:
         row: dict[str, object] = job.results()[0].return_value
         return row

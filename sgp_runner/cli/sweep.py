@@ -380,7 +380,7 @@ def report(runs: Runs | None, directory: Path) -> None:
 
 @contextmanager
 def printed_errors(what: str) -> Iterator[None]:
-    """Print an error in a sentence that begins with ``what`` instead of raising it."""
+    """Catch an error and print it in a sentence that begins with ``what``."""
     try:
         yield
     except Exception as error:

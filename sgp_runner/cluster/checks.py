@@ -1,4 +1,4 @@
-"""Range checks for settings of machines and faults; each raises ConfigError for its key."""
+"""Range checks for settings of machines and faults; each raises ConfigError with the key."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MAX_ABSENCES_IN_WORK = 10_000  # absences during one message, gradient or collec
 
 
 class Absences:
-    """The absences of nodes by churn, each a crash with an end, drawn on demand.
+    """The absences that churn causes. Each one is a temporary crash. They are drawn on demand.
 
     The absences of a node depend only on the seed and on the node's original rank.
 
@@ -36,7 +36,7 @@ class Absences:
     def check(self, seconds: float, ranks: int) -> None:
         """Raise TooManyAbsences if ``ranks`` nodes would interrupt work of ``seconds`` too often.
 
-        Each interruption is simulated, so such a run would seem to hang.
+        The simulator simulates each interruption, so such a run would seem to hang.
         """
         expected = ranks * seconds / HOUR * self.faults.churn_per_hour
         if MAX_ABSENCES_IN_WORK < expected < inf:

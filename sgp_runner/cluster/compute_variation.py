@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class ComputeTime(Protocol):
-    """Variation of compute time around its mean (both in seconds)."""
+    """Variation of the compute time of a gradient around its mean, in seconds."""
 
     def sample(self, mean: float, random: Generator, count: int) -> list[float]: ...
 
 
 @dataclass(frozen=True)
 class ConstantTime:
-    """Always the mean."""
+    """Compute times that always equal the mean."""
 
     def sample(self, mean: float, random: Generator, count: int) -> list[float]:
         return [mean] * count
@@ -28,7 +28,7 @@ class ConstantTime:
 
 @dataclass(frozen=True)
 class LogNormalTime:
-    """Log-normal around the mean.
+    """Log-normal compute times with the given mean.
 
     cv: coefficient of variation
     """
@@ -47,7 +47,7 @@ class LogNormalTime:
 
 @dataclass(frozen=True)
 class GammaTime:
-    """Gamma around the mean (Barkai et al. 2020: shape 100).
+    """Gamma-distributed compute times with the given mean (Barkai et al. 2020: shape 100).
 
     shape: shape parameter; the coefficient of variation is 1 / sqrt(shape)
     """

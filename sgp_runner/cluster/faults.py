@@ -2,7 +2,8 @@
 
 Faults are slow nodes and links, pauses, crashes, partitions, churn, and late or lost messages. They
 depend only on the settings and the seed. The delay and loss of a message are functions of the seed
-and of the message's sender, receiver and number, so no other event and no resumption changes them.
+and of the message's sender, receiver and number. Neither other events nor a resumption of the run
+change them.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class Event:
     """A fault of some ranks for some time.
 
     A slow_node takes ``factor`` times longer for gradients. A slow_link has its bandwidth divided
-    by ``factor``. In a pause the ranks do nothing; their interfaces keep receiving, and the ranks
-    read these messages afterwards. In a crash the interfaces stop as well: queued messages do not
-    leave, messages to the ranks wait outside, and the ranks resume from their state afterwards. In
-    a partition, messages between the ranks and all other ranks wait outside.
+    by ``factor``. In a pause the ranks do nothing; their interfaces still receive messages, which
+    the ranks read afterwards. In a crash the interfaces stop as well: queued messages do not leave,
+    messages to the ranks wait in the network, and afterwards the ranks resume from their state. In
+    a partition, messages between the ranks and all other ranks wait in the network.
 
     what: slow_node | slow_link | pause | crash | partition
     ranks: the ranks with the fault
@@ -81,8 +82,8 @@ class Event:
 class Faults:
     """The faults of a run.
 
-    slow_nodes: {rank: factor}: its gradients take longer, all the time
-    slow_links: {rank: factor}: its bandwidth is divided by factor, all the time
+    slow_nodes: {rank: factor}: gradients of the rank take factor times longer during the whole run
+    slow_links: {rank: factor}: bandwidth of the rank is divided by factor during the whole run
     events: faults with a start and an end, each {what: ..., ranks: [...], start: s, end: s or null,
         factor: ...}; what is one of slow_node (gradients take factor times longer), slow_link
         (messages take factor times longer), pause (the ranks compute, send and read nothing), crash
@@ -91,13 +92,13 @@ class Faults:
     churn_per_hour: mean number of times that a node leaves, as in a crash, per hour of presence;
         the times between absences are exponential. A parameter server never leaves
     absence_seconds: s; mean time until a node comes back; these times are exponential
-    delay_seconds: s; mean extra time that a message travels. Messages from one sender to one
-        receiver never overtake each other
+    delay_seconds: s; mean extra travel time of a message. Messages from one sender to one receiver
+        never overtake each other
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
     drop_probability: probability that a message is lost
-    resend_seconds: s until a lost message is sent again (0.2: the minimum of TCP on Linux). It may
-        be lost again, and does not pass the sender's queue again. null: never, only in a run
-        without losses
+    resend_seconds: s until a lost message is sent again (0.2: the minimum of TCP on Linux). The
+        repetition may be lost too; it skips the sender's queue. null: no repetition, which is valid
+        only in a run without losses
     """
 
     slow_nodes: Mapping[int, float] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class Faults:
             )
 
     def among(self, new: Mapping[int, int]) -> Faults:
-        """Return the faults of only the ranks in ``new``, which maps old ranks to new ones."""
+        """Return the faults of only the ranks in ``new``, which maps old ranks to new ranks."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
             for event in self.events
@@ -216,7 +217,7 @@ class Faults:
 
     @property
     def deaths(self) -> list[Event]:
-        """Permanent crashes."""
+        """The crashes that never end."""
         return [event for event in self.events if event.what == "crash" and event.end is None]
 
     @property

@@ -40,22 +40,22 @@ class Cluster:
 
     compute_time: variation of the time of a gradient from step to step
     name: the name in reports
-    devices_per_node: devices that share a node's work and its interface; all times here are those
-        of a whole node
+    devices_per_node: number of devices that share the work and the interface of a node; all times
+        here are times of a whole node
     step_seconds: mean time of one gradient of one node, by model name; ``default`` applies to
         models that are not listed
     step_batch: samples per node for which the time in step_seconds holds, by model name; time is
         proportional to the batch. The time of a model that is not listed does not depend on the
         batch
-    input_seconds: initial part of the time of a gradient that needs no parameters: loading and
-        copying the batch. It overlaps with waiting for messages, but not with waiting for an
-        all-reduce, which blocks the stream of the node
+    input_seconds: time at the start of a gradient for loading and copying the batch, which needs no
+        parameters. It overlaps with waiting for messages, but not with waiting for an all-reduce,
+        which blocks the stream of the node
     node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
     heterogeneity: coefficient of variation of the nodes' random factors, drawn once per node from a
         Gamma law; 0 for equal nodes
     bandwidth: bits per second of a node's network interface, in each direction
-    bandwidth_up: bits per second that a node sends; null: as bandwidth
-    bandwidth_down: bits per second that a node receives; null: as bandwidth
+    bandwidth_up: bits per second that a node sends; null: the same as bandwidth
+    bandwidth_down: bits per second that a node receives; null: the same as bandwidth
     node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
     node_bandwidth_down: bits per second that single nodes receive, by rank
     regions: groups of nodes joined by slower links, each {nodes: ..., bandwidth_up: ...,
@@ -73,32 +73,33 @@ class Cluster:
         complete
     exchange_overlap: share of the last gradient's compute time during which an all-reduce or
         all-gather of the local change can already run, layer by layer at the end of the backward
-        pass; the results of training are the same
-    fragment_overlap: the same share for one fragment of the model
+        pass; it does not affect the results of training
+    fragment_overlap: like exchange_overlap, for the exchange of one fragment of the model
     host_seconds_per_byte: time for the processor to add up or copy one byte of a message, if the
         network stack is on the host. It counts once for the bytes that each round of an all-reduce
-        adds, and `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm, whose
-        model stays on the host, always accessible to other nodes
-    all_reduce_bandwidth: measured bits per second of a node's interface in an all-reduce; null: as
-        bandwidth
+        adds. It counts `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm,
+        because the model stays on the host, where other nodes can always access it
+    all_reduce_bandwidth: measured bits per second of a node's interface in an all-reduce; null: the
+        same as bandwidth
     all_reduce_latency_seconds: measured latency of a round of an all-reduce; null: latency_seconds
         plus message_overhead_seconds
     connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
         connect the nodes
-    cores_per_host: processor cores that the ranks of one host share. A gradient occupies one core,
-        so a host computes this number of gradients at full speed; step_seconds are for a gradient
-        that runs alone. null: every rank has its own cores
+    cores_per_host: number of processor cores that the ranks of one host share. A gradient occupies
+        one core, so a host computes this number of gradients at full speed; step_seconds hold for a
+        gradient that runs alone. null: every rank has its own cores
     ranks_per_host: number of consecutive ranks on one host; null: all ranks, including servers
     passing_seconds_per_byte: core time for each byte that a rank sends or receives
-    mixing_seconds_per_byte: core time to prepare a message and to add a received one, for each byte
-        received, before the message counts as received
+    mixing_seconds_per_byte: core time to prepare a message and to add a received message, for each
+        byte received, before the message counts as received
     serving_seconds_per_byte: time of a parameter server to answer a gradient, per byte of the
         gradient, while other gradients arrive; it holds for Gap-Aware ASGD and is an upper
         limit for other algorithms. The server answers one gradient after the other
     fitted_on: published rows (``row`` of their presets) to which a constant of this cluster was
         fitted; the times of other rows are predictions
-    validated: range in which times were compared with real ones; a run outside it gets a warning.
-        Optional keys: nodes (the largest number), bandwidth, least_bytes and most_bytes of a model
+    validated: range in which simulated times were compared with real times; a run outside it gets a
+        warning. Optional keys: nodes (the largest number), bandwidth, least_bytes and most_bytes of
+        a model
     """
 
     step_seconds: Mapping[str, Seconds]
@@ -170,7 +171,7 @@ class Cluster:
                 raise ConfigError(f"cluster.{key}", f"{share} must be in [0, 1).")
 
     def beyond(self, nodes: int, model_bytes: float) -> str | None:
-        """Return a sentence about what in a run is outside the validated range, or None."""
+        """Return a sentence if the run is outside the validated range, else None."""
         limits = self.validated
         least, most = limits.get("least_bytes", 0.0), limits.get("most_bytes", inf)
         rate = limits.get("bandwidth", self.bandwidth)
@@ -202,7 +203,7 @@ class Cluster:
         )
 
     def check_hosts(self) -> None:
-        """Raise ConfigError for settings that conflict with ``cores_per_host``, or need it."""
+        """Raise ConfigError for settings that conflict with ``cores_per_host`` or require it."""
         if self.cores_per_host is None:
             for key in HOST_KEYS:
                 if getattr(self, key):
@@ -223,7 +224,7 @@ class Cluster:
             )
 
     def check(self, nodes: int, servers: int) -> None:
-        """Raise ConfigError for ranks that the run does not have, or regions that do not fit it.
+        """Raise ConfigError for ranks that the run does not have, or for regions of other sizes.
 
         A parameter server has a link but computes no gradients.
         """
@@ -233,7 +234,7 @@ class Cluster:
         check_regions(self.regions, nodes)
 
     def among(self, new: Mapping[int, int]) -> Cluster:
-        """Return the cluster of only the ranks in ``new``, which maps old ranks to new ones."""
+        """Return the cluster of only the ranks in ``new``, which maps old ranks to new ranks."""
 
         def kept(values: Mapping[int, float]) -> dict[int, float]:
             return {new[rank]: value for rank, value in values.items() if rank in new}
@@ -257,7 +258,7 @@ class Cluster:
     def mean_step(self, model: str, batch_size: int, unlisted: float | None = None) -> float:
         """Return the mean seconds of a gradient of ``model`` on ``batch_size`` samples per node.
 
-        unlisted: seconds of a model that step_seconds does not list, instead of its default.
+        unlisted: seconds if step_seconds does not list the model; None: the default in step_seconds
         """
         default = self.step_seconds.get("default") if unlisted is None else unlisted
         seconds = self.step_seconds.get(model, default)
@@ -280,10 +281,10 @@ class Cluster:
         Each round costs a latency and the transfer time of its bytes.
 
         slowest_link: divisor of the bandwidth of the slowest interface; every round waits for this
-            interface.
+            interface
 
-        Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5; in half duplex, sending and
-            receiving take turns.
+        In half duplex, sending and receiving take turns. Source: Thakur, Rabenseifner & Gropp 2005,
+        sections 4.4-4.5.
         """
         if nodes == 1:
             return 0.0
@@ -309,13 +310,13 @@ class Cluster:
         return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
 
     def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
-        """Return the seconds before a message of a collective starts to arrive, and after.
+        """Return the latency of a message of a collective, and the transfer time of ``num_bytes``.
 
-        The second number is the time of ``num_bytes``. Every round waits for its slowest message.
-        So an interface counts with the rate of its slower direction (half duplex: of both in turn),
-        and all interfaces count with the rate of the slowest. A ring through regions in rank order
-        leaves and enters each region once. Its hops count with the longest latency and the lowest
-        rate of these crossings; this is an upper limit if the two belong to different crossings.
+        Every round waits for its slowest message. Therefore all interfaces have the rate of the
+        slowest interface, which is the rate of its slower direction (half duplex: of both in turn).
+        A ring through regions in rank order leaves and enters each region once. All its hops have
+        the longest latency and the lowest rate of these crossings, which is an upper limit if they
+        belong to different crossings.
         """
         start, rates = self.all_reduce_latency_seconds, self.interfaces(nodes)
         if start is None:
@@ -336,14 +337,14 @@ class Cluster:
         return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
 
     def turns(self, up: float, down: float) -> float:
-        """Return the time to send and receive one byte, in units of the slower direction's time."""
+        """Return the time to send and receive a byte, relative to the slower direction."""
         return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
     def all_gather_rounds(self, nodes: int) -> int:
         return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
 
     def all_reduce_rounds(self, nodes: int) -> int:
-        """Return the number of consecutive messages in an all-reduce."""
+        """Return the number of consecutive rounds of an all-reduce."""
         rounds = ceil(log2(nodes))
         return {
             "ring": 2 * (nodes - 1),

@@ -1,4 +1,4 @@
-"""Rate schedules: the arithmetic of work that slows down, stops and resumes."""
+"""Rate schedules: finish times of work that slows down, stops and resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sgp_runner.cluster.faults import Event
 
 
 class WorkSchedule(Protocol):
-    """Finish times of work that slows down, stops and resumes."""
+    """Interface of a schedule of work that slows down, stops and resumes."""
 
     def finish(self, begin: float, end: float) -> float: ...
     def clear(self, moment: float) -> float: ...
@@ -20,7 +20,7 @@ class WorkSchedule(Protocol):
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """The time that a second of work takes, piece by piece.
+    """A schedule in which the time for a second of work is piecewise constant.
 
     pieces: (from, to, factor), disjoint and in order; a second of work takes ``factor`` seconds,
         and an infinite factor means that work stops.
@@ -31,7 +31,7 @@ class RateSchedule:
     def finish(self, begin: float, end: float) -> float:
         """Return the finish time of work that would last from ``begin`` to ``end`` at full speed.
 
-        Work without duration also waits until a stop is over.
+        Work with a duration of 0 also waits until a stop is over.
         """
         for start, stop, factor in self.pieces:
             if stop <= begin:
@@ -56,7 +56,7 @@ STEADY = RateSchedule()
 
 
 def piecewise(events: Sequence[Event], factor: Callable[[Sequence[Event]], float]) -> RateSchedule:
-    """Return the schedule that has, at each time, the ``factor`` of the events at that time."""
+    """Return a schedule; at each time, the present events give its ``factor``."""
     if not events:
         return STEADY
     bounds = sorted({moment for event in events for moment in (event.start, event.stop)})

@@ -15,15 +15,16 @@ from sgp_runner.utils.units import BitsPerSecond, Seconds
 class Region:
     """Nodes that are close to each other, and the link that joins them to the other regions.
 
-    Messages that leave a region share its link, in the order in which they reach the link. So do
-    messages that enter the region; the two directions are independent. Ranks are numbered region by
-    region, and a parameter server is in the last region.
+    Messages that leave a region share its link, in the order in which they reach the link. Messages
+    that enter the region share it in the same way; the two directions are independent. Ranks are
+    numbered region by region, and a parameter server is in the last region.
 
     nodes: number of nodes
     bandwidth_up: bits per second that leave the region
     bandwidth_down: bits per second that enter the region
-    latency_seconds: latency of messages to other regions, instead of the cluster's: one number, or
-        a list with one number per region, in order; the entry of the region itself has no effect
+    latency_seconds: latency of messages to other regions, which replaces the cluster's latency: one
+        number, or a list with one number per region, in order; the entry of the region itself has
+        no effect
     """
 
     nodes: int
@@ -42,7 +43,7 @@ class Region:
 
     @property
     def latencies(self) -> Sequence[float]:
-        """The latency to each region, or one latency for all."""
+        """The latency to each region, or a single latency for all regions."""
         latency = self.latency_seconds
         return latency if isinstance(latency, Sequence) else (latency,)
 
@@ -72,20 +73,20 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
 
 
 def region_of_each(regions: Sequence[Region], ranks: int) -> list[int]:
-    """Return the region of each rank, for servers the last one; empty without regions."""
+    """Return the region of each rank; servers are in the last region. Empty without regions."""
     nodes = [number for number, region in enumerate(regions) for _ in range(region.nodes)]
     return nodes + [len(regions) - 1] * (ranks - len(nodes)) if regions else []
 
 
 def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ...]:
-    """Return the regions with only their nodes among ``ranks``."""
+    """Return the regions with only those of their nodes that are in ``ranks``."""
     own = region_of_each(regions, sum(region.nodes for region in regions))
     left = [own[rank] for rank in ranks if rank < len(own)]
     return tuple(replace(region, nodes=left.count(i)) for i, region in enumerate(regions))
 
 
 def crossings(regions: Sequence[Region]) -> list[tuple[float, float]]:
-    """Return latency and bits per second of each crossing of regions in a ring of all ranks."""
+    """Return latency and bits per second of each hop between regions in a ring of all ranks."""
     inhabited = [number for number, region in enumerate(regions) if region.nodes]
     if len(inhabited) < 2:
         return []

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A decoder whose size is known without building it.
+    """A decoder for timing studies; its size is known without building it.
 
-    step_seconds: time of a gradient on machines that list no time for this model
+    step_seconds: time of a gradient if the cluster lists no time for this model
     """
 
     layers: int
@@ -29,7 +29,7 @@ class LanguageModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Shapes of its matrices, by name; norms, under 0.1 % of the parameters, are omitted."""
+        """Shapes of the matrices, by name; norms (under 0.1 % of the parameters) are omitted."""
         width = self.width
         shapes = {"embedding": (self.vocabulary, width)}
         for i in range(self.layers):
@@ -59,15 +59,15 @@ MATRICES, SIDE = 60, 64
 
 @dataclass(frozen=True)
 class TimedAs:
-    """The training whose time is simulated. ``None``: the real one.
+    """The training whose time is simulated; null: the value of the run itself.
 
-    model: name in cluster.step_seconds, or of a model, or llama_1b, llama_10b or llama_100b, whose
-        sizes and times are built in
-    num_parameters: number of parameters in messages, instead of the real model's; required for a
-        model that is not the real one and has no built-in size
+    model: name in cluster.step_seconds, name of a model, or one of llama_1b, llama_10b and
+        llama_100b, whose sizes and times are built in
+    num_parameters: number of parameters for the size of messages; required if model is not the
+        model of the run and has no built-in size
     batch_size: samples per node and step
-    bytes_per_parameter: bytes on the wire per parameter sent without a codec: 2 for bfloat16; null:
-        4 with num_parameters
+    bytes_per_parameter: bytes per parameter in a message without a codec, for example 2 for
+        bfloat16; null: 4 if num_parameters is set, else the size of the run's dtype
     """
 
     model: str | None = None
@@ -91,9 +91,10 @@ class TimedAs:
             object.__setattr__(self, "num_parameters", self.language_model.num_parameters)
 
     def check(self, cluster: Cluster, models: Iterable[str], trained: str) -> None:
-        """Raise ConfigError for an unknown model, or one without a number of parameters.
+        """Raise ConfigError for an unknown model, or a model without a number of parameters.
 
-        models: names of built-in models and of plug-ins; trained: the model of the run
+        models: names of models of this package and of plug-ins
+        trained: name of the model of the run
         """
         if self.model is None:
             return
@@ -117,7 +118,7 @@ class TimedAs:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of its tensors, by name: nearly equal matrices for a model of unknown shapes."""
+        """Shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
         if (known := self.language_model) is not None:
             return {**known.shapes}
         if self.num_parameters is None:
@@ -132,7 +133,7 @@ class TimedAs:
     def step_seconds(self, cluster: Cluster, model: str, batch_size: int) -> float:
         """Return the mean time of a gradient.
 
-        By default the gradient is that of ``model`` on ``batch_size`` samples per node.
+        ``model`` and ``batch_size``, in samples per node, apply if these settings are null.
         """
         known = self.language_model
         return cluster.mean_step(
@@ -144,7 +145,7 @@ class TimedAs:
     def wire(self, params: Tensor, study: bool = False) -> Wire:
         """Return the sizes of the messages of a model with the parameters ``params`` [D].
 
-        study: whether ``params`` stand for a model in a timing study
+        study: whether ``params`` represent a larger model in a timing study
         """
         own = params.element_size()
         number: float = own if self.num_parameters is None else 4
@@ -156,13 +157,13 @@ class TimedAs:
 
 @dataclass(frozen=True)
 class Wire:
-    """The bytes that messages count for in simulated time.
+    """The sizes of messages in simulated time.
 
     dtype: dtype of parameters that are sent without a codec
-    number: bytes that such a parameter counts for; a coded message counts for its own bytes
-    scale: number of parameters for which each real one stands
-    grain: real parameters in a timing study; a single additional element, such as a push-sum
-        weight, is not scaled
+    number: size in bytes of a parameter without a codec; coded messages have their real size
+    scale: number of simulated parameters that each real parameter represents
+    grain: number of real parameters in a timing study; if a message has one more element, such as
+        a push-sum weight, this element is not scaled
     """
 
     dtype: torch.dtype

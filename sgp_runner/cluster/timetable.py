@@ -49,7 +49,7 @@ class Timetable:
     def together(self, ranks: range, factor: Callable[[float], float]) -> WorkSchedule:
         """Return the rate of a collective of ``ranks``.
 
-        factor: slow-down of the collective as a function of the slow-down of its links.
+        factor: maps the slow-down of the slowest link to the slow-down of the collective
         """
 
         def slower(now: Sequence[Event]) -> float:
@@ -89,7 +89,7 @@ class Timetable:
 class Interrupted:
     """The schedule ``usual`` of ``events``, interrupted while any of ``ranks`` is absent.
 
-    factor: time that a second of work takes under given events
+    factor: maps the events at a time to the time that a second of work takes
     """
 
     usual: WorkSchedule
@@ -99,7 +99,7 @@ class Interrupted:
     absences: Absences
 
     def finish(self, begin: float, end: float) -> float:
-        """See `RateSchedule.finish`; absences are drawn up to the end of the work.
+        """Return the finish time, as `RateSchedule.finish` does, and draw the absences up to it.
 
         Raises TooManyAbsences if too many absences would interrupt the work.
         """

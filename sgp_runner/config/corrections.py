@@ -23,8 +23,8 @@ Config = Mapping[str, Any]
 class Correction:
     """One correction of the code.
 
-    what: a sentence without a full stop. affects: whether the correction changes the results of a
-    configuration.
+    what: a sentence without a full stop
+    affects: whether the correction changes the results of a configuration
     """
 
     what: str

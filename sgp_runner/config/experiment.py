@@ -25,7 +25,7 @@ from sgp_runner.utils.secrets import refuse_secrets
 FORMAT = 2  # of a stored configuration
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
-    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure"),
+    *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
     *("data.root", "data.workers", "format", "cluster.validated"),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
     *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
@@ -37,6 +37,7 @@ LATER: Mapping[str, object] = {
     "device": "cpu",
     "deterministic": True,
     "micro_batch": None,
+    "checkpoint_blocks": False,
     "sim.autocast": "none",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
@@ -72,7 +73,7 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
     """Return ``settings`` without those keys of `LATER` whose value has no effect.
 
-    Only the kind of a device counts.
+    Of a device only the kind is included: ``cuda`` for ``cuda:1``.
     """
     choice = settings.get("name")
     return {

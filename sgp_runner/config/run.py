@@ -70,6 +70,8 @@ class Run:
     log_every: steps of a worker between its training records
     checkpoint: when the state of the run is saved
     record: true: a real run makes a recording for sgp-replay, and writes no checkpoints
+    trace_steps: steps to trace in trace.json, a file for Perfetto, for example 100-103; the trace
+        shows the machines of a simulated run or the processes of a real run
     timed_as: the training whose time is simulated; null: the training of this run
     row: the published row that a preset reproduces
     rehearsal: true: run the algorithm of the preset in simulated time, with the small data set and
@@ -101,6 +103,7 @@ class Run:
     log_every: int = 10
     checkpoint: Checkpoints = field(default=Checkpoints())
     record: bool = False
+    trace_steps: str | int | None = None
     timed_as: TimedAs = field(default=TimedAs())
     row: str | None = None
     rehearsal: bool = False
@@ -134,6 +137,8 @@ class Run:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
         if self.micro_batch is not None:
             self.check_micro_batch(self.micro_batch)
+        if self.trace_steps is not None:
+            steps_in(self.trace_steps)
         if not self.eval_every > 0:
             raise ConfigError(
                 "eval_every", f"{self.eval_every} must be positive, for example 1 or 0.25."
@@ -284,6 +289,17 @@ class Run:
     def total_steps(self, problem: Problem) -> int:
         """Return the steps in a budget; all workers share it if the algorithm is asynchronous."""
         return self.steps(problem) * (self.nodes if self.algo.asynchronous else 1)
+
+
+def steps_in(text: str | int) -> range:
+    """Return the steps in ``text``, such as 5 or 100-103. Raises ConfigError for any other text."""
+    match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", str(text))
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first:
+        raise ConfigError(
+            "trace_steps", f"'{text}' is no range of steps: use 5 or 100-103, counted from 0."
+        )
+    return range(first, last + 1)
 
 
 def check_row(key: str, rows: Iterable[str]) -> None:

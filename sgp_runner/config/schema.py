@@ -79,7 +79,7 @@ def is_part(key: str) -> bool:
 
 
 def class_at(node: Tree, key: str) -> type[Any] | None:
-    """Return the dataclass of the part ``node`` at ``key``; None if its group has no such name."""
+    """Return the dataclass of the part ``node`` at ``key``; None if its ``name`` is unknown."""
     group = group_of(key)
     return (
         (OWN_PARTS.get(key) if key else Run)
@@ -113,7 +113,7 @@ def default_at(field: dataclasses.Field[Any], key: str) -> object:
 
 
 def is_named(key: str) -> bool:
-    """Return whether ``name`` selects the class at ``key``."""
+    """Return whether the part at ``key`` has a setting ``name`` that selects its class."""
     group = group_of(key)
     return group is not None and has_names(group)
 

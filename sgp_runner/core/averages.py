@@ -52,7 +52,8 @@ class Averages:
         """Return chunk ``number`` of a vector [D] as a message. Raises NotFinite."""
         assert self.codec is not None
         chunk = chunks[number]
-        check_finite(chunk, self.worker.shapes, sum(map(len, chunks[:number])))
+        begin = sum(map(len, chunks[:number]))
+        check_finite(chunk, self.worker.shapes, begin, self.worker.check_later)
         return self.codec.to_message(chunk, [tuple(chunk.shape)], 0)
 
     def send(self, ring: dict[str, Any], message: Tensor) -> None:

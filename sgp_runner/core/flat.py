@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 #: A gradient [D]: one vector, or a list of its consecutive parts.
@@ -29,6 +30,13 @@ def pieces(vector: Tensor) -> list[slice]:
     total = vector.numel()
     size = total if vector.is_cuda else PIECE
     return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]
+
+
+def to_device(t: Tensor, device: torch.device | str) -> Tensor:
+    """Copy ``t`` from the CPU to ``device`` without waiting for the device."""
+    if str(device) == "cpu":
+        return t
+    return t.pin_memory().to(device, non_blocking=True)
 
 
 def joined(g: Gradient) -> Tensor:

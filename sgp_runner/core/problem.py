@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.flat import FlatModule, to_device
 from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
@@ -130,11 +130,13 @@ class Problem:
         return mine if len(mine) else indices[:1], seed_of(self.seed, _AUGMENT, rank, step)
 
     def placed(self, t: Tensor) -> Tensor:
-        """Copy to the device without blocking, in the memory format of the convolutions."""
+        """Copy to the device without blocking, in the memory format of the convolutions.
+
+        PyTorch reuses the pinned memory of the copy once the device has read it.
+        """
         import torch
 
-        if self.compute.device != "cpu":
-            t = t.pin_memory().to(self.compute.device, non_blocking=True)
+        t = to_device(t, self.compute.device)
         return (
             t.contiguous(memory_format=torch.channels_last)
             if self.compute.channels_last and t.dim() == 4

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Generator
 from threading import Timer
 from typing import Any, Generic, Protocol, TypeVar
 
+from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.utils.waits import waiting_for
 
 T = TypeVar("T")
@@ -128,9 +129,14 @@ def call(function: Callable[..., None], *arguments: Any) -> None:
 
 
 class RealClock:
-    """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread."""
+    """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread.
+
+    meter: counts the time without a callback, except while a gradient is `computing`
+    """
 
     def __init__(self) -> None:
+        self.meter = WaitMeter()
+        self.computing = False
         self.describe: Callable[[], str] = lambda: "waits for an event"
         self.start = time.monotonic()
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -185,6 +191,7 @@ class RealClock:
         self.start += seconds
 
     def advance(self) -> bool:
+        began = time.monotonic()
         with waiting_for(self.describe):
             while self.poll is not None:
                 self.poll()
@@ -193,6 +200,8 @@ class RealClock:
                 # Not `get` with a timeout: in CPython it can become negative and wait for ever.
                 time.sleep(self.poll_seconds)
             callback = self.posted.get()
+        if not self.computing:
+            self.meter.add(time.monotonic() - began)
         callback()
         return True
 
@@ -277,6 +286,17 @@ class Scheduler:
             if held and self.wake_next():
                 continue
             if not advance():
+                raise Deadlock(self.report())
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Run until all coroutines wait and ``done``, or until none is left. Raises as `run`."""
+        while True:
+            self.settle()
+            if done() or not self.tasks:
+                return
+            if self.held and self.wake_next():
+                continue
+            if not self.clock.advance():
                 raise Deadlock(self.report())
 
     def settle(self) -> None:

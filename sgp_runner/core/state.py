@@ -58,7 +58,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def futures_in(value: Any) -> Iterator[Future[Any]]:
-    """Yield all collectives in named state."""
+    """Yield all futures in a value of a worker's state."""
     if isinstance(value, Future):
         yield value
     elif isinstance(value, dict | list | tuple):

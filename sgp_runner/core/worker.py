@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+MAX_CHECKS = 1000  # postponed ones, of a process that records nothing
 
 
 class Runtime(Protocol):
@@ -89,6 +90,7 @@ class Progress:
     steps_taken: int = 0  # steps taken from its budget
     loss: float | Tensor = float("nan")  # of the latest gradient's batch
     observed: dict[str, list[float]] = field(default_factory=dict)  # since the last record
+    checks: list[tuple[int, Callable[[], None]]] = field(default_factory=list)  # step, postponed
 
 
 @dataclass(eq=False, slots=True)
@@ -345,6 +347,21 @@ class Worker:
         if isinstance(error, NotFinite):
             return Diverged(self.rank, self.step, str(error))
         return RankFailed(f"rank {self.rank}, step {self.step}: {described(error)}")
+
+    def check_later(self, check: Callable[[], None]) -> None:
+        """Postpone a check that waits for the device to the next record, which waits anyway."""
+        self.progress.checks.append((self.step, check))
+        if len(self.progress.checks) == MAX_CHECKS:
+            self.check_now()
+
+    def check_now(self) -> None:
+        """Make the postponed checks. Raises Diverged, with the step of the check."""
+        checks, self.progress.checks = self.progress.checks, []
+        for step, check in checks:
+            try:
+                check()
+            except NotFinite as error:
+                raise Diverged(self.rank, step, str(error)) from None
 
     def log(self, name: str, value: float) -> None:
         """Record a value such as ``staleness``; the mean goes into the next record."""

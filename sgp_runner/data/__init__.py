@@ -1,1 +1,1 @@
-"""Data sets, one file each, and the samplers that deal their samples to the workers."""
+"""Data sets, one module each, and the samplers that divide the samples among the workers."""

@@ -34,7 +34,7 @@ ARCHIVE_BYTES = {"cifar10": 170_498_071, "cifar100": 169_001_437}
 class Cifar:
     """CIFAR-10 (ten classes) or CIFAR-100 (a hundred classes).
 
-    root: folder of cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
+    root: folder that contains cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         class; dirichlet_equal = the same with shards of equal size
@@ -60,7 +60,7 @@ class Cifar:
     def load(self, dtype: torch.dtype) -> Dataset:
         """Load the images as bytes, so ``dtype`` has no effect.
 
-        torchvision checks its files against their published checksums.
+        torchvision checks the files against their published checksums.
         """
         return Dataset(
             name=self.name,
@@ -108,7 +108,7 @@ class Cifar:
 
 
 def kind_of(name: str) -> Any:
-    """Return torchvision's class of the data set ``name``."""
+    """Return torchvision's class for the data set ``name``."""
     from sgp_runner.utils.torchvision_import import import_torchvision
 
     import_torchvision()
@@ -116,7 +116,7 @@ def kind_of(name: str) -> Any:
 
 
 def url_of(name: str) -> str:
-    """Return the published address of the archive."""
+    """Return the published address of the archive of the data set ``name``."""
     archive = name.replace("cifar", "cifar-")
     return f"https://www.cs.toronto.edu/~kriz/{archive}-python.tar.gz"
 
@@ -144,7 +144,7 @@ def defect(root: Path, kind: Any) -> str | None:
 class Images(Split):
     """Labelled images in memory.
 
-    augment: shift each image by up to ``MARGIN`` pixels and mirror it half of the time.
+    augment: whether to shift each image by up to ``MARGIN`` pixels and mirror half of them
     """
 
     images: Tensor  #: uint8 [N, C, H, W]
@@ -162,9 +162,9 @@ class Images(Split):
 
 
 def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """Shift and mirror ``images`` [B, C, H, W] at random, each by its seed (int64 [B]).
+    """Shift and mirror ``images`` [B, C, H, W] at random, each by its own seed (int64 [B]).
 
-    Pixels from outside the image are black.
+    Pixels that a shift uncovers are black.
     """
     import torch
     from torch.nn.functional import pad

@@ -21,7 +21,7 @@ Batch: TypeAlias = "tuple[tuple[Tensor, ...], Tensor]"
 class Split(Protocol):
     """A fixed, indexable set of samples.
 
-    A split in memory has nothing to prepare or to close.
+    By default there is nothing to prepare or to close, as for a split in memory.
     """
 
     #: int64 [N], for the Dirichlet partition; None where samples have no class.
@@ -35,7 +35,7 @@ class Split(Protocol):
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:
-        """Start preparing the batch of an upcoming call of ``batch``."""
+        """Start to prepare a batch that a later call of ``batch`` will return."""
         return None
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
@@ -89,7 +89,7 @@ class LearningTask(Protocol):
     metric: ClassVar[str]  #: the headline number of ``evaluate``
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the scalar mean loss of a batch; runs under ``torch.func.vmap`` and ``grad``."""
+        """Return the scalar mean loss of a batch; works under ``torch.func.vmap`` and ``grad``."""
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         """Return metrics over the whole split.
@@ -124,7 +124,7 @@ class Dataset:
 
 
 class DataConfig(Protocol):
-    """A frozen dataclass with the settings of a data set, which loads the data."""
+    """The settings of a data set, a frozen dataclass that also loads the data."""
 
     @property
     def name(self) -> str: ...
@@ -137,9 +137,9 @@ class DataConfig(Protocol):
         """Number of training samples; None if it is unknown before loading."""
 
     def load(self, dtype: torch.dtype) -> Dataset:
-        """Load the data, with floating-point inputs in ``dtype``.
+        """Load the data; floating-point inputs have the type ``dtype``.
 
-        Raises ConfigError if data is missing.
+        Raises ConfigError if files of the data set are missing.
         """
 
 
@@ -156,7 +156,7 @@ def check_shares(group: str, settings: object, **examples: float) -> None:
 
 
 def held_out(dataset: Dataset, share: float) -> Dataset:
-    """Return ``dataset``, with the last ``share`` of its training samples as the validation set.
+    """Return ``dataset`` with the last ``share`` of the training set as the validation set.
 
     Use it to choose settings without looking at the real validation set. A share of 0 changes
     nothing. Raises ConfigError if no samples are left to train or validate on.

@@ -33,8 +33,8 @@ class Digits:
         digit; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set to validate on instead of the validation set, for choosing
-        settings
+    holdout: share of the training set that replaces the validation set while settings are chosen;
+        0 = the validation set
     """
 
     partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
@@ -72,7 +72,7 @@ class Digits:
 
 
 def table() -> np.ndarray:
-    """Return a row per image: its 64 pixels and its digit.
+    """Return one row for each image: the 64 pixels and the digit.
 
     The rows are read from scikit-learn's files, because importing it takes seconds.
     """

@@ -1,4 +1,4 @@
-"""Generated text of a small language, whose entropy is known."""
+"""Generated text of a small language; the entropy of the text is known."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Grammar:
     is known, so the metrics include the excess loss: the loss minus the loss of the best possible
     predictor, which knows the languages, on the same validation set.
 
-    block: bytes of a sample
+    block: length of a sample in bytes
     train_size: samples per epoch over all nodes
     valid_size: samples of the validation set
-    nouns: number of nouns; there are two thirds as many verbs and a third as many adjectives
+    nouns: number of nouns N; there are 2N/3 verbs and N/3 adjectives
     dialects: number of languages, which differ in the probabilities of words and constructions; all
         are equally frequent in training and validation
-    concentration: concentration of the Dirichlet distribution of a dialect's probabilities; smaller
-        = dialects differ more
+    concentration: concentration of the Dirichlet distribution from which a dialect's probabilities
+        are drawn; smaller = dialects differ more
     partition: iid = every node reads all dialects; dirichlet = unequal shares of the dialects;
         dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
@@ -106,7 +106,7 @@ class Grammar:
 
 
 class GrammarSplit(Split):
-    """Samples whose text is generated from the seed at every read.
+    """Samples that are generated from the seed at every read.
 
     Sample i is in dialect i modulo the number of dialects.
     """
@@ -133,7 +133,7 @@ class GrammarSplit(Split):
 
 
 def tensors_of(texts: Sequence[bytes]) -> Batch:
-    """Return inputs and targets, int64 [N, T]; a target is the byte after its input."""
+    """Return inputs and targets, int64 [N, T]; a target is the byte that follows the input."""
     import torch
 
     rows = torch.frombuffer(bytearray(b"".join(texts)), dtype=torch.uint8)
@@ -143,7 +143,7 @@ def tensors_of(texts: Sequence[bytes]) -> Batch:
 
 
 def rules_of(nouns: int, seed: int) -> Rules:
-    """Return the rules, with invented words.
+    """Return the rules of the grammar, with invented words.
 
     A clause in brackets can separate a noun from its verb, so a model must remember the noun's
     number across that clause. Adjectives begin with a vowel and nouns with a consonant.
@@ -194,7 +194,7 @@ class Inventor:
 
 
 def usual(rules: Rules) -> dict[str, list[float]]:
-    """Return the plain probabilities: Zipf's law for words, few adjectives and brackets."""
+    """Return the mean probabilities: Zipf's law for words, few adjectives and brackets."""
     rare = {"one": (1.0, 3.0), "many": (1.0, 3.0), "does": (1.0, 5.0), "do": (1.0, 5.0)}
     weights = {
         name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
@@ -206,7 +206,7 @@ def usual(rules: Rules) -> dict[str, list[float]]:
 def spoken(
     plain: dict[str, list[float]], concentration: float, seed: int, number: int
 ) -> dict[str, list[float]]:
-    """Draw the probabilities of dialect ``number`` around the ``plain`` probabilities."""
+    """Draw the probabilities of dialect ``number``; their means are the ``plain`` probabilities."""
     import numpy
 
     rng = numpy.random.Generator(numpy.random.PCG64(seed_of(seed, _DIALECT, number)))

@@ -31,12 +31,12 @@ class ImageNet:
     Training uses random crops and mirror images; evaluation uses the centre. Training and
     validation have the same classes.
 
-    root: folder of train/<class>/ and val/<class>/; not part of a run's name
-    shards: folder of train-*.tar and val-*.tar, read instead of root; see
-        scripts/make_shards.py; null = folders per class
+    root: folder that contains train/<class>/ and val/<class>/; not part of a run's name
+    shards: folder of train-*.tar and val-*.tar, made by scripts/make_shards.py, which are read
+        instead of root; null = read root
     image_size: height and width of the model's input in pixels
-    workers: decoding processes for each process of the run; 0 = the process decodes images itself;
-        results do not depend on the number
+    workers: number of decoding processes for each process of the run; 0 = the process of the run
+        decodes images itself; results do not depend on this number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node

@@ -1,8 +1,8 @@
 """Image files that other processes decode ahead of time.
 
-Requests are a function of (worker, step), so the next requests are known and resuming a run needs
-no saved state. The random numbers of an image depend only on a seed and the image's index, so
-results do not depend on the number of decoding processes.
+The images of a batch are a function of worker and step. Therefore the next batches are known, and a
+resumed run needs no saved state. The random numbers of an image depend only on a seed and the
+image's index, so results do not depend on the number of decoding processes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 class Decoders:
-    """A pool of ``count`` processes, started on first use.
+    """A pool of ``count`` decoding processes, which start on first use.
 
-    With a count of 0 the caller decodes in its own process.
+    If the count is 0, the caller decodes in its own process.
     """
 
     def __init__(self, count: int) -> None:
@@ -54,7 +54,7 @@ class Decoders:
             raise self.died() from None
 
     def died(self) -> DataError:
-        """Kill the other processes, which ignore the pool's request to end; return the error."""
+        """Kill the other processes, which ignore the pool's request to end, and return an error."""
         for process in multiprocessing.active_children():
             process.kill()
         return DataError(
@@ -90,7 +90,7 @@ def start_processes(count: int) -> ProcessPoolExecutor:
 class ImageFiles(Split):
     """Labelled images, in files or in shards.
 
-    augment: random crops and mirror images instead of the centre.
+    augment: whether to crop and mirror at random instead of cropping the centre
     """
 
     files: Sequence[str] | Shards

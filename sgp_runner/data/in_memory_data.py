@@ -1,4 +1,4 @@
-"""Training and validation sets that live in the memory of a Python program."""
+"""Training and validation sets in the memory of a Python program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class InMemoryData:
     """A training and a validation set of a Python program.
 
     task: classification (each target is one whole number) or regression
-    train_size: samples to train on
+    train_size: number of training samples
     sha256: SHA-256 of all samples
     loss: SHA-256 of the code of a user-defined loss; null = the default loss of the task
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
@@ -68,8 +68,8 @@ class OwnLoss(LearningTask):
     """A user-defined loss.
 
     function: maps the outputs and targets of a batch to their mean loss, a scalar
-    name: classification or regression
-    metric: accuracy or loss
+    name: "classification" or "regression"
+    metric: "accuracy" or "loss"
     """
 
     function: Loss
@@ -94,10 +94,10 @@ class OwnLoss(LearningTask):
 class ReadSplit(Split):
     """A user-defined data set, read sample by sample.
 
-    Random transforms that draw from torch's global generator depend on the seed of the batch alone.
+    Random transforms draw from torch's global generator, which is seeded for each batch.
 
     dtype: type of floating-point inputs and targets
-    column: whether targets are numbers, to be converted to vectors of length 1
+    column: whether each target is a number, which is converted to a vector of length 1
     """
 
     samples: Any
@@ -232,7 +232,7 @@ def tensor_of(given: Any, which: str) -> Tensor:
 
 
 def whole(targets: Tensor) -> Tensor:
-    """Return ``targets``, with whole numbers as int64."""
+    """Return ``targets``; whole numbers are converted to int64."""
     return targets if targets.is_floating_point() else targets.long()
 
 
@@ -242,14 +242,14 @@ def labels_of(split: TensorSplit | ReadSplit) -> Tensor:
 
 
 def as_column(split: TensorSplit | ReadSplit) -> TensorSplit | ReadSplit:
-    """Return ``split``, with targets [N, 1] instead of [N]."""
+    """Return ``split`` with targets [N, 1] instead of [N]."""
     if isinstance(split, TensorSplit):
         return replace(split, targets=split.targets.unsqueeze(1))
     return replace(split, column=True)
 
 
 def in_type(split: Split, dtype: torch.dtype) -> Split:
-    """Return ``split``, with floating-point numbers in ``dtype``."""
+    """Return ``split`` with floating-point numbers converted to ``dtype``."""
     if isinstance(split, ReadSplit):
         return replace(split, dtype=dtype)
     assert isinstance(split, TensorSplit)

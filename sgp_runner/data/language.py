@@ -79,7 +79,9 @@ class Language:
 
     @cached_property
     def draws(self) -> dict[str, tuple[list[float], list[tuple[Symbol, ...]]]]:
-        """Rule -> cumulative probabilities except the last (1), and reversed alternatives."""
+        """Rule -> its cumulative probabilities without the last, which is 1, and its alternatives.
+
+        The symbols of an alternative are reversed."""
         return {
             name: (
                 list(accumulate(self.probabilities[name]))[:-1],

@@ -96,8 +96,8 @@ def english_ordinal(n: int) -> str:
 def german(n: int, one: str = "eins") -> str:
     """Return ``n`` in words: "einhundertdreiundzwanzigtausendvierhundertsechsundfünfzig".
 
-    ``one`` is the form of a final 1: "eins" when counting, "ein" or "eine" before a noun. The 1 of
-    hundreds and thousands is always written, because "one hundred" has it too.
+    ``one`` is the form of a final 1: "eins" when counting, "ein" or "eine" before a noun. 100 is
+    "einhundert" and 1000 "eintausend", because English has "one hundred" and "one thousand".
     """
     if n >= 1000:
         return german(n // 1000, "ein") + "tausend" + (german(n % 1000, one) if n % 1000 else "")
@@ -109,7 +109,7 @@ def german(n: int, one: str = "eins") -> str:
 
 
 def german_ordinal(n: int) -> str:
-    """Return the ordinal of ``n`` >= 1 as after "der": "dreiundzwanzigste"."""
+    """Return the ordinal of ``n`` >= 1 in the form that follows "der": "dreiundzwanzigste"."""
     last = n % 100
     if last in _DE_ORDINAL:
         return (german(n - last) if n > last else "") + _DE_ORDINAL[last]

@@ -27,17 +27,18 @@ _TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
 class NumbersEnDe:
     """Numbers in words: "twenty-three" -> "dreiundzwanzig".
 
-    No sentence occurs twice, so neither side of a validation pair is in the training set. The kind
-    of sentence (number, ordinal, date, time, amount) is the label of the Dirichlet partition.
+    No English or German sentence occurs twice, so no validation sentence is in the training set.
+    The kind of a sentence (number, ordinal, date, time, amount) is the label of the Dirichlet
+    partition.
 
-    train_size: training sentences
-    valid_size: held-out sentences
+    train_size: number of training pairs
+    valid_size: number of validation pairs
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         kind of sentence; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
-    holdout: share of the training set to validate on instead of the validation set, for choosing
-        settings
+    holdout: share of the training set that replaces the validation set while settings are chosen;
+        0 = the validation set
     """
 
     train_size: int = 16384
@@ -106,7 +107,7 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
 
 
 def _pad(rows: list[list[int]]) -> Tensor:
-    """Return int64 [N, longest row], padded with ``PAD``, so that all batches have one shape."""
+    """Return ``rows`` as int64 [N, longest row], padded with ``PAD`` to give batches one shape."""
     import torch
 
     from sgp_runner.data.pieces import PAD

@@ -63,7 +63,7 @@ PAIRS = ((EURO, CENT, 100), (KILOMETER, METER, 1000), (WEEK, DAY, 7), (HOUR, MIN
 
 
 def cardinal(rng: random.Random) -> Pair:
-    """Return a number with one to six digits, every length equally likely."""
+    """Return a number with one to six digits; every number of digits is equally likely."""
     n = _number(rng, digits=6)
     return english(n), german(n)
 
@@ -74,7 +74,7 @@ def ordinal(rng: random.Random) -> Pair:
 
 
 def date(rng: random.Random) -> Pair:
-    """Return a day between 1800 and 2099, with or without its weekday and year."""
+    """Return a date between 1800 and 2099, with or without weekday and year."""
     first = datetime.date(1800, 1, 1).toordinal()
     last = datetime.date(2099, 12, 31).toordinal()
     day = datetime.date.fromordinal(rng.randint(first, last))

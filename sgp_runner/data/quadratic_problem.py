@@ -28,7 +28,7 @@ class QuadraticData:
 
     dimension: length of the parameter vector
     samples: training samples
-    groups: number of groups (labels); a group shifts the optimum of its samples
+    groups: number of groups (labels); all samples of a group have the same shift of their optimum
     noise: standard deviation of a sample's own offset
     heterogeneity: standard deviation of a group's shift
     condition: ratio of the largest curvature, which is 1, to the smallest

@@ -1,4 +1,4 @@
-"""Samplers: the samples of a worker at a step, as a pure function of (seed, worker, step)."""
+"""Samplers: the samples of a worker at a step are a pure function of (seed, worker, step)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sampler(Protocol):
         """
 
     def indices(self, worker: int, step: int) -> Tensor:
-        """Return the sample indices (int64 [B]) of ``worker`` at its ``step``, both from 0."""
+        """Return the sample indices (int64 [B]) of ``worker`` at its ``step``; both start at 0."""
 
     def weight(self, worker: int, step: int, part: Shard) -> float:
         """Return the weight of the mean loss over ``part`` of the samples of `indices`.
@@ -40,7 +40,7 @@ class Sampler(Protocol):
 
 
 class Labelled(Protocol):
-    """Samples to be divided; ``labels`` [N] is None if they have no classes."""
+    """Samples to be divided; ``labels`` [N] is None if the samples have no classes."""
 
     @property
     def labels(self) -> Tensor | None: ...
@@ -48,7 +48,7 @@ class Labelled(Protocol):
 
 
 class Partition(Protocol):
-    """A rule that divides the training set."""
+    """A rule that divides the training set among the workers."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         """Return the sampler of ``split``.
@@ -71,7 +71,7 @@ class Dirichlet:
     """Fixed shards by label (Hsu et al. 2019), drawn once from the run's seed.
 
     alpha: concentration; smaller = fewer labels per worker
-    equal: whether all shards have the same size (`deal_equally`) or not (`deal`)
+    equal: true: shards of equal size (`deal_equally`); false: unequal sizes (`deal`)
 
     Each worker reads its shard repeatedly, in a new order each time. A batch may span two passes.
     """
@@ -164,12 +164,12 @@ class ShardSampler:
 
 @dataclass(frozen=True)
 class TokenSampler:
-    """Deals batches of different lengths, planned once, in a new order every epoch.
+    """Deals batches of different lengths, which are planned once, in a new order every epoch.
 
     The gradients of a step are normalised by the number of target tokens of all workers (Ott et al.
     2018): the mean over a batch is weighted by the batch's share of these tokens, so every token
-    counts the same. All workers have the plan, so normalisation needs no communication. Without a
-    global update, these weights make the mean of the workers' models move as under an exact
+    counts the same. Normalisation needs no communication, because all workers have the plan. If an
+    algorithm has no global update, the mean of its workers' models still moves as with an exact
     all-reduce. Asynchronous workers normalise by the tokens of all batches with the same step
     number.
     """
@@ -201,7 +201,7 @@ class TokenSampler:
         )
 
     def row(self, step: int) -> list[int]:
-        """Return the indices of all workers' batches at ``step``."""
+        """Return the numbers of the batches of all workers at ``step``."""
         epoch, r = divmod(step, self.steps_per_epoch)
         order = _permutation(len(self.batches), seed_of(self.seed, _EPOCH_ORDER, epoch))
         numbers: list[int] = order[r * self.workers : (r + 1) * self.workers].tolist()
@@ -211,11 +211,11 @@ class TokenSampler:
 def deal(
     labels: Tensor, workers: int, at_least: int, alpha: float, seed: int
 ) -> tuple[Tensor, ...]:
-    """Deal ``range(len(labels))`` to disjoint shards (int64) of unequal sizes.
+    """Divide ``range(len(labels))`` into disjoint shards (int64) of unequal sizes.
 
     The samples of each label are divided among the workers in proportions drawn from
-    Dirichlet(alpha, ..., alpha). Then, as long as some shard holds fewer than ``at_least`` samples,
-    the smallest shard takes one sample from the largest (ties: the lower worker).
+    Dirichlet(alpha, ..., alpha). Then, while any shard has fewer than ``at_least`` samples, one
+    sample moves from the largest to the smallest shard (ties: the lower worker).
     """
     import numpy
     import torch
@@ -236,7 +236,7 @@ def deal(
 
 
 def deal_equally(labels: Tensor, workers: int, alpha: float, seed: int) -> tuple[Tensor, ...]:
-    """Deal disjoint shards (int64) of equal size; the remaining samples are left out.
+    """Divide the samples into disjoint shards (int64) of equal size; the remainder is left out.
 
     Each worker draws label proportions from Dirichlet(alpha p), where p is the number of labels
     times the label proportions of the whole set. It then draws samples in these proportions,

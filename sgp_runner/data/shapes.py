@@ -32,7 +32,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Shapes:
-    """Colour images [3, size, size] of one shape each, in ten classes of equal size.
+    """Colour images [3, size, size]; each shows a shape of one of ten equally frequent classes.
 
     Channels are normalised. The position, angle, size and colour of a shape are random. Two smaller
     shapes of any class lie behind it, lines lie behind and over it, and all pixels are noisy.
@@ -47,14 +47,14 @@ class Shapes:
     image_size: height and width in pixels, 3 channels
     train_size: training images
     valid_size: validation images
-    noise: standard deviation of a pixel's noise, for brightness between 0 and 1; 0.4 at 32 pixels
-        is as hard as 0.15 at 16 pixels
+    noise: standard deviation of the noise of a pixel, with brightness between 0 and 1; 0.4 at 32
+        pixels is as hard as 0.15 at 16 pixels
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         shape; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set to validate on instead of the validation set, for choosing
-        settings
+    holdout: share of the training set that replaces the validation set while settings are chosen;
+        0 = the validation set
     """
 
     image_size: int = 16
@@ -103,9 +103,9 @@ class Shapes:
         return held_out(dataset, self.holdout)
 
     def render(self, labels: Tensor, rng: Generator) -> Tensor:
-        """Render ``labels`` (int64 [N]) to images [N, 3, size, size] of brightness about 0 to 1.
+        """Render images [N, 3, size, size] of the classes ``labels`` (int64 [N]).
 
-        The unit of length is half the width of an image.
+        Brightness is about 0 to 1. The unit of length is half the width of an image.
         """
         import torch
 
@@ -151,9 +151,10 @@ class Shapes:
 
 
 def inside(kinds: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return depths of points (x, y) [N, H, W] inside the unit-sized shapes ``kinds`` (int64 [N]).
+    """Return the depth of points (x, y) [N, H, W] in shapes of unit size and ``kinds`` (int64 [N]).
 
-    Depth is measured along a ray and is negative outside.
+    Depth is negative outside a shape. In polygons and stars it is measured along a ray from the
+    centre.
     """
     depth = x.new_empty(x.shape)
     for kind, field in enumerate(FIELDS):

@@ -1,9 +1,9 @@
 """Images in shards: tar archives in webdataset's layout.
 
 A sample consists of two members: the image ``<key>.jpg`` and its class ``<key>.cls``. Shards are a
-thousand large files instead of a million small ones. Samples are read by position, not as a stream,
-so a step's samples are the same function of seed, worker and step as for files in folders. Reading
-needs only the standard library, not webdataset.
+thousand large files instead of a million small files. Samples are read by position, not as a
+stream, so a step's samples are the same function of seed, worker and step as for files in folders.
+Reading needs only the standard library, not webdataset.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True)
 class Shards:
-    """Samples, ordered by the name of their shard and then by position."""
+    """Samples, ordered by the name of the shard and then by the position in it."""
 
     paths: Sequence[str]
     samples: Tensor  # int64 [N, 4]: number of the shard, first byte, bytes, class
@@ -98,10 +98,10 @@ def load_shards(folder: Path) -> tuple[Shards, Shards]:
 
 
 def find(folder: Path, part: str) -> Shards:
-    """Find the samples of ``part``, train or val.
+    """Find the samples of ``part``, which is train or val.
 
-    Their positions are cached in ``folder``/``part``-index.npz. The cache is valid for shards with
-    the same names and sizes.
+    The positions of the samples are cached in ``folder``/``part``-index.npz. The cache is valid for
+    shards with the same names and sizes.
     """
     import numpy
 
@@ -151,7 +151,7 @@ def size_of(path: Path) -> int:
 
 
 def samples_of(path: Path) -> list[tuple[int, int, int]]:
-    """Return the first byte, size in bytes and class of every sample in a shard."""
+    """Return the image's first byte and size, and the class, of each sample in a shard."""
     samples = []
     try:
         with open_regular(path) as opened, tarfile.open(fileobj=opened, mode="r:") as archive:
@@ -184,7 +184,7 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Yield the key, extension and position of each file; files of a sample are adjacent.
+    """Yield the key, extension and tar member of each file; files of a sample are adjacent.
 
     Raises ReadError if the archive is truncated.
     """
@@ -205,7 +205,7 @@ def unreadable(path: Path, error: Exception) -> ConfigError:
 
 
 def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
-    """Return the cached positions if they belong to these names and sizes, else None."""
+    """Return the cached positions if they are valid for these names and sizes, else None."""
     import numpy
 
     try:
@@ -224,7 +224,7 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
 
 
 def fit(samples: ndarray, sizes: ndarray) -> bool:
-    """Return whether all samples lie within their shards of ``sizes`` bytes and have a class."""
+    """Return whether all samples have a class and lie within their shards (``sizes`` in bytes)."""
     if samples.dtype != "int64" or samples.ndim != 2 or samples.shape[1] != 4 or not len(samples):
         return False
     shard, start, size, number = samples.T
@@ -234,7 +234,7 @@ def fit(samples: ndarray, sizes: ndarray) -> bool:
 
 
 def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:
-    """Store positions; other processes may do so at the same time."""
+    """Store the positions in the cache; several processes may do this at the same time."""
     import numpy
 
     part = index.with_name(f".{index.name}.{uuid4().hex}.part")

@@ -1,4 +1,4 @@
-"""ImageNet-shaped noise, made on demand, to measure throughput rather than to learn."""
+"""ImageNet-shaped noise, generated on demand, for measurements of throughput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks: a loss that can be vectorised over workers, and an evaluation."""
+"""The tasks: each has a loss that can be vectorised over workers, and an evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGITS = 2**23  #: logits per forward pass when a language model is evaluated
 
 
 def chunks(module: nn.Module, split: Split, size: int = CHUNK) -> Iterator[Batch]:
-    """Return the whole split in order, ``size`` samples at a time, on the device of ``module``."""
+    """Yield all samples in order, ``size`` at a time, on the device of ``module``."""
     import torch
 
     return on_device(module, split, torch.split(torch.arange(len(split)), size))
@@ -32,11 +32,11 @@ def on_device(module: nn.Module, split: Split, parts: Iterable[Tensor]) -> Itera
 
 
 class Summed(ABC):
-    """A task with metrics computed from sums over samples, so processes can share the work."""
+    """A task with metrics computed from sums over samples; processes can share the samples."""
 
     @property
     def chunk(self) -> int:
-        """Samples per forward pass."""
+        """Number of samples per forward pass."""
         return CHUNK
 
     @abstractmethod
@@ -133,7 +133,7 @@ class Translation:
         return total / tokens
 
     def count(self, targets: Tensor) -> Tensor:
-        """Return the number of tokens that the loss counts, [] in double precision."""
+        """Return the number of tokens in the loss, as a scalar tensor in double precision."""
         return (targets != self.pad).sum().double()
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
@@ -157,7 +157,7 @@ class Translation:
         }
 
     def greedy(self, module: Any, source: Tensor, length: int) -> Tensor:
-        """Return the most likely tokens (int64 [B, length]) up to ``eos``, then ``pad``.
+        """Return greedy decodings (int64 [B, length]), filled with ``pad`` after ``eos``.
 
         ``module`` has the methods of `sgp_runner.models.encoder_decoder`: ``encode(source)`` and
         ``decode(source, memory, target_in)``.
@@ -185,7 +185,7 @@ class Translation:
         return "".join(self.vocabulary[i] for i in ids).replace("▁", " ").strip()
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed loss and number of tokens, without data-dependent branches (for vmap)."""
+        """Return the summed loss and the number of tokens, without branches on data (for vmap)."""
         log_p = outputs.log_softmax(-1)
         right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)
@@ -197,8 +197,8 @@ class Translation:
 class LanguageModelling(Summed):
     """Cross-entropy of the next token. Outputs are logits [B, T, V], targets int64 [B, T].
 
-    vocabulary: V; 256 for bytes
-    block: T
+    vocabulary: number of different tokens, V; 256 for bytes
+    block: tokens of a sample, T
     floor: loss of the best possible predictor on the validation split, in nats per token, if known
     """
 
@@ -223,7 +223,7 @@ class LanguageModelling(Summed):
         return (float(self.loss(module(*inputs), targets)) * len(targets),)
 
     def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]:
-        """Return loss in nats per token, bits per byte, and the loss above the floor."""
+        """Return the loss in nats per token, the bits per byte, and the loss above the floor."""
         loss = sums[0] / samples
         out = {"loss": loss}
         if self.vocabulary == 256:

@@ -1,4 +1,4 @@
-"""Non-convex regression on a small random network, with fresh noise and a known gradient."""
+"""Non-convex regression on the outputs of a small random network, with a known gradient."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ class Text:
     block: tokens of a sample
     vocabulary: number of different tokens in train.bin; null = largest token + 1; text files always
         have 256
-    tokens: tokens per epoch, from which timing studies compute hours without reading files; null =
-        unknown
-    valid_share: share of each text file used for validation; no effect on train.bin
+    tokens: number of tokens per epoch; timing studies compute hours from it without reading files;
+        null = unknown
+    valid_share: share of each text file that is used for validation; no effect on train.bin
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
         files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
@@ -82,7 +82,7 @@ class Text:
 
     @property
     def train_size(self) -> int | None:
-        """Samples per epoch; None if unknown without reading files."""
+        """Samples per epoch; None if the number is unknown before files are read."""
         return None if self.tokens is None else self.tokens // self.block
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class PythonText:
     The sources differ between Python releases, so results are comparable only within a release.
 
     block: bytes of a sample
-    valid_share: share at the end of each file used for validation
+    valid_share: share of each file, at its end, that is used for validation
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
         files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
@@ -149,7 +149,7 @@ def check_text(data: Text | PythonText) -> None:
 
 
 def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float) -> Dataset:
-    """Return the data set of the bytes of ``files``; the end of each file is for validation."""
+    """Return a data set of the bytes in ``files``; the end of each file is for validation."""
     import numpy as np
 
     train, valid = [], []

@@ -25,9 +25,9 @@ _BATCHES = 301  # stream of random numbers
 
 
 def import_fairseq(module: str = "fairseq") -> ModuleType:
-    """Import from fairseq without its side effects.
+    """Import a module of fairseq without side effects.
 
-    Importing it changes Hydra's store of configurations and the root logger; both are restored.
+    The import would change Hydra's store of configurations and the root logger; both are restored.
     """
     from hydra.core.config_store import ConfigStore
 
@@ -78,8 +78,10 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
 class SentencePairs(Split):
     """Sentence pairs of fairseq.
 
-    pairs: a LanguagePairDataset. Inputs are (source [B, S], source lengths [B], target_in [B, T])
-        and targets are [B, T], all int64.
+    pairs: a LanguagePairDataset
+
+    Inputs are (source [B, S], source lengths [B], target_in [B, T]) and targets are [B, T], all
+    int64.
     """
 
     pairs: Any
@@ -101,9 +103,9 @@ class SentencePairs(Split):
     ) -> tuple[Tensor, ...]:
         """Return batches (int64 [B]) of sentences of similar length, as planned by fairseq.
 
-        Neither side of a batch has more than ``max_tokens`` tokens, including padding. The number
-        of sentences is a multiple of ``multiple`` or less than ``multiple``. ``seed`` orders
-        sentences of equal length.
+        Each language of a batch has at most ``max_tokens`` tokens, including padding. The number of
+        sentences is a multiple of ``multiple``, or less than ``multiple``. ``seed`` determines the
+        order of sentences of equal length.
         """
         utils = import_fairseq("fairseq.data.data_utils")
         with utils.numpy_seed(seed % 2**32):
@@ -122,7 +124,7 @@ class SentencePairs(Split):
 
 @dataclass(frozen=True)
 class TokenBatches:
-    """The partition of `TokenSampler`; the run's ``batch_size`` limits a batch's sentences."""
+    """The partition into the batches of `TokenSampler`; ``batch_size`` limits their sentences."""
 
     max_tokens: int
     multiple: int
@@ -164,7 +166,7 @@ class BeamTranslation:
         return total / tokens
 
     def loss_sums(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return label-smoothed loss, negative log-likelihood and number of tokens."""
+        """Return the sums of smoothed loss and negative log-likelihood, and the token count."""
         criterion = import_fairseq("fairseq.criterions.label_smoothed_cross_entropy")
         log_p = outputs.log_softmax(-1).flatten(0, 1)
         smoothed, nll = criterion.label_smoothed_nll_loss(
@@ -201,7 +203,6 @@ class BeamTranslation:
 
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
         """Decode ``ids`` to a sentence; ``escape_unk`` prevents unknown words from matching."""
-        text: str = self.target.string(
-            ids[ids != self.target.pad()].cpu(), "@@ ", escape_unk=escape_unk
-        )
+        own = ids.cpu()
+        text: str = self.target.string(own[own != self.target.pad()], "@@ ", escape_unk=escape_unk)
         return text

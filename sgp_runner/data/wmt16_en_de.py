@@ -20,11 +20,11 @@ ADDRESS = "https://drive.google.com/uc?export=download&id=0B_bZck-ksdkpM25jRUN2X
 class WMT16EnDe:
     """WMT'16, or any English-German text binarised by ``fairseq-preprocess``.
 
-    root: folder of dict.en.txt, train.en-de.en.bin and so on; not part of a run's name
-    max_tokens: most tokens per language, including padding, in a batch of one node; batch_size only
-        limits its number of sentences
-    required_batch_size_multiple: the number of sentences in a batch is a multiple of this, or less
-        than this
+    root: folder that contains dict.en.txt, train.en-de.en.bin and so on; not part of a run's name
+    max_tokens: largest number of tokens per language, including padding, in a batch of one node;
+        batch_size only limits the number of sentences
+    required_batch_size_multiple: divisor of the number of sentences in a batch, unless the batch
+        has fewer sentences
     label_smoothing: share of the target's probability that is spread over the vocabulary
     evaluate_on: valid (newstest2013) | test (newstest2014)
     beam: hypotheses of the beam search at evaluation

@@ -127,6 +127,7 @@ class GlooTransport(Transport):
     upward, downward: groups of all processes, for messages to higher and to lower ranks
     shaper: the imitated link of this node, if any
     memory: shared with other processes of this machine, if any
+    headers: group of all processes, for headers; None: the default group
     """
 
     def __init__(
@@ -141,11 +142,12 @@ class GlooTransport(Transport):
         downward: dist.ProcessGroup,
         shaper: TrafficShaper | None = None,
         memory: SharedMemory | None = None,
+        headers: dist.ProcessGroup | None = None,
     ) -> None:
         self.clock, self.deliver = clock, deliver
         self.layout, self.part, self.device = layout, part, device
         self.collectives = collectives
-        self.group = dist.group.WORLD  # kept, as the threads may outlive it
+        self.group = headers or dist.group.WORLD  # kept, as the threads may outlive it
         self.upward, self.downward, self.shaper, self.memory = upward, downward, shaper, memory
         self.abandoned = False
         servers = dist.get_world_size() - layout.nodes * layout.devices

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
+from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
@@ -46,10 +47,13 @@ class Gradients:
     """Gradient number 0, 1, 2, ... of a node, averaged over its devices by data parallelism.
 
     If the first device of a node leads, it sends the others the parameters each time; they `serve`.
+
+    meter: counts how long averages end after the backward pass
     """
 
-    def __init__(self, problem: Problem, world: World) -> None:
+    def __init__(self, problem: Problem, world: World, meter: WaitMeter | None = None) -> None:
         self.problem, self.world = problem, world
+        self.meter = meter or WaitMeter()
         self.rank = world.layout.node_rank
         self.buffers = problem.flat.fresh_buffers()  # BatchNorm statistics of this device
         self.scale = (
@@ -232,5 +236,22 @@ class Gradients:
                     )
             if self.problem.compute.compile:
                 module = torch.compile(module)  # type: ignore[assignment]
+            if group is not None:
+                module.register_forward_hook(self.watch_backward)
             self.modules[group] = module
         return self.modules[group]
+
+    def watch_backward(self, module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        """Count the wait for averages at the end of the backward pass that starts at ``output``.
+
+        Data parallelism waits in a callback that it queues during this pass.
+        """
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        device = torch.device(self.problem.compute.device)
+
+        def begin() -> None:
+            began = self.meter.now(device)
+            queue(lambda: self.meter.add_between(began, self.meter.now(device)))
+
+        if isinstance(output, Tensor):
+            output.register_hook(lambda gradient: queue(begin))

@@ -131,7 +131,8 @@ class NcclTransport(Transport):
         """Return ``message`` once later work may read it."""
         exchange = self.exchanges.pop(id(message), None)
         if exchange is not None:
-            exchange.finish()
+            with self.clock.meter.waiting(self.device):
+                exchange.finish()
             if message.is_cuda:
                 message.record_stream(torch.cuda.current_stream(self.device))
         return message

@@ -32,7 +32,7 @@ from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import step_snapshot
 from sgp_runner.utils.errors import Stopped
-from sgp_runner.utils.waits import waiting_for
+from sgp_runner.utils.waits import device_waits, waiting_for
 
 T = TypeVar("T")
 # Begin and duration of a gradient (seconds), and its value and loss.
@@ -75,7 +75,9 @@ class Rank:
         self.scheduler = Scheduler(self.clock, world.in_order)
         self.clock.describe = self.scheduler.waits
         self.comm = connect(world, self.scheduler, self.clock)
-        self.gradients = Gradients(problem, world)
+        self.gradients = Gradients(problem, world, self.clock.meter)
+        # A GPU that orders its own work computes while the host waits.
+        self.clock.meter.counting = not (world.in_order and problem.compute.device != "cpu")
         self.thread = executor or ThreadPoolExecutor(1)
         self.listener, self.survives = listener, survives
         self.paused, self.recording = 0.0, False
@@ -98,10 +100,28 @@ class Rank:
     def end_of_step(self, worker: Worker) -> None:
         """Record and evaluate, which does not count as training time."""
         self.comm.transport.end_of_step()
+        self.watch_device(worker.step)
         self.paused, self.recording = time.monotonic(), True
         self.listener.end_of_step(worker)
         self.recording = False
         self.clock.exclude(time.monotonic() - self.paused)
+
+    def watch_device(self, step: int) -> None:
+        """Count a wait until the device has done all work up to the end of ``step``.
+
+        The host of a GPU runs ahead, so the device may wait for another rank while no thread does.
+        """
+        if (device := self.problem.compute.device) == "cpu":
+            return
+        event = torch.cuda.current_stream(device).record_event()
+
+        def over() -> bool:
+            try:
+                return bool(event.query())
+            except RuntimeError:  # which the next call of the main thread raises too
+                return True
+
+        device_waits(f"waits for its device to finish step {step}", over)
 
     def settle(self) -> None:
         """Wait for the device before something is recorded: its pending work is training time."""
@@ -134,8 +154,10 @@ class Rank:
         future: Future[Gradient] = Future(("its gradient",))
 
         def finish(done: concurrent.futures.Future[Timed]) -> None:
+            self.clock.computing = False
             self.scheduler.resolve(future, self.complete(worker, *done.result()))
 
+        self.clock.computing = True
         done = self.thread.submit(self.paced, self.gradients.local_async(at, number))
         done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return future

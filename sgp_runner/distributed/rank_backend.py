@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import steps_in
 from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import StepListener
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.node_results import results_of, throughput_of
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.saving import RankSaver, check_fits, serve
 from sgp_runner.distributed.torch_collectives import named
@@ -38,16 +40,11 @@ from sgp_runner.recording.checkpoint import (
     read,
     using,
 )
+from sgp_runner.recording.chrome_trace import ProfiledSteps
 from sgp_runner.recording.estimate import Work
-from sgp_runner.recording.observer import (
-    Observer,
-    cost_of,
-    position_in,
-    results,
-    spread,
-    total_cost,
-)
+from sgp_runner.recording.observer import Observer, cost_of, position_in
 from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
+from sgp_runner.recording.throughput import Throughput
 from sgp_runner.utils import waits
 from sgp_runner.utils.errors import (
     ConfigError,
@@ -78,6 +75,7 @@ class RankBackend:
         self.record: TraceRecorder | None = None
         self.candidates = Candidates(experiment)  # that process rank 0 proposes
         self.built = False
+        self.throughput: Throughput | None = None
 
     @property
     def world(self) -> World:
@@ -117,7 +115,8 @@ class RankBackend:
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
-        self.membership, self.found, self.listener = membership, found, listener
+        self.membership, self.found = membership, found
+        self.listener = self.traced(listener)
         world, run, layout = self.world, membership.run, self.world.layout
         if not self.built:
             self.make_problem()
@@ -142,12 +141,21 @@ class RankBackend:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
 
+    def traced(self, listener: StepListener) -> StepListener:
+        """Return ``listener``, or one that also profiles the steps of ``trace_steps``."""
+        steps = self.experiment.run.trace_steps
+        if steps is None:
+            return listener
+        name = f"trace.rank{self.world.process_rank}.json"
+        return ProfiledSteps(listener, steps_in(steps), self.experiment.directory / name)
+
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout
         problem = build_problem(self.membership.run, world.compute)
         self.problem: Problem = replace(problem, part=Shard(layout.device, layout.devices))
         if not layout.is_server:
             self.problem.warm_up(layout.node_rank)
+            self.throughput = throughput_of(self.problem, layout)
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
 
     def load(self, found: Found) -> State:
@@ -196,6 +204,8 @@ class RankBackend:
             listener=self.listener,
         )
         runtime = self.runtime
+        if self.throughput is not None:
+            self.throughput.waited = runtime.clock.meter.seconds
         self.worker = build_worker(
             run,
             problem,
@@ -281,7 +291,7 @@ class RankBackend:
         return self.membership.without([before.index(rank) for rank in gone if rank in before])
 
     def start_over(self, before: Membership) -> float:
-        """Bring this rank to the start of the smaller membership; return its epoch."""
+        """Move this rank into the smaller run; return the epoch from which that run continues."""
         assert isinstance(self.world, TorchWorld) and self.snapshot is not None
         run, snapshot = self.membership.run, self.snapshot
         old, old_runtime = self.worker, self.runtime
@@ -358,13 +368,13 @@ class RankBackend:
             return None
         observer.recorder.check()  # while the other ranks can still learn of an error
         run = self.membership.run
+        observer.record_training(worker)
         own: dict[str, Any] = {
-            "cost": cost_of(worker),
+            "cost": cost_of(worker, observer.throughput),
             "weight": float(worker.push_sum[-1]),
             "checksum": checksum(worker.params),
+            "metrics": observer.evaluate(worker, run.epochs),
         }
-        observer.record_training(worker)
-        own["metrics"] = observer.evaluate(worker, run.epochs)
         mean = worker.model.clone()
         if not worker.is_server:
             world.mean(mean)
@@ -374,18 +384,4 @@ class RankBackend:
         if self.original_rank != 0:
             return None
         ranks = [end for end in processes if end is not None and "cost" in end]
-        nodes = ranks[: run.nodes]
-        metrics = [node["metrics"] for node in nodes]
-        if run.algo.servers:
-            average = ranks[-1]["metrics"]
-        else:
-            squares = sum(node["square"] for node in nodes)
-            observer.record_average(
-                worker,
-                run.epochs,
-                mean,
-                spread(squares, metrics, [node["weight"] for node in nodes]),
-            )
-            average = observer.average
-        costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
-        return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+        return results_of(observer, worker, ranks, mean)

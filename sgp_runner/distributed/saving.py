@@ -140,7 +140,8 @@ class RankSaver:
     def save(self) -> None:
         """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""
         started = time.monotonic()
-        self.saving = True
+        self.saving, meter = True, self.runtime.clock.meter
+        counting, meter.counting = meter.counting, False
         self.runtime.scheduler.settle()  # all activities run to where they wait
         self.runtime.comm.transport.quiesce()
         with waiting_for("waits for all ranks to quiesce for a checkpoint"):
@@ -154,7 +155,7 @@ class RankSaver:
                     self.requests += 1
             if number is not None:
                 raise stopped(number, path)
-        self.saving = False
+        self.saving, meter.counting = False, counting
         self.runtime.clock.exclude(time.monotonic() - started)
 
     def quiesce(self) -> bool:

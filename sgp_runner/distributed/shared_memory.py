@@ -50,8 +50,8 @@ class Slot:
 class SharedMemory:
     """The file of this process, and the files of other processes of its machine.
 
-    readers: the processes that have opened this process's file. Raises OSError where there are no
-    files in memory.
+    readers: the processes that have opened this process's file. Raises OSError on a system without
+    files in memory (memfd).
     """
 
     def __init__(self, process: int, size: int) -> None:

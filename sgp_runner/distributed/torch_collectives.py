@@ -26,13 +26,18 @@ def connection_to(rank: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Turn errors of gloo into LostConnection: another process may be lost."""
+    """Turn errors of gloo and NCCL into LostConnection: another process may be lost."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, MembershipChanged | Aborted | RankFailed):
+        if isinstance(error, MembershipChanged | Aborted | RankFailed) or is_out_of_memory(error):
             raise
         raise LostConnection(f"rank {dist.get_rank()} {what}") from error
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether ``error`` is a failed allocation, on a GPU or in main memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 class TorchCollectives:
@@ -107,7 +112,8 @@ class TorchCollectives:
         if sent.is_cuda:
 
             def finish(_: T) -> T:
-                with named(f"lost a connection in an {what[0]}"):
+                lost_connection = named(f"lost a connection in an {what[0]}")
+                with lost_connection, self.clock.meter.waiting(sent.device):
                     work.wait()
                 return value()
 
@@ -119,8 +125,8 @@ class TorchCollectives:
         def complete(done: torch.futures.Future[object]) -> None:
             try:
                 done.value()
-            except RuntimeError:
-                self.clock.post_error(LostConnection(lost))
+            except RuntimeError as error:
+                self.clock.post_error(error if is_out_of_memory(error) else LostConnection(lost))
                 return
             resolve = partial(self.end, what[1], future, value)
             if shaped is None or self.shaper is None:

@@ -42,6 +42,7 @@ GROUPS = (
     "node",
     "node_cpu_group",
     "memory",
+    "headers",
 )
 PART_MULTIPLE = 128  # elements of a part, which is aligned to 16 bytes in any type
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
@@ -57,9 +58,11 @@ class TorchWorld(World):
     shaper: the imitated link of this node, which then has one device
     start_seconds: how long the ranks may take to find each other
     shares_memory: whether messages between processes of one machine may go through its memory
+    joins: whether the processes have a default process group, which this world leaves as it is
     """
 
     memory: SharedMemory | None = None
+    headers: dist.ProcessGroup | None = None
 
     def __init__(
         self,
@@ -71,8 +74,9 @@ class TorchWorld(World):
         shaper: TrafficShaper | None = None,
         start_seconds: float = START_SECONDS,
         shares_memory: bool = False,
+        joins: bool = False,
     ) -> None:
-        store, self.process_rank, self.size = meet(start_seconds)
+        store, self.process_rank, self.size = joined() if joins else meet(start_seconds)
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
         # torchrun may restart its ranks and keep the store.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -80,6 +84,7 @@ class TorchWorld(World):
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend = devices, compute, backend
         self.paired, self.shaper, self.shares_memory = paired, shaper, shares_memory
+        self.joins = joins
         self.leader_mode = leader_mode and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -95,7 +100,8 @@ class TorchWorld(World):
                 timeout=FOREVER,
             )
 
-        run_abandonable(start, "waits for all ranks to start")
+        if not self.joins:
+            run_abandonable(start, "waits for all ranks to start")
         with waiting_for("waits for all ranks to make their groups"):
             self.make_groups(nodes)
         self.memory = self.shared_memory()
@@ -123,19 +129,23 @@ class TorchWorld(World):
             *workers[:: self.devices if self.leader_mode else 1],
             *range(len(workers), self.size),
         ]
-        self.algorithm_group = dist.new_group(list(self.running), timeout=FOREVER)
-        self.all_ranks, *self.p2p_groups = (
-            dist.new_group(list(range(self.size)), timeout=FOREVER) for _ in range(3)
-        )
+        self.algorithm_group = self.gloo_group(self.running)
+        self.all_ranks, *self.p2p_groups = (self.gloo_group(range(self.size)) for _ in range(3))
+        if self.joins:
+            self.headers = self.gloo_group(range(self.size))
         self.workers = self.averaging = self.group(workers)
         if self.leader_mode:
             self.averaging = self.group(workers[:: self.devices])
         for rank in range(nodes if self.devices > 1 else 0):  # all processes make every group
             node = self.group(layout.node(rank))
-            node_cpu_group = dist.new_group(layout.node(rank), timeout=FOREVER)
+            node_cpu_group = self.gloo_group(layout.node(rank))
             if rank == layout.node_rank:
                 self.node, self.node_cpu_group = node, node_cpu_group
         self.in_order = self.paired or self.sharded
+
+    def gloo_group(self, processes: Sequence[int]) -> dist.ProcessGroup:
+        group: dist.ProcessGroup = dist.new_group(list(processes), FOREVER, backend="gloo")
+        return group
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(
@@ -176,6 +186,7 @@ class TorchWorld(World):
                 self.p2p_groups[1],
                 self.shaper,
                 self.memory if part is WHOLE and self.shaper is None else None,
+                self.headers,
             )
 
         base: Transport
@@ -239,3 +250,8 @@ class TorchWorld(World):
         with named("lost a connection while all ranks ended"):
             run_abandonable(lambda: dist.barrier(self.all_ranks), "waits for all ranks to end")
         dist.destroy_process_group()
+
+
+def joined() -> tuple[Any, int, int]:
+    """Return the store of the default process group, the rank of this process and their number."""
+    return dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()

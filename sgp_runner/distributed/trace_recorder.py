@@ -93,7 +93,7 @@ class TraceRecorder:
         self.clock = RecordingClock(self.writer.add)
 
     def step(self, number: int | None) -> None:
-        """Record the step that the budget of all ranks assigns to this rank."""
+        """Record the step that this rank gets from the budget that all ranks share."""
         self.writer.add(["step", number])
 
     @contextmanager

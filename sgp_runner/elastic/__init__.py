@@ -1,1 +1,1 @@
-"""Membership of a run's ranks, and the dry run that verifies their calls before the first step."""
+"""Membership of the ranks in a run, and the dry run that verifies their calls before training."""

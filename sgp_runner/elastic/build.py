@@ -36,7 +36,7 @@ def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
 def timing_problem(
     run: Run, study: timing_study.Study, model: ModelConfig | None = None
 ) -> Problem:
-    """Build a problem without data or gradients, for ``model`` or the run's model."""
+    """Build a problem without data or gradients for ``model``, by default the model of the run."""
     return timing_study.make_problem(
         model or run.model,
         run.data,
@@ -71,7 +71,9 @@ def build_worker(
     runtime: Runtime,
     model_buffers: list[Tensor] | None = None,
 ) -> Worker:
-    """Build worker ``rank`` with new parameters, and new model buffers unless they are given."""
+    """Build worker ``rank`` with initial parameters.
+
+    model_buffers: buffers of the model; None: new buffers"""
     start = problem.start()
     per_epoch = problem.sampler.steps_per_epoch
     worker = Worker(

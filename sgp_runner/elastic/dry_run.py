@@ -1,20 +1,19 @@
-"""Dry run before the first step: verifies that the calls of an algorithm's ranks fit together.
+"""Dry run before the first step: it verifies that the calls of an algorithm's ranks fit together.
 
 All ranks run the algorithm's code in one process, on a model of four parameters, without data.
-Gradients are zero and take one unit of time; messages take no time. The ranks' calls are compared
-as they are made:
+Gradients are zero and take one unit of time; messages take no time. The dry run checks that:
 
 * all workers take part in the same collectives in the same order, with the same kind, length and
   step; servers take part in none;
-* every awaited message arrives, no ranks wait for each other in a circle, and no message is left
-  over at the end.
+* every awaited message arrives, ranks do not wait for each other in a circle, and all messages are
+  received by the end.
 
 The dry run has enough steps for each phase of the algorithm to last its whole period. It includes
 the last step, in which algorithms drain pending work. If all nodes together would take more than
 `MAX_STEPS` steps, it has fewer steps with the same phases, but at least two. The order of calls of
-an asynchronous algorithm depends on time; it is verified for equally fast workers only.
+an asynchronous algorithm depends on time; only the order of equally fast workers is verified.
 
-Devices of one node run the same code on the same values, so it is enough to verify nodes.
+All devices of a node make the same calls, so the dry run has one rank for each node.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ def steps_of(run: Run) -> int:
 class DryCollective:
     """A collective in progress.
 
-    first: rank that began it, in its step number ``taken``
-    missing: ranks that have yet to take part
-    joined: future and tensor of each rank that takes part
+    first: rank that began the collective; ``taken`` is the number of steps that it had taken
+    missing: ranks that have not taken part yet
+    joined: future and tensor of each rank that has taken part
     """
 
     first: int
@@ -137,7 +136,7 @@ class DryRun:
                 raise CallMismatch(f"{collective.begun}, in which rank {rank} does not take part")
 
     def close(self) -> None:
-        """Drop the workers, which refer to this object, so that their memory is freed at once."""
+        """Break the reference cycle with the workers, so that their memory is freed at once."""
         self.workers.clear()
         self.mailboxes.clear()
 
@@ -222,7 +221,7 @@ class DryRun:
     # Diagnosis of deadlocks.
 
     def deadlock_reason(self) -> str:
-        """Describe who waits for whom, up to a circle or a rank that has ended."""
+        """Describe which rank waits for which, until a rank repeats or has ended."""
         # By rank, leaving out activities of a rank that wait for one another.
         waits: dict[int, Future[Any]] = {}
         for task in self.scheduler.tasks:
@@ -264,7 +263,7 @@ def when(worker: Worker) -> str:
 
 
 def copied(value: Any) -> Any:
-    """Return one rank's copy of the result of a collective; tensors of a list are not copied."""
+    """Return a copy of a collective's result for one rank; tensors in a list are shared."""
     return list(value) if isinstance(value, list) else value.clone()
 
 

@@ -1,19 +1,19 @@
-"""Recovery without lost workers (``on_failure=continue``), the same in simulated and real runs.
+"""Recovery after a loss of workers (``on_failure=continue``), in simulated and real runs.
 
 1. The survivors agree on who is left. Ranks that do not answer within `VOTE_SECONDS` are lost. Rank
    0 keeps the records, so the run ends if rank 0 is lost.
 2. Each survivor drops its current step and returns to its state between two steps
    (`step_snapshot`). Messages in flight are lost.
-3. The survivors form a smaller run (`Membership`), configured for them alone. Ranks are renumbered
-   from 0, so graphs, data and learning rates fit the new number of nodes. A dry run verifies the
-   calls.
-4. All survivors continue from the epoch of the slowest. Each keeps its model (numerator over
-   weight) and resets its push-sum weight to 1, so the total weight is again the number of
+3. The survivors form a smaller run (`Membership`) with its own configuration. Its ranks are
+   numbered from 0, so graphs, data and learning rates fit the new number of nodes. A dry run
+   verifies its calls.
+4. All survivors continue from the epoch of the slowest survivor. Each keeps its model (numerator
+   over weight) and resets its push-sum weight to 1, so the total weight equals the number of
    survivors. Asynchronous workers share the rest of the budget. With a parameter server, all
-   continue from the server's model.
+   survivors continue from the server's model.
 
-A real run that is resumed later has all its ranks again. Lost ranks rejoin with the state of rank
-0, and all continue as in 4.
+If a real run is resumed later, all its ranks take part again. Lost ranks rejoin with the state of
+rank 0, and all ranks continue as in step 4.
 
 Momentum and named state tensors (such as the point that SlowMo returns to) are preserved. Counts
 and lists of pending work are reset.
@@ -40,7 +40,7 @@ class LossDetection:
 
     vote_seconds: longest wait for the answers of other ranks; a rank that does not answer is lost
     silence_seconds: longest time without a heartbeat while another rank waits. gloo does not report
-        a lost peer to a rank that only receives.
+        a lost peer to a rank that only receives, so heartbeats are needed
     """
 
     vote_seconds: float = VOTE_SECONDS
@@ -51,8 +51,8 @@ class LossDetection:
 class Membership:
     """The ranks that take part in a run.
 
-    run: the run, configured for these ranks alone
-    original_ranks: for each rank, its rank at the start of the run
+    run: the run, configured for only these ranks
+    original_ranks: the rank that each member had at the start of the run
     """
 
     run: Run
@@ -63,7 +63,7 @@ class Membership:
         return sorted({*range(run.ranks)} - {*self.original_ranks})
 
     def without(self, gone: Sequence[int]) -> Membership:
-        """Return the membership without the present ranks ``gone``.
+        """Return the membership without the ranks ``gone``, in the present numbering.
 
         Raises RankFailed if the remaining ranks cannot continue.
         """
@@ -105,7 +105,7 @@ def step_snapshot(worker: Worker) -> State:
 
 
 def kept(state: State) -> State:
-    """Return the state of a worker without pending messages and without non-tensor named state."""
+    """Return a worker's state without pending messages, and without named state except tensors."""
     from torch import Tensor
 
     from sgp_runner.core.zeros import Zeros
@@ -119,8 +119,8 @@ def kept(state: State) -> State:
 def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
     """Return the epoch from which all survivors continue.
 
-    own: epoch of each survivor between steps, servers last
-    shared: epoch of a shared budget, without dropped steps
+    own: epoch of each survivor at its last completed step, servers last
+    shared: epoch of a shared budget; dropped steps are not counted
     """
     if not run.algo.asynchronous:
         return min(*own, run.epochs)

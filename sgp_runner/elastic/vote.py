@@ -1,12 +1,12 @@
 """Membership agreement: a rank that loses a connection starts a vote on the live ranks.
 
-The run's store holds the question, the answers and the decision. Each rank answers on its watchdog
-thread, even during computations. The asking rank waits until all members have answered or are known
-to be dead, but at most ``vote_seconds``. The first proposed list of live ranks is binding; a slow
-rank missing from the list is evicted and ends. As long as a member is known to be dead, another
-vote follows, so ranks may die at any time: before a vote, during it, or while the survivors
-reconnect. If a run cannot continue without lost ranks, only a lost connection starts a vote, and a
-rank may be silent for `network.timeout_seconds`.
+The run's store holds the reason for the vote, the answers and the decision. Each rank answers on
+its watchdog thread, even during computations. The rank that started the vote waits until all
+members have answered or are known to be dead, but at most ``vote_seconds``. The first proposed list
+of live ranks is binding; a rank that answers too late is not on the list, is evicted and ends. If a
+member on the list is found dead, another vote follows, so ranks may die at any time: before a vote,
+during it, or while the survivors reconnect. If a run cannot continue without lost ranks, only a
+lost connection starts a vote, and a rank may be silent for `network.timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEARTBEATS = 6  # sent in ``silence_seconds``
 
 
 class Vote:
-    """The votes as seen by one rank; ``original_rank`` and ``members`` are original ranks.
+    """The state of the votes on one rank; ``original_rank`` and ``members`` are original ranks.
 
     number: number of decided votes that this rank has seen
     answered: whether this rank has answered the current vote
@@ -50,13 +50,13 @@ class Vote:
         return f"vote {self.number} {word}" + ("" if rank is None else f" {rank}")
 
     def heartbeat(self) -> None:
-        """Write a heartbeat, from the watchdog thread."""
+        """Write a heartbeat if one is due; the watchdog thread calls this."""
         if (now := time.monotonic()) >= self.next_heartbeat:
             self.store.set(f"heartbeat {self.original_rank}", str(now))
             self.next_heartbeat = now + self.detection.silence_seconds / HEARTBEATS
 
     def suspicion(self, waited: float) -> str | None:
-        """Return a reason to start a vote: a dead member, or a member silent for too long."""
+        """Return a reason to start a vote: a member is dead, or silent for too long; else None."""
         if self.dead():
             return "the launching process has seen it end"
         if waited < self.detection.silence_seconds:
@@ -74,7 +74,7 @@ class Vote:
         return None
 
     def dead(self) -> list[int]:
-        """Return the members whose processes have ended, as reported by launching processes."""
+        """Return the members whose processes have ended; launching processes report them."""
         ended = json.loads(self.store.get(DEAD)) if self.store.check([DEAD]) else []
         return [rank for rank in self.members if rank in ended]
 
@@ -82,7 +82,7 @@ class Vote:
         self.store.compare_set(self.key("why"), "", why)
 
     def answer(self) -> bool:
-        """Answer the current vote unless this rank has already; return whether it answered."""
+        """Answer the current vote, if any, once; return whether this call answered it."""
         if self.answered or not self.store.check([self.key("why")]):
             return False
         self.store.set(self.key("here", self.original_rank), "")
@@ -92,8 +92,8 @@ class Vote:
     def decide(self) -> tuple[list[int], str]:
         """Wait for the started vote; return the lost original ranks and the reason for the vote.
 
-        Raises Aborted if a rank has failed, which explains the loss, and MembershipChanged if the
-        run has concluded.
+        Raises Aborted if a rank has failed, because its failure explains the loss. Raises
+        MembershipChanged if the run has concluded.
         """
         with self.lock:
             self.answer()
@@ -126,9 +126,9 @@ class Vote:
         return [rank for rank in self.answers() if rank not in dead]
 
     def settle(self, present: list[int]) -> tuple[list[int], str]:
-        """Propose ``present``, adopt the agreed members and move on to the next vote.
+        """Propose ``present`` as the members, adopt the list proposed first, and end the vote.
 
-        Returns the lost original ranks and the reason for the vote.
+        Returns the original ranks that are not on this list, and the reason for the vote.
         """
         agreed: list[int] = json.loads(
             self.store.compare_set(self.key("present"), "", json.dumps(present))
@@ -141,7 +141,7 @@ class Vote:
         return gone, why
 
     def conclude(self) -> None:
-        """Record that rank 0 has the results, so later loss of ranks does not matter."""
+        """Record that rank 0 has the results; a rank that is lost later needs no vote."""
         self.store.set(CONCLUDED, "")
 
     @property

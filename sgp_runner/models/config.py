@@ -17,10 +17,12 @@ class ModelConfig(Protocol):
     def name(self) -> str: ...
 
     tasks: ClassVar[tuple[str, ...]]  #: the tasks that the model can learn
-    #: Whether its gradient runs under ``torch.func.vmap`` (BatchNorm's does not).
-    vectorizes: ClassVar[bool]
     default_data: ClassVar[str]  #: the data set used by default
     trains: ClassVar[bool]  #: False for a placeholder without gradients
+
+    @property
+    def vectorizes(self) -> bool:
+        """Return whether its gradient runs under ``torch.func.vmap`` (BatchNorm's does not)."""
 
     def build(self, dataset: Dataset) -> nn.Module:
         """Build a float32 module on the CPU.

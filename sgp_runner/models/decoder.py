@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sgp_runner.models.attention import call, call_checkpointed
 
 STD = 0.02  # std of initial weights; the last weights of a sub-layer have it / sqrt(2 layers)
 
@@ -13,8 +14,16 @@ STD = 0.02  # std of initial weights; the last weights of a sub-layer have it / 
 class Decoder(nn.Module):
     """int64 tokens [B, T] to logits [B, T, vocabulary]; logits at t see the tokens up to t."""
 
-    def __init__(self, vocabulary: int, layers: int, width: int, heads: int) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        layers: int,
+        width: int,
+        heads: int,
+        checkpoint_blocks: bool = False,
+    ) -> None:
         nn.Module.__init__(self)
+        self.call = call_checkpointed if checkpoint_blocks else call
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(DecoderBlock(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width, bias=False)
@@ -28,10 +37,8 @@ class Decoder(nn.Module):
         block = self.blocks[0]
         assert isinstance(block, DecoderBlock)
         turn = rotation(tokens.shape[-1], block.width // block.heads, x)
-        # The other kernels have no batching rule.
-        with sdpa_kernel(SDPBackend.MATH):
-            for block in self.blocks:
-                x = block(x, turn)
+        for block in self.blocks:
+            x = self.call(block, x, turn)
         return F.linear(self.norm(x), self.embedding.weight)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sgp_runner.models.attention import call, call_checkpointed
 from sgp_runner.models.dropout import SeededDropout
 
 
@@ -34,8 +34,10 @@ class EncoderDecoder(nn.Module):
         decoder_layers: int,
         dropout: float,
         shared_embedding: bool,
+        checkpoint_blocks: bool = False,
     ) -> None:
         nn.Module.__init__(self)
+        self.call = call_checkpointed if checkpoint_blocks else call
         self.pad = pad
         self.source_embedding = nn.Embedding(vocabulary, width)
         self.target_embedding = nn.Embedding(vocabulary, width)
@@ -68,10 +70,8 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor) -> Tensor:
         """Return the memory [B, S, width]."""
         x = self.source_dropout(_embed(self.source_embedding, source))
-        # The other kernels have no batching rule, and are no faster at this size.
-        with sdpa_kernel(SDPBackend.MATH):
-            for layer in self.encoders:
-                x = layer(x, src_key_padding_mask=source == self.pad)
+        for layer in self.encoders:
+            x = self.call(layer, x, src_key_padding_mask=source == self.pad)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
@@ -80,15 +80,15 @@ class EncoderDecoder(nn.Module):
         x = self.target_dropout(_embed(self.target_embedding, target_in))
         length = target_in.shape[-1]
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        with sdpa_kernel(SDPBackend.MATH):
-            for layer in self.decoders:
-                x = layer(
-                    x,
-                    memory,
-                    tgt_mask=future,
-                    tgt_is_causal=True,
-                    memory_key_padding_mask=source == self.pad,
-                )
+        for layer in self.decoders:
+            x = self.call(
+                layer,
+                x,
+                memory,
+                tgt_mask=future,
+                tgt_is_causal=True,
+                memory_key_padding_mask=source == self.pad,
+            )
         logits: Tensor = self.output(self.decoder_norm(x))
         return logits
 

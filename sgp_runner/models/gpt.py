@@ -19,17 +19,24 @@ class GPT:
     layers: blocks of attention and feed-forward
     width: width of embeddings and of every block's output; the feed-forward is four times as wide
     heads: attention heads; width / heads must be an even number
+    checkpoint_blocks: whether the backward pass computes the activations of each block again,
+        which saves memory and costs a third more time
     """
 
     layers: int = 2
     width: int = 64
     heads: int = 4
+    checkpoint_blocks: bool = False
 
     name: ClassVar[str] = "gpt"
     tasks: ClassVar[tuple[str, ...]] = ("language",)
-    vectorizes: ClassVar[bool] = True
     default_data: ClassVar[str] = "grammar"
     trains: ClassVar[bool] = True
+
+    @property
+    def vectorizes(self) -> bool:
+        """Return whether the gradient runs under vmap, which can recompute nothing."""
+        return not self.checkpoint_blocks
 
     def __post_init__(self) -> None:
         check_least(1, "model", self, "layers", "width", "heads")
@@ -42,4 +49,4 @@ class GPT:
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.models.decoder import Decoder
 
-        return Decoder(dataset.num_classes, self.layers, self.width, self.heads)
+        return Decoder(dataset.num_classes, **vars(self))

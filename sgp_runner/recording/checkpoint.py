@@ -59,7 +59,7 @@ class Trigger:
         return time.monotonic() >= self.deadline
 
     def listening(self) -> AbstractContextManager[None]:
-        """Let signals request a checkpoint; the run stops after it."""
+        """Let signals request a checkpoint; the run stops after this checkpoint."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -80,7 +80,7 @@ def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
 
 
 def stopped(number: int, path: Path | str) -> Stopped:
-    """Return the error of a run that was saved in ``path`` and stopped by signal ``number``."""
+    """Return the error for a run that signal ``number`` stopped after it was saved in ``path``."""
     sentence = f"{cause(number)}; saved in {path}. Run the same command again to resume."
     return Stopped(sentence, number, str(path))
 
@@ -146,7 +146,7 @@ def using(path: Path) -> Iterator[None]:
 class Candidates:
     """The valid checkpoints that an interrupted run may resume from, newest first.
 
-    device: where their tensors go
+    device: device to which the tensors of a checkpoint are loaded
     """
 
     def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
@@ -156,7 +156,7 @@ class Candidates:
         self.refused: UnusableCheckpoint | None = None
 
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
-        """Return the next usable checkpoint and the state in its file ``name``; None without any.
+        """Return the next usable checkpoint and the state in its file ``name``; None at the end.
 
         Raises UnusableCheckpoint, for the oldest checkpoint, if every checkpoint was refused.
         """
@@ -211,7 +211,7 @@ class Draft:
             self.path.mkdir()
 
     def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state`` (tensors and plain data) to the file ``name``, or replace this file."""
+        """Write ``state`` (tensors and plain data) to the file ``name``; replace an old file."""
         import torch
 
         path = self.path / name
@@ -257,7 +257,7 @@ class Draft:
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Return the state in a file of a checkpoint. Raises OSError or ValueError for other files."""
+    """Return the state in a file of a checkpoint. Raises OSError or ValueError for another file."""
     import torch
 
     check_uncompressed(path)
@@ -299,7 +299,7 @@ def warn(path: Path, problem: str) -> None:
 
 
 def invalid_reason(path: Path, run: str) -> str | None:
-    """Return the reason why a checkpoint cannot be used, as a sentence; None if it can."""
+    """Return a sentence with the reason why a checkpoint cannot be used; None if it can be used."""
     damaged = f"its {MANIFEST} is missing or damaged."
     try:
         manifest = read_json(path / MANIFEST)

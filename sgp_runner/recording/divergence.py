@@ -25,10 +25,11 @@ FILE = "diverged.json"
 
 
 def check_parameters(worker: Worker) -> None:
-    """Raise Diverged unless the parameters are finite. Waits for the device.
+    """Raise Diverged if a message or a parameter is not finite. This waits for the device.
 
     The parameters of a timing study are not checked.
     """
+    worker.check_now()
     if worker.has_gradients and not isfinite(float(worker.params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 

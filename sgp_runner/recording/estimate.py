@@ -75,8 +75,8 @@ def memory_bytes(run: Run, problem: Problem) -> int:
 def bytes_of_vectors(run: Run, problem: Problem) -> int:
     """Return the memory of the vectors of a process.
 
-    It has the model and its gradient. Each of its nodes adds parameters, optimizer state and a
-    message, except in a timing study.
+    The process has the model and its gradient. Except in a timing study, each node of the process
+    adds parameters, optimizer state and a message.
     """
     nodes = run.nodes if run.network.clock == "simulated" else 1
     own = nodes * (2 + kept_by_optimizer(run)) if problem.trains else 0
@@ -84,9 +84,9 @@ def bytes_of_vectors(run: Run, problem: Problem) -> int:
 
 
 def gpu_memory(run: Run, problem: Problem, free: int) -> str:
-    """Describe what a simulation needs of the ``free`` bytes of its GPU.
+    """Describe the memory that a simulation needs on a GPU with ``free`` bytes.
 
-    Raises ConfigError if its vectors alone need more.
+    Raises ConfigError if the vectors of the simulation alone need more.
     """
     needed = bytes_of_vectors(run, problem)
     vectors = f"{num_bytes(needed)} for parameters, optimizer state and messages"

@@ -20,6 +20,7 @@ from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import Position, Recorder
+from sgp_runner.recording.throughput import Throughput, mean_rates
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,6 +137,7 @@ class Observer:
 
     settle: called before something is recorded at the end of a step
     started: start of the run's command, by `time.monotonic`
+    throughput: of the worker of a real run
     """
 
     def __init__(
@@ -146,7 +148,9 @@ class Observer:
         settle: Callable[[], None] = lambda: None,
         membership: Membership | None = None,
         started: float | None = None,
+        throughput: Throughput | None = None,
     ) -> None:
+        self.throughput = throughput
         self.run, self.problem, self.recorder, self.settle = run, problem, recorder, settle
         self.started = time.monotonic() if started is None else started
         self.evaluated: dict[int, float] = {}  # original rank -> last evaluated epoch
@@ -166,6 +170,8 @@ class Observer:
         before, after = {*self.membership.original_ranks}, {*membership.original_ranks}
         self.membership, self.problem = membership, problem
         self.averages.clear()
+        if self.throughput is not None:
+            self.throughput.restart()
         self.evaluated = dict.fromkeys(membership.original_ranks, self.grid.before(epoch, 1))
         if records and before != after:
             kind = "lost" if before - after else "rejoined"
@@ -190,9 +196,10 @@ class Observer:
         return self.membership.original_ranks[worker.rank]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs. Raises as `Recorder.check`."""
-        position = self.recorder.position()
+        """Return the state that a resumed run needs. Raises errors of `Recorder.position`."""
+        position, throughput = self.recorder.position(), self.throughput
         return {
+            **({} if throughput is None else {"throughput": throughput.state_dict()}),
             "real_s": time.monotonic() - self.started,
             "evaluated": self.evaluated,
             "gatherings": {epoch: vars(average) for epoch, average in self.averages.items()},
@@ -210,6 +217,8 @@ class Observer:
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
         self.membership = membership_of(self.run, saved["names"])
+        if self.throughput is not None:
+            self.throughput.load_state_dict(saved.get("throughput"))
 
     def end_of_step(self, worker: Worker) -> None:
         every = self.run.log_every * (1 if worker.rank < worker.size else worker.size)
@@ -235,6 +244,7 @@ class Observer:
 
     def record_training(self, worker: Worker) -> None:
         """Record the training state of a worker, then raise Diverged if it has diverged."""
+        worker.check_now()
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
         record: dict[str, object] = {
@@ -251,6 +261,8 @@ class Observer:
                 "loss": float(progress.loss) if self.problem.trains else None,
                 "push_sum_weight": worker.push_sum_weight,
             }
+            if self.throughput is not None:
+                record |= self.throughput.since_last_record(worker, self.problem)
             self.recorder.write(self.stamp(worker, "train") | {"rank": self.name(worker)} | record)
         if self.problem.trains and worker.steps_taken:
             if not worker.is_server:
@@ -326,19 +338,22 @@ def position_in(saved: Mapping[str, Any]) -> Position:
     return Position(saved["metrics_bytes"], saved.get("metrics_checksum"))
 
 
-def cost_of(worker: Worker) -> dict[str, float]:
-    """Return the time, steps and bytes of one worker so far."""
-    return {"time_s": worker.now, "steps": worker.steps_taken, "bytes": worker.comm.num_bytes_sent}
+def cost_of(worker: Worker, throughput: Throughput | None = None) -> dict[str, Any]:
+    """Return the time, steps and bytes of one worker so far, and the rates of a real run."""
+    sent = worker.comm.num_bytes_sent
+    cost = {"time_s": worker.now, "steps": worker.steps_taken, "bytes": sent}
+    return cost if throughput is None else cost | throughput.rates(throughput.total)
 
 
-def total_cost(costs: Sequence[dict[str, float]], real_seconds: float) -> dict[str, object]:
-    """Return the time of the slowest worker, and the mean steps and bytes over gradient workers."""
+def total_cost(costs: Sequence[dict[str, Any]], real_seconds: float) -> dict[str, object]:
+    """Return the time of the slowest worker, and means over gradient workers."""
     n = len(costs)
     return {
         "time_s": max(cost["time_s"] for cost in costs),
         "real_s": real_seconds,
         "steps": round(sum(cost["steps"] for cost in costs) / n),
         "bytes_per_node": round(sum(cost["bytes"] for cost in costs) / n),
+        **mean_rates(costs),
     }
 
 

@@ -111,7 +111,7 @@ class Recorder:
         self._lines = continued(self.path, start)
 
     def position(self) -> Position:
-        """Flush the file to the disk and return its position. Raises RecordsLost like `check`."""
+        """Flush the file to the disk and return its position. Raises CannotWrite or RecordsLost."""
         try:
             os.fsync(self._lines.file.fileno())
         except OSError as error:
@@ -144,7 +144,7 @@ class Recorder:
     def finish(self, summary: Mapping[str, object] | None) -> None:
         """Write the ``summary``, if there is one, and close listeners and file, once.
 
-        Calls `check` before it writes a summary, which may raise RecordsLost.
+        Raises RecordsLost, before a summary is written, if `check` finds the file changed.
         """
         if self._finished:
             return
@@ -350,7 +350,7 @@ def record_in(line: bytes) -> dict[str, Any]:
 
 
 def record_gpus(directory: Path, gpus: list[dict[str, object] | None]) -> None:
-    """Add the GPU of every process to ``environment.json``, which stays as it is without any."""
+    """Add the GPU of every process to ``environment.json``; change nothing if there is no GPU."""
     path = directory / "environment.json"
     if any(gpus) and path.exists():
         replace_file(path, json.dumps({**read_json(path), "gpus": gpus}, indent=2) + "\n")

@@ -9,7 +9,8 @@ lines in between are lists:
 * ``["collective", call_index, time, number]``: the ``number``-th collective that the rank began, an
   all-reduce or an all-gather, ended
 * ``["sleep", call_index, time, number]``: the ``number``-th sleep of the rank ended
-* ``["step", number]``: the step that the rank drew from the shared budget; null if it was spent
+* ``["step", number]``: the step that the rank drew from the shared budget; null: the budget was
+  spent
 * ``["send", dst, tag, bytes, sent]``
 
 ``call_index`` tells when the event arrived: 0 while the rank's program waited; n > 0 during its
@@ -58,7 +59,8 @@ class Header:
     host: host of this rank
     code, torch: versions of sgp-runner and PyTorch
     threads: number of threads that compute a gradient
-    polled: whether gradients run on a separate thread, because the network needs the scheduler's
+    polled: whether gradients run on a separate thread, because the network needs the thread of the
+        scheduler
     parameters: number of parameters
     num_bytes: size of the parameters
     steps_per_epoch: steps of one node per epoch

@@ -92,7 +92,7 @@ class UnsavedState:
                     yield from ((name, each) for each in held(value) if identity(each) not in kept)
 
     def frames(self, worker: Worker) -> Iterator[FrameType]:
-        """Yield the frames that wait for the next step, then those in the worker's activities."""
+        """Yield the frames that wait for the next step, then frames of the worker's activities."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not Worker.steps.__code__:
             frame = frame.f_back

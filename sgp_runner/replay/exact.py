@@ -1,13 +1,13 @@
 """Replay of a recorded run in one process, to the last bit.
 
 Each rank is a `Rank`, the code of the real run. Instead of waiting for the network and for
-gradients, its clock delivers the recorded events of the present call of the program. The content of
-a message comes from the replayed sender; a rank that is ahead of the sender of its next message
-yields (`turns`). At least one rank can always continue, because in the real run every message was
+gradients, its clock delivers each recorded event during the same call of the program. The content
+of a message comes from the replayed sender. If the sender has not sent it yet, the receiving rank
+waits (`turns`). At least one rank can always continue, because in the real run every message was
 sent before it arrived.
 
-The replay sums all-reduces in the order of ranks; gloo and MPI use other orders. So a run with
-all-reduces is repeated up to rounding.
+The replay sums all-reduces in the order of ranks; gloo and MPI use other orders. Therefore the
+parameters of a run with all-reduces are reproduced only up to rounding.
 """
 
 from __future__ import annotations
@@ -75,10 +75,11 @@ class EndOfTrace(Aborted):
 class Replayed:
     """The outcome of a replay.
 
-    workers: the workers at the end, servers last; after a failed run they may be slightly ahead
-    ended: whether the real run ended
-    same: for each worker, whether its parameters equal those of the real run bit for bit
-    reduced: whether there were all-reduces, so that parameters may differ by rounding
+    workers: the workers at the end, servers last; if the real run failed, they may have computed
+        slightly more than the real workers
+    ended: whether the real run reached the end of the algorithm
+    same: whether the parameters of each worker equal the real parameters bit for bit
+    reduced: whether there were all-reduces, after which parameters may differ by rounding
     """
 
     workers: list[Worker]
@@ -88,7 +89,7 @@ class Replayed:
 
 
 def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker: None) -> Replayed:
-    """Repeat the run in ``directory`` and call ``each_step`` with a worker after each of its steps.
+    """Repeat the run in ``directory``; call ``each_step`` with a worker after each step of it.
 
     Raises ConfigError if the directory holds no recorded run, `ReplayMismatch` if the code departs
     from the recording, and any error of the algorithm. Warns about differing versions.
@@ -125,7 +126,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
 
 
 class ReplayNetwork:
-    """State shared by the ranks of a replay: messages in flight and collectives."""
+    """State that the ranks of a replay share: messages in flight and collectives."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -169,7 +170,7 @@ class ReplayClock(RealClock):
         return self.moment
 
     def exclude(self, seconds: float) -> None:
-        """Do nothing: recorded time already leaves out evaluation."""
+        """Do nothing: recorded times exclude evaluation already."""
 
     def post_after(self, seconds: float, number: int, callback: Callable[[], None]) -> None:
         self.sleeps[number] = callback
@@ -189,7 +190,7 @@ class ReplayClock(RealClock):
             self.fire(self.pending.popleft())
 
     def computed(self, seconds: float) -> None:
-        """Advance to the end of a gradient computed inline, unless an event is being delivered."""
+        """Advance to the recorded end of an inline gradient, except while an event is delivered."""
         if not self.delivering:
             self.moment = self.next("computes a gradient", ON_THE_SPOT).time
 
@@ -208,7 +209,7 @@ class ReplayClock(RealClock):
 
 
 class ReplayTransport(Transport):
-    """Transport that sends to other replayed ranks and receives messages at recorded times."""
+    """Transport between replayed ranks; messages arrive at their recorded times."""
 
     def __init__(
         self, network: ReplayNetwork, scheduler: Scheduler, clock: ReplayClock, mailbox: Mailbox
@@ -266,7 +267,7 @@ def mean_of(parts: list[Tensor]) -> Tensor:
 
 
 class DeferredExecutor(Executor):
-    """Executor in place of the gradient thread: computes a gradient when its event is delivered."""
+    """Executor that replaces the gradient thread; it computes a gradient at its recorded event."""
 
     def __init__(self, clock: ReplayClock) -> None:
         self.clock = clock
@@ -290,7 +291,7 @@ class DeferredExecutor(Executor):
 
 
 class ReplayedRank:
-    """A rank that follows its recording; no faults are injected: recorded times include them."""
+    """A rank that follows its recording; it injects no faults: recorded times include them."""
 
     def __init__(
         self,
@@ -333,7 +334,7 @@ class ReplayedRank:
 
 
 class RecordedSteps:
-    """The steps that this rank drew from the shared budget of ``total``."""
+    """Budget with the recorded steps that a rank drew from the shared budget of ``total`` steps."""
 
     def __init__(self, recording: Recording, total: int) -> None:
         self.recording, self.steps, self.total = recording, deque(recording.steps), total

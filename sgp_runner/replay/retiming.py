@@ -1,9 +1,9 @@
 """Train once, time many: re-time the records of a trained run on another cluster.
 
 If the decisions of an algorithm do not depend on time, another cluster changes only the times of
-events. So the run is simulated on that cluster with messages of the same size and no gradients, and
-every record of the trained run gets the time and the bytes of its simulated counterpart. The lines
-are byte-identical to the lines of a run trained on that cluster, in the same order.
+events. Therefore a simulation on that cluster, with messages of the same size and no gradients,
+gives the time and the bytes of each record of the trained run. The resulting lines are
+byte-identical to the lines of a run trained on that cluster, in the same order.
 
 Decisions depend on time if workers share one budget of gradients or poll for arrived messages
 (`Comm.poll`, `Comm.recv_any`). Such a run is refused.
@@ -62,7 +62,7 @@ class Machines:
 
     name: suffix of the folders of the re-timed runs
     source: a complete configuration
-    keys: the settings of ``source`` that replace those of a run
+    keys: the settings of a run that are replaced by their values in ``source``
     """
 
     name: str
@@ -73,8 +73,8 @@ class Machines:
 def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Machines]:
     """Return the machines for each combination of the values in ``argv``.
 
-    argv: ``cluster=a,./lab.yaml`` or settings such as ``cluster.bandwidth=1Gbit/s``, which change
-        the cluster of each run if no cluster is named
+    argv: ``cluster=a,./lab.yaml``, or settings such as ``cluster.bandwidth=1Gbit/s``; without
+        ``cluster=``, the settings change the cluster of each run
     config_dir: a folder of presets, for example written by ``sgp-run calibrate``
     """
     from sgp_runner.config.command_line import parse, search_in, typed
@@ -106,7 +106,9 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
 
 
 def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machines:
-    """Return the machines of one combination of values; ``source`` has the complete settings."""
+    """Return the machines of one combination of values.
+
+    source: the complete configuration with these values"""
     from sgp_runner.report.read.naming import file_name
 
     values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
@@ -120,7 +122,7 @@ def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machin
 def retime_all(
     folders: Sequence[Path], argv: Sequence[str], out: Path, config_dir: str | None = None
 ) -> list[Path]:
-    """Re-time all runs in ``folders`` on the machines in ``argv``; return their new folders."""
+    """Re-time all runs in ``folders`` on the machines in ``argv``; return the new folders."""
     from sgp_runner.report.read.run_folders import run_folders
 
     others = machines_in(argv, config_dir)
@@ -129,9 +131,9 @@ def retime_all(
 
 
 def retime(folder: Path, machines: Machines, out: Path) -> Path:
-    """Re-time the run in ``folder`` on other machines, in a new folder of ``out``.
+    """Re-time the run in ``folder`` on other machines; return a new folder in ``out``.
 
-    Raises ConfigError if that is impossible.
+    Raises ConfigError if the run cannot be re-timed.
     """
     import yaml
 
@@ -178,7 +180,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
 def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
     """Return the trained run in ``folder`` and its summary.
 
-    Raises ConfigError if the run cannot be timed again.
+    Raises ConfigError if the run cannot be re-timed.
     """
     from sgp_runner.config.experiment import load_experiment
 
@@ -215,7 +217,7 @@ def refuse(folder: Path, why: str) -> NoReturn:
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
-    """Simulate the run without gradients, with its records in ``scratch``; return its costs."""
+    """Simulate the run without gradients, write records to ``scratch``, and return the costs."""
     from sgp_runner.core.scheduler import Deadlock
     from sgp_runner.core.worker import StepHooks
     from sgp_runner.recording.observer import Observer
@@ -246,7 +248,7 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
 
 
 class WithoutPolls(Transport):
-    """Transport whose messages can be awaited but not polled."""
+    """Transport that raises `DependsOnTime` if an algorithm polls for messages."""
 
     def __init__(self, base: Transport) -> None:
         self.base = base
@@ -280,7 +282,7 @@ def unlearned(run: Run) -> Problem:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Task with meaningless results."""
+    """Task with an arbitrary constant as its result."""
 
     name: ClassVar[str] = "unknown"
     metric: ClassVar[str] = "loss"

@@ -15,8 +15,8 @@ class Turns:
     any rank ends all ranks.
 
     present: the running rank; -1 before the first turn
-    waiting: for each other unfinished rank, a function that returns whether the rank can continue,
-        and the reason why it waits
+    waiting: for each unfinished rank that does not run, a function that returns whether the rank
+        can continue, and the reason why it waits
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Turns:
         self.pass_on()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Pause the present rank until ``ready()``; the other ranks run until then."""
+        """Pause the present rank until ``ready()`` is true; other ranks run meanwhile."""
         if not ready():
             rank = self.present
             self.waiting[rank] = ready, what

@@ -1,11 +1,11 @@
 """Simulation of another algorithm on the recorded times of a real run.
 
 The k-th gradient of a node takes as long as the node's k-th recorded gradient; after the last, the
-recorded durations repeat. A message takes the delay of the recorded messages with the closest size
-on its link, in their order; a link without recorded messages has the delays of all other links.
+recorded durations repeat. The messages on a link take the recorded delays of the closest size on
+this link, in their order; a link without recorded messages takes the delays of all other links.
 All-reduces follow the formulas of the settings' ``cluster`` (``collective``, ``overlap``,
 ``bucket_bytes``), with the bandwidth of the recorded messages. Everything else takes no time, as in
-every simulation, and recorded delays include queueing.
+every simulation. There is no queueing, because recorded delays include it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class Retimed:
-    """The simulated run and the recorded one.
+    """Times of the simulated run and the recorded run.
 
     time_s: simulated seconds
     recorded_s: wall-clock seconds of the recorded run, without evaluation
@@ -71,7 +71,7 @@ class Retimed:
 
 
 def retime(directory: Path, argv: Sequence[str] = ()) -> Retimed:
-    """Time the run in ``directory`` under the settings ``argv``, for example ``algo=sgp``.
+    """Simulate the run in ``directory`` with the settings ``argv``, for example ``algo=sgp``.
 
     Raises ConfigError if the recording does not determine the time.
     """
@@ -88,10 +88,7 @@ def retime(directory: Path, argv: Sequence[str] = ()) -> Retimed:
 
 
 def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]:
-    """Compose a recorded configuration with other settings, as on the command line.
-
-    The new run is not recorded itself.
-    """
+    """Return a recorded configuration changed by overrides; the new run is not recorded."""
     from sgp_runner.config.command_line import parse
     from sgp_runner.config.overrides import compose, configs
 
@@ -155,7 +152,9 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
 
 
 class RecordedGradients:
-    """The duration of a rank's next gradient: the recorded durations in order, repeated."""
+    """The recorded durations of gradients; a call returns the duration of a rank's next gradient.
+
+    The durations of a rank are in their recorded order and repeat."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         own = [
@@ -171,7 +170,9 @@ class RecordedGradients:
 
 
 class RecordedDelays:
-    """The delay of the next message from ``src`` to ``dst``, recorded at the closest size."""
+    """The recorded delays of messages; a call returns the delay of the next message.
+
+    It is a delay from ``src`` to ``dst``, recorded at the size closest to ``num_bytes``."""
 
     def __init__(self, delays: Delays) -> None:
         self.delays = delays
@@ -194,7 +195,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
 
     For each sender, receiver and tag, the n-th received message is the n-th sent message. If the
     ranks of two machines sent in both directions, the clocks are shifted so that the fastest
-    message took equally long either way (NTP's rule). No message arrives before it was sent.
+    messages of both directions took equally long (NTP's rule). Negative delays become 0.
     """
     arrived: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for recording in recordings:
@@ -227,7 +228,7 @@ def delays_of(recordings: Sequence[Recording]) -> Delays:
 
 
 def machines(cluster: Cluster, delays: Delays) -> Cluster:
-    """Return the cluster for all-reduces.
+    """Return the cluster that determines the times of all-reduces.
 
     The bandwidth follows from the largest messages. The latency follows from the smallest messages
     if they are over 100 times smaller, and is 0 otherwise.

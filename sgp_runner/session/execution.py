@@ -44,12 +44,12 @@ from sgp_runner.utils.user_code import described
 
 
 def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
-    """Execute the run unless it has finished, and return its summary; None on ranks without one.
+    """Execute the run unless it has finished; return the summary on rank 0, else None.
 
     fork: whether ranks started here may be forked, because this process runs nothing else
 
-    All ranks of a launcher call this; rank 0 writes and prints. Raises ConfigError, leaving no
-    files behind, if the settings do not fit the data; and any error of the run.
+    All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. After
+    a ConfigError, for example if the settings do not fit the data, no new files are left behind.
     """
     from sgp_runner.elastic.dry_run import verify_calls
 
@@ -160,7 +160,7 @@ def prepare(experiment: Experiment) -> list[Path]:
 def refuse_other_settings(experiment: Experiment) -> None:
     """Refuse a folder that holds another run.
 
-    Raises ConfigError with a difference, unless the folder is new or has the same settings.
+    Raises ConfigError, with the first difference, if the folder holds a run with other settings.
     """
     path = experiment.directory / "config.yaml"
     if not os.path.exists(path):  # unlike Path.exists, accepts any name
@@ -204,13 +204,13 @@ def refuse_other_settings(experiment: Experiment) -> None:
 
 
 def remove(made: list[Path]) -> None:
-    """Undo ``prepare``."""
+    """Remove the files that `prepare` created."""
     for path in made:
         path.unlink(missing_ok=True)
 
 
 def sentence_of(error: BaseException) -> str:
-    """Describe an error without secrets; for errors of other packages, include the type."""
+    """Describe an error without secrets; the type is included for errors of other packages."""
     ours = type(error).__module__.startswith("sgp_runner.")
     return redacted(str(error)).strip() if ours else redacted(described(error))
 

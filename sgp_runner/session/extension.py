@@ -1,7 +1,7 @@
-"""Extension of a simulated run: the same settings but a larger ``epochs=``.
+"""Extension of a simulated run: the same settings with a larger ``epochs=``.
 
-The longer run continues from a checkpoint that it would have written itself. Its results are
-therefore byte-identical to a single run of that length.
+The longer run continues from a checkpoint of the shorter one, which is the same as its own
+checkpoint at this step. Its results are therefore byte-identical to a single run of its length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Settings = Mapping[str, object]
 
 
 def shorter_run(experiment: Experiment) -> Settings | None:
-    """Return the settings of the run in the folder if its only difference is fewer ``epochs``.
+    """Return the settings of the run in the folder if it differs only by fewer ``epochs``.
 
     Raises ConfigError if that run cannot be extended.
     """

@@ -1,6 +1,6 @@
-"""Pool of jobs: many runs, several at a time, without runs that have finished.
+"""Pool of jobs: starts many runs, several at a time, and skips runs that have finished.
 
-It serves tables and claims that are based on hundreds of small runs.
+It makes the hundreds of small runs that some tables and claims are based on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunJob:
     """One run.
 
     name: name of the folder in ``results``/runs
-    words: settings, as typed
+    words: settings of the run, as overrides of a command line
     """
 
     name: str
@@ -51,12 +51,12 @@ class RunJob:
 
     @property
     def diverged(self) -> bool:
-        """Return whether training has diverged, which is a result too."""
+        """Return whether training has diverged, which counts as a result."""
         return (self.folder / DIVERGED).exists()
 
     @property
     def finished(self) -> bool:
-        """Return whether the run has results, of this version or an earlier one."""
+        """Return whether the run has results, from this version of the code or an earlier one."""
         return self.summary is not None or self.diverged
 
     @property
@@ -70,24 +70,24 @@ class RunJob:
 
     @property
     def since(self) -> list[Correction]:
-        """Return the corrections made since the run's results."""
+        """Return the corrections of the code that the results of the run do not have."""
         config = self.config
         return [] if config is None or config.get("format") != FORMAT else since(config)
 
     @property
     def replaces(self) -> bool:
-        """Return whether the folder holds results from before a correction or in another format."""
+        """Return whether a new run would replace results that are outdated or in another format."""
         config = self.config
         return config is not None and (config.get("format") != FORMAT or bool(since(config)))
 
     @property
     def due(self) -> bool:
-        """Return whether the run has no results, or outdated ones."""
+        """Return whether the run has to start because its results are missing or outdated."""
         return not self.finished or self.replaces
 
 
 def outdated(jobs: Iterable[RunJob]) -> str:
-    """Describe how many jobs have results that predate each correction; empty if none has."""
+    """Describe, for each correction, how many jobs have older results; empty if no job has any."""
     since = [job.since for job in jobs if job.finished]
     counts = Counter(correction.what for corrections in since for correction in corrections)
     if not counts:
@@ -99,7 +99,7 @@ def outdated(jobs: Iterable[RunJob]) -> str:
 def run_all(
     jobs: Iterable[RunJob], processes: int | None = None
 ) -> Iterator[tuple[RunJob, str | None]]:
-    """Run the jobs that are due and yield each as it ends, with a sentence if it failed.
+    """Run the jobs that are due; yield each as it ends, with a sentence if it failed, else None.
 
     processes: number of runs at a time, with one thread each; None: one per core
     """

@@ -1,7 +1,7 @@
 """Pool of processes: several tasks at a time, as cores and memory permit.
 
 Each task runs in a new process, forked from a server that has imported PyTorch once. The process
-starts within milliseconds, as clean as a new command. Killing it affects no other task.
+starts within milliseconds and inherits no state of earlier tasks. Killing it affects no other task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PoolTask:
     """A call in a new process.
 
     number: number of the task, for the caller
-    call: sent to another process, so it and its result must be picklable
+    call: function to call; it and its result are pickled, because another process calls it
     lock_key: tasks with the same key run one after another
     cores: cores that the task keeps busy
     memory: memory that the task needs, in bytes
@@ -57,7 +57,7 @@ class Ended:
 
     result: result of the call; None if the process ended without a result
     exit_code: exit code of the process; negative signal number if a signal killed it
-    seconds: from its start to its end
+    seconds: seconds from the start of the task to its end
     """
 
     task: PoolTask
@@ -69,10 +69,11 @@ class Ended:
 class Pool:
     """Processes for at most ``most`` tasks at a time.
 
-    The tasks keep at most ``cores`` cores busy and use at most ``memory`` bytes. A task that needs
-    more runs alone. Use it as a context manager: on exit, running tasks are stopped.
+    All running tasks together keep at most ``cores`` cores busy and use at most ``memory`` bytes; a
+    task that needs more runs alone. The pool is a context manager: on exit, running tasks are
+    stopped.
 
-    imported: further modules that the tasks need
+    imported: modules that the server imports in addition to PyTorch
     """
 
     def __init__(self, most: int, cores: int, memory: int, imported: Sequence[str] = ()) -> None:
@@ -83,7 +84,7 @@ class Pool:
         self.stopping = False
 
     def __enter__(self) -> Pool:
-        """Start the server, with Ctrl-C and other signals to the process group blocked."""
+        """Start the server with signals blocked, so that Ctrl-C at the terminal does not end it."""
         with blocked():
             ensure_running()
         return self
@@ -98,9 +99,9 @@ class Pool:
         return [task for task, *_ in self.processes.values()]
 
     def run(self, tasks: Iterable[PoolTask]) -> Iterator[Ended]:
-        """Run the tasks in their order and yield each as it ends; after `stop`, start no more.
+        """Start the tasks in their order and yield each as it ends; start none after `stop`.
 
-        A task is taken from ``tasks`` only when there may be room for it.
+        The next task is taken from ``tasks`` only when fewer than ``most`` tasks run.
         """
         waiting, task = iter(tasks), None
         while True:
@@ -133,7 +134,7 @@ class Pool:
             process.terminate()
 
     def ended(self) -> list[Ended]:
-        """Wait until tasks end and return them."""
+        """Wait until one or more tasks have ended and return them."""
         done = []
         for connection in wait(list(self.processes)):
             assert isinstance(connection, Connection)
@@ -146,7 +147,7 @@ class Pool:
         return done
 
     def stop(self) -> None:
-        """Ask all tasks to save and stop, and start no more."""
+        """Ask all running tasks to save and stop; no further task is started."""
         self.stopping = True
         for _, process, _ in list(self.processes.values()):
             process.terminate()
@@ -177,7 +178,7 @@ def print_to(log: Path) -> None:
 
 
 def end_with_parent(connection: Connection) -> None:
-    """Save and stop the task when the process that started it has ended."""
+    """Save and stop the task of this process when the parent process has ended."""
     with suppress(EOFError, OSError):
         connection.recv()
     os.kill(os.getpid(), signal.SIGTERM)

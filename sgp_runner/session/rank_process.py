@@ -1,6 +1,6 @@
 """The program of one rank: ``python -m sgp_runner.session.rank_process config.yaml [GROUP]``.
 
-Options ``--plugin=...`` name the plug-ins of the run. A launcher has set up the environment.
+Options ``--plugin=...`` give the plug-ins of the run. A launcher sets the environment variables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sgp_runner.utils.signals import SAVED, end_at_once, install_in_rank
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run the program ``main`` of this process with its arguments."""
+    """Call ``main`` with the arguments of this process, and end the process with its result."""
     install_in_rank()
     show_messages()
     end_at_once(main(sys.argv[1:]))
@@ -26,7 +26,7 @@ def main(
     words: Sequence[str],
     adapt: Callable[[Experiment], Experiment] = lambda experiment: experiment,
 ) -> int:
-    """Run one rank of an experiment; the launching process reports its errors.
+    """Run one rank of an experiment; the launching process reports errors of the rank.
 
     adapt: maps the experiment in the file to the experiment to run
     """

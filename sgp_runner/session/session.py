@@ -1,4 +1,4 @@
-"""Session: one run from its experiment to its summary, the same on simulated and real machines.
+"""Session: one run from its experiment to its summary, on simulated or real machines.
 
 A `Session` builds the machines and workers of a `Backend`, restores a checkpoint, runs the
 algorithm to its end and concludes. After each loss of ranks it continues with a smaller membership.
@@ -19,6 +19,7 @@ from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
 from sgp_runner.recording.recorder import Position, Recorder
+from sgp_runner.recording.throughput import Throughput
 from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import signal_state, stop_signals
@@ -40,34 +41,36 @@ class Backend(Protocol):
     `Session.run` defines the order in which the methods are called.
 
     problem: problem of this process
-    original_rank: original rank that records here; None: this process records nothing
+    original_rank: original rank that this process records; None: it records nothing
     """
 
     @property
     def problem(self) -> Problem: ...
     @property
     def original_rank(self) -> int | None: ...
+    @property
+    def throughput(self) -> Throughput | None: ...
 
     def open(self) -> Found | None:
-        """Return the newest checkpoint that was not refused; it is the same on all processes."""
+        """Return the newest checkpoint that was not refused; all processes return the same one."""
 
     def refuse(self, error: UnusableCheckpoint) -> None:
-        """Report that a checkpoint is not used; `open` then returns an earlier checkpoint."""
+        """Report that a checkpoint is not used; the next `open` returns an earlier checkpoint."""
 
     def build(
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
-        """Make machines and workers; return the position in the metrics recorded so far.
+        """Make machines and workers; return the position in the records at which the run continues.
 
-        Returns None if this process has no worker and its work is done. Raises UnusableCheckpoint
-        on all processes if the checkpoint does not fit on one of them.
+        Returns None if this process has no worker and its work is done. If the checkpoint does not
+        fit on one process, all processes raise UnusableCheckpoint.
         """
 
     def restore(self, observer: Observer | None) -> None:
         """Restore machines, workers and observer from the checkpoint."""
 
     def make_saver(self, observer: Observer | None) -> CheckpointSaver | None:
-        """Return the object that saves the run from now on; None if the run is not saved."""
+        """Return the object that saves the run; None if the run has no checkpoints."""
 
     def run(self) -> None:
         """Run the algorithm to its end. Raises one of `LOSSES` if ranks are lost."""
@@ -95,14 +98,14 @@ class Backend(Protocol):
 
     @property
     def concluded(self) -> bool:
-        """Return whether the run has its results, so that losing a rank no longer matters."""
+        """Return whether the run has its results, so that it does not need ranks lost later."""
 
 
 class Session:
-    """A run on one backend, and the listener of all worker steps in this process.
+    """A run on one backend; it also listens to the steps of all workers in this process.
 
-    ending: closed once the summary is on disk. Until then, signals that arrive after training are
-        deferred, because repeating the training would cost more than the last evaluation.
+    ending: closed once the summary is on disk. Until then, a signal that arrives after training is
+        deferred: the last evaluation costs less time than a repeated training.
     """
 
     def __init__(self, experiment: Experiment, backend: Backend, ending: ExitStack) -> None:
@@ -126,6 +129,7 @@ class Session:
                     backend.settle,
                     membership,
                     self.experiment.started,
+                    backend.throughput,
                 )
             if found is not None:
                 if backend.original_rank == 0:
@@ -158,7 +162,7 @@ class Session:
         return open_recorder(self.experiment, rank, backend.problem, backend.work, start)
 
     def train(self) -> dict[str, object] | None:
-        """Run the algorithm to its end despite lost ranks, and return the summary."""
+        """Run the algorithm to its end, also after losses of ranks, and return the summary."""
         run, loss = self.experiment.run, None
         if not (run.record or run.algo.is_probe):  # these cannot be saved
             self.ending.enter_context(stop_signals(self.ask))
@@ -184,7 +188,7 @@ class Session:
         return {**self.experiment.facts, **results, **self.observer.lost}
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """Save the run at its next step, and stop it; after the last step, complete it."""
+        """Save and stop the run at its next step; complete the run if no step is left."""
         signal_state.asked = self.signal = number
         if self.saver is not None:
             self.saver.trigger.signal = number

@@ -20,9 +20,9 @@ from sgp_runner.utils.units import counted
 def execute(
     experiment: Experiment, ending: ExitStack | None = None, fork: bool = False
 ) -> dict[str, object] | None:
-    """Train, record and return the summary; None on ranks of a real run without one.
+    """Train and record the run; return the summary, or None on the other ranks of a real run.
 
-    ending: to be closed once the summary is on the disk; None where no summary is written
+    ending: to be closed once the summary is on the disk; None if the caller writes no summary
     fork: whether to fork the ranks that are started here
     """
     if ending is None:
@@ -50,7 +50,7 @@ def run_rank(experiment: Experiment, world: World, ending: ExitStack) -> dict[st
 
     ending: to be closed once the summary is on the disk
 
-    An error here stops every other rank.
+    An error of this rank stops every other rank.
     """
     from sgp_runner.distributed.failures import rank_backend
 
@@ -59,7 +59,7 @@ def run_rank(experiment: Experiment, world: World, ending: ExitStack) -> dict[st
 
 
 def check_number(run: Run, started: int) -> None:
-    """Raise ConfigError, on every rank, unless the launcher started as many as needed."""
+    """Raise ConfigError, on every rank, if the launcher started the wrong number of ranks."""
     if started == run.ranks:
         return
     devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""

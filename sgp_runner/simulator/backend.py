@@ -9,7 +9,7 @@ from statistics import fmean
 
 from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.run import Run
+from sgp_runner.config.run import Run, steps_in
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.push_sum import check_mass
@@ -26,6 +26,7 @@ from sgp_runner.elastic.build import (
 from sgp_runner.elastic.membership import Membership, common_epoch, take_over
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoint, read, using
+from sgp_runner.recording.chrome_trace import SimulatedTrace
 from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
 from sgp_runner.recording.recorder import START, Position, record_gpus
@@ -53,6 +54,7 @@ class SimulatedBackend:
     """
 
     original_rank = 0
+    throughput = None
     concluded = False
 
     def __init__(self, experiment: Experiment, network: Sim) -> None:
@@ -61,6 +63,8 @@ class SimulatedBackend:
         self.saver: Saver | None = None
         self.begun = self.before = 0
         self.candidates = Candidates(experiment, network.device)
+        steps = experiment.run.trace_steps
+        self.trace = None if steps is None else SimulatedTrace(steps_in(steps))
 
     def open(self) -> Found | None:
         candidate = self.candidates.next("run.pt")
@@ -117,6 +121,8 @@ class SimulatedBackend:
             listener=self.listener,
         )
         self.waiting = list(self.workers)
+        if self.trace is not None:
+            self.trace.follow(self.simulation)
 
     def restore(self, observer: Observer | None) -> None:
         assert observer is not None
@@ -196,6 +202,8 @@ class SimulatedBackend:
 
     def conclude(self, observer: Observer | None) -> dict[str, object]:
         assert observer is not None
+        if self.trace is not None:
+            self.trace.write(self.experiment.directory / "trace.json")
         try:
             return observer.conclude(self.workers)
         finally:

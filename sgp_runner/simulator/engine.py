@@ -186,14 +186,8 @@ class Vmap:
         )
         targets = torch.stack([targets for _, targets in batches])
         params = torch.stack([g.params for g in gradients])
-        return (
-            params,
-            torch.tensor(
-                [problem.dropout_seed(g.rank, g.step) for g in gradients], device=params.device
-            ),
-            inputs,
-            targets,
-        )
+        seeds = torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients])
+        return params, problem.placed(seeds), inputs, targets
 
 
 class NoGradients:

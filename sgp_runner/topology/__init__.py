@@ -1,1 +1,1 @@
-"""The graphs over which nodes gossip, and their verification."""
+"""The graphs over which nodes gossip, and the verification of these graphs."""

@@ -1,7 +1,7 @@
 """EquiDyn (Song et al. 2022): one peer per step, ``v`` nodes ahead, with random ``v``.
 
-In each step ``v`` is drawn once for all nodes. In expectation, the spread of ``n`` nodes shrinks at
-a rate that does not depend on ``n``.
+In each step one ``v`` is drawn for all nodes. The expected spread of the models of ``n`` nodes
+shrinks at a rate that does not depend on ``n``.
 """
 
 from __future__ import annotations
@@ -61,14 +61,16 @@ class EquiDyn(Topology):
 
 @functools.lru_cache(maxsize=64)
 def draw(seed: int, size: int, step: int) -> tuple[int, int]:
-    """Return the shift of a step, 1 to ``size - 1``, and the node at which its pairing starts."""
+    """Return the shift of a step, 1 to ``size - 1``, and the node at which pairing starts."""
     drawn = random.Random(f"{seed}/{step}")
     return drawn.randrange(1, size), drawn.randrange(size)
 
 
 @functools.lru_cache(maxsize=64)
 def pairs(size: int, shift: int, start: int) -> tuple[Peers, ...]:
-    """Pair nodes: in order from ``start``, free nodes that are ``shift`` apart become a pair."""
+    """Return the partner of each node; partners are ``shift`` apart.
+
+    In order from ``start``, each node is paired if it and its partner are not paired yet."""
     partners: list[Peers] = [()] * size
     for node in (*range(start, size), *range(start)):
         other = (node + shift) % size

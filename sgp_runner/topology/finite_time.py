@@ -1,11 +1,11 @@
-"""Graphs that average exactly in a finite number of rounds: after the last one all nodes agree.
+"""Graphs that average exactly in a finite number of rounds: all nodes agree after the last round.
 
 The graphs are from Takezawa et al. 2023. The k-peer hyper-hypercube (Alg. 1) needs a number of
 nodes whose prime factors are at most ``k + 1``. The Simple Base-(k+1) graph (Alg. 2) and the
 Base-(k+1) graph (Alg. 3) work for any number ``n`` of nodes, with at most ``2 log_(k+1)(n) + 2``
-rounds. In a round a node exchanges with at most ``k`` others. If a set has more nodes than it
-serves, its idle nodes average in cliques, as in the authors' implementation; the product of all
-rounds is the same without these averages.
+rounds. In a round a node exchanges with at most ``k`` others. If a set serves fewer nodes than it
+has, its idle nodes average in cliques, as in the authors' implementation; the product of all rounds
+is the same without these averages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rounds(Topology, Protocol):
 
 @dataclass(frozen=True)
 class HyperHypercube(Rounds):
-    """A hypercube for k peers: a step averages nodes whose numbers differ only in one digit.
+    """A hypercube for k peers: a step averages all nodes whose numbers differ only in one digit.
 
     peers: largest number of peers of a node in a step, k; no prime factor of the number of nodes
         may be above k + 1
@@ -77,7 +77,8 @@ class Base(Rounds):
     """The Base-(k+1) graph, exact after its last round for any number of nodes.
 
     peers: largest number of peers of a node in a step, k
-    simple: true: the Simple Base-(k+1) graph, which may have more rounds
+    simple: true: the Simple Base-(k+1) graph, which may have more rounds; false: the Base-(k+1)
+        graph
     """
 
     peers: int = 1
@@ -110,7 +111,7 @@ def shortest_rounds(size: int, k: int, simple: bool) -> list[Round]:
 
 
 def factors(n: int, k: int) -> list[int]:
-    """Return few factors of ``n``, each at most ``k + 1``, in ascending order.
+    """Return factors of ``n``, as few as possible and each at most ``k + 1``, in ascending order.
 
     Their product is ``n`` if no prime factor of ``n`` is above ``k + 1``.
     """
@@ -133,7 +134,7 @@ def largest_prime_factor(n: int) -> int:
 
 
 def cliques(groups: Iterable[Sequence[int]]) -> Round:
-    """Return the round in which the nodes of each group average."""
+    """Return the round in which each group averages over its nodes."""
     return {
         node: (tuple(peer for peer in group if peer != node), (1 / len(group),) * (len(group) - 1))
         for group in groups
@@ -143,7 +144,7 @@ def cliques(groups: Iterable[Sequence[int]]) -> Round:
 
 
 def at_once(parts: Sequence[Sequence[Round]]) -> list[Round]:
-    """Merge the rounds of disjoint sets of nodes; each set has the same number of rounds."""
+    """Merge the rounds of disjoint sets of nodes; all sets have the same number of rounds."""
     return [together(rounds) for rounds in zip(*parts, strict=True)]
 
 
@@ -192,9 +193,9 @@ def simple_base(nodes: range, k: int) -> list[Round]:
 
 
 def cut(nodes: range, k: int) -> list[list[range]]:
-    """Return consecutive sets of equal blocks, one per nonzero digit of the number of nodes.
+    """Return consecutive sets of equal blocks, one set per nonzero digit of the number of nodes.
 
-    The digits are in base ``k + 1``, from the highest.
+    The digits are in base ``k + 1``; the highest digit comes first.
     """
     sets = []
     block = 1
@@ -220,7 +221,7 @@ def cycled(rounds: Sequence[Round], step: int) -> Round:
 def serve(blocks: Sequence[range], others: range, base: int) -> Round:
     """Return the round in which each of ``others`` exchanges with one node of every block.
 
-    The other nodes of the blocks average in cliques.
+    The remaining nodes of the blocks average in cliques.
     """
     serving = nodes_of(blocks)
     weight = len(serving) / ((len(serving) + len(others)) * len(blocks))

@@ -1,8 +1,8 @@
 """A custom communication graph from a text file.
 
 Each line is one edge: ``src dst``, or ``step src dst`` for a graph that changes from step to step.
-Steps are numbered 0, 1, ... and repeat after the last one. ``#`` starts a comment. The file's
-checksum is a setting of the run, so a file with other contents makes a different run.
+Steps are numbered 0, 1, ... and repeat after the last step in the file. ``#`` starts a comment. The
+file's checksum is a setting of the run, so a file with other contents makes a different run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Neighbours = tuple[dict[int, Peers], ...]
 
 @dataclass(frozen=True)
 class Graph:
-    """The peers to which a node sends and from which it receives, by step, in file order.
+    """The peers to which each node sends, and from which it receives, by step, in file order.
 
     Nodes without an edge are omitted.
     """
@@ -41,8 +41,8 @@ class Graph:
 class Edges(Topology):
     """The edges in a file.
 
-    path: relative to where the command is started
-    sha256: required checksum of the file; null: any; config.yaml records the checksum
+    path: path of the file, relative to the working directory of the command
+    sha256: required checksum of the file; null: any checksum; config.yaml records it
     """
 
     path: str

@@ -3,8 +3,8 @@
 A topology gives the peers that the node ``rank`` of ``size`` sends to (``out_peers``) and receives
 from (``in_peers``) at ``step``. Sender and receiver compute their peers independently, so the two
 methods must agree; `matrix` builds the resulting mixing matrix and is the oracle of the tests. By
-default a node keeps ``1 / (peers + 1)`` and sends as much to each peer; ``weights`` can change
-this.
+default a node keeps the share ``1 / (peers + 1)`` and sends the same share to each peer;
+``weights`` can change these shares.
 
 Sources: Assran et al. 2019 (directed exponential), Lian et al. 2017 (ring), Lian et al. 2018
 (bipartite pairs).
@@ -30,8 +30,9 @@ Phase = tuple[float, int]  # the first epoch, and the period of the graph in ste
 class Exchange:
     """The messages of one node in one step.
 
-    outgoing: the nodes to which it sends. incoming: the nodes from which it receives. weights: the
-    share for each of ``outgoing``, as in `Topology.weights`.
+    outgoing: nodes to which the node sends
+    incoming: nodes from which it receives
+    weights: share for each of ``outgoing``, as in `Topology.weights`
     """
 
     outgoing: Peers
@@ -41,7 +42,7 @@ class Exchange:
 
 @runtime_checkable
 class Topology(Protocol):
-    """A graph that may change from step to step, and with the epoch.
+    """A graph that may change from step to step and from epoch to epoch.
 
     In a ``symmetric`` graph a node receives from the nodes that it sends to in the same step.
     """
@@ -69,7 +70,7 @@ class Topology(Protocol):
         return self
 
     def check(self, size: int) -> None:
-        """Raise ConfigError for a number of nodes that cannot work."""
+        """Raise ConfigError if the graph cannot have ``size`` nodes."""
         return None
 
 
@@ -112,7 +113,7 @@ def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
 
 
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
-    """Return ``rank + hop mod size`` for each hop, without duplicates or the node itself."""
+    """Return ``(rank + hop) mod size`` for each hop, without duplicates and without ``rank``."""
     if len(hops) == 1:  # the case of most graphs, for every node and step
         peer = (rank + hops[0]) % size
         return () if peer == rank else (peer,)
@@ -121,10 +122,10 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 
 @dataclass(frozen=True)
 class DirectedExponential(Topology):
-    """Hops ``j (m+1)^i`` for ``j = 1..m``, ``i`` cycling over the steps; 1, 2, 4, ... for one peer.
+    """Hops ``j (m+1)^i`` for ``j = 1..m``; ``i`` cycles over the steps. One peer: 1, 2, 4, ...
 
-    peers: peers per step, m, or a schedule by epoch such as {0: 2, 30: 1} (two peers, then one from
-        epoch 30 on)
+    peers: peers per step, m, or a schedule by epoch: {0: 2, 30: 1} is two peers, then one peer from
+        epoch 30 on
     """
 
     peers: int | Mapping[int, int] = 1
@@ -172,7 +173,7 @@ def with_peers(peers: int) -> DirectedExponential:
 
 @dataclass(frozen=True)
 class BidirectionalExponential(Topology):
-    """One peer a step, the hop cycling over +1, -1, +2, -2, +4, ... without duplicates."""
+    """One peer per step; the hop cycles over +1, -1, +2, -2, +4, ... without duplicates."""
 
     symmetric: ClassVar[bool] = False
 
@@ -210,7 +211,7 @@ class StaticExponential(Topology):
 
 @dataclass(frozen=True)
 class Ring(Topology):
-    """Both neighbours, weights 1/3 (two nodes: each other, weights 1/2)."""
+    """Both neighbours, with weights 1/3; two nodes have one neighbour each, with weights 1/2."""
 
     symmetric: ClassVar[bool] = True
 
@@ -220,10 +221,10 @@ class Ring(Topology):
 
 @dataclass(frozen=True)
 class BipartiteExponential(Topology):
-    """Disjoint pairs of an odd and an even node, hops cycling over 1, 3, 5, 9, ... ``1 + 2^j``.
+    """Disjoint pairs of an odd and an even node; the hop cycles over 1, 3, 5, 9, ... ``1 + 2^j``.
 
-    An odd number of nodes uses the graph of one more node without its last node: in each step one
-    even node is idle.
+    An odd number ``n`` of nodes uses the graph of ``n + 1`` nodes without the last node, so in each
+    step one even node is idle.
     """
 
     symmetric: ClassVar[bool] = True
@@ -254,9 +255,9 @@ class Complete(Topology):
 
 @dataclass(frozen=True)
 class Torus(Topology):
-    """The four neighbours on the most nearly square grid with wrap-around.
+    """The four neighbours on a grid with wrap-around that is as nearly square as possible.
 
-    A prime number of nodes gives a ring.
+    If the number of nodes is prime, the grid is a ring.
     """
 
     symmetric: ClassVar[bool] = True
@@ -272,7 +273,7 @@ class Torus(Topology):
 
 @dataclass(frozen=True)
 class RandomMatching(Topology):
-    """A fresh random pairing in every step; with an odd number of nodes, one is idle.
+    """A new random pairing in every step; if the number of nodes is odd, one node is idle.
 
     seed: seed of the pairing, independent of the run's seed
     """
@@ -289,7 +290,7 @@ class RandomMatching(Topology):
 
 @functools.lru_cache(maxsize=64)
 def matching(seed: int, size: int, step: int) -> tuple[Peers, ...]:
-    """Return the partner of every node."""
+    """Return the partner of every node; an idle node has none."""
     order = list(range(size))
     random.Random(f"{seed}/{step}").shuffle(order)
     partners: list[Peers] = [()] * size

@@ -2,14 +2,15 @@
 
 For each step of the period, in each phase of a schedule by epoch:
 
-* every send has its receive, and every receive its send. A node sends all messages of a step
-  before it receives any, and sends never block, so a receive of step ``k`` waits only for
-  earlier steps of other nodes: there is no cycle of waits;
+* every send has a matching receive, and every receive a matching send. A node sends all messages
+  of a step before it receives any, and sends never block. A receive of step ``k`` therefore waits
+  only for earlier steps of other nodes, and there is no cycle of waits;
 * no node sends to itself, to a node that does not exist, or twice to the same node;
-* columns of the mixing matrix sum to one, since a node keeps what it does not send; if an
-  algorithm requires it, rows also sum to one, or a node and its peers have equal weights.
+* columns of the mixing matrix sum to one, since a node keeps the share that it does not send; if
+  an algorithm requires it, rows also sum to one, or a node and its peers have equal weights.
 
-Over the period every node reaches every other. The cost is proportional to the edges of one period.
+Over the period, paths lead from every node to every other node. The cost of the verification is
+proportional to the number of edges in one period.
 
 `sgp_runner.elastic.dry_run` verifies the calls that algorithms make on a graph.
 """
@@ -36,10 +37,11 @@ def verify(
 ) -> None:
     """Raise ConfigError, with step and edge, unless ``topology`` meets the ``needs`` of ``by``.
 
-    needs: ``columns``: they sum to one; ``doubly stochastic``: rows also sum to one;
+    by: title of the algorithm
+    needs: ``columns``: columns sum to one; ``doubly stochastic``: rows also sum to one;
         ``odd with even``: all edges join an odd and an even rank, in both directions, and every odd
-        rank has an edge; ``balanced``: each node sends as many messages as it receives.
-    weighted: whether ``by`` uses the weights of the graph instead of equal ones.
+        rank has an edge; ``balanced``: each node sends as many messages as it receives
+    weighted: true: the algorithm uses the weights of the graph; false: it uses equal weights
     """
     topology.check(size)
     for epoch, period in topology.phases(size):
@@ -73,7 +75,7 @@ def verify_symmetric(topology: Topology, size: int, by: str, weighted: bool = Tr
 
 
 def smallest_eigenvalue(topology: Topology, size: int) -> float:
-    """Return the smallest eigenvalue of the first step's mixing matrix of a symmetric graph."""
+    """Return the smallest eigenvalue of the mixing matrix of a symmetric graph in step 0."""
     import numpy as np
     from scipy.sparse import coo_array, diags_array
     from scipy.sparse.linalg import eigsh
@@ -91,7 +93,7 @@ def smallest_eigenvalue(topology: Topology, size: int) -> float:
 
 
 def topologies(part: object) -> Iterator[Topology]:
-    """Yield the topologies of an algorithm and its parts."""
+    """Yield the topologies of an algorithm and of the algorithms inside it."""
     if isinstance(part, Topology):
         yield part
     elif dataclasses.is_dataclass(part):
@@ -100,7 +102,7 @@ def topologies(part: object) -> Iterator[Topology]:
 
 
 def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None:
-    """Check that every send has its receive, and every receive its send."""
+    """Check that every send has a matching receive, and every receive a matching send."""
     size = len(out)
     senders: list[list[int]] = [[] for _ in out]
     for src, peers in enumerate(out):
@@ -128,7 +130,7 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
 
 
 def check_weights(out: Sequence[Peers], weights: Sequence[Weights], where: str) -> None:
-    """Check that each peer has a positive weight, and that the node keeps one."""
+    """Check that each peer gets a positive weight, and that a node's weights sum to at most 1."""
     for rank, (peers, shares) in enumerate(zip(out, weights, strict=True)):
         if len(shares) != len(peers):
             raise ConfigError(
@@ -194,7 +196,7 @@ def check_pairs(
 ) -> None:
     """Check that the waits of AD-PSGD cannot form a cycle.
 
-    Odd ranks wait for even ones, which wait for no particular rank.
+    Odd ranks wait for a certain even rank; even ranks never wait for a certain rank.
     """
     for rank, (peers, senders) in enumerate(zip(out, into, strict=True)):
         for peer in peers:

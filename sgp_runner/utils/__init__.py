@@ -1,1 +1,1 @@
-"""Errors, units, seeds, secrets, locks, files, launchers and provenance, for any package."""
+"""Errors, units, seeds, secrets, locks, files, launchers and provenance, for all packages."""

@@ -1,4 +1,4 @@
-"""The cores of this machine that a process may use."""
+"""The number of cores that a process may use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ KEY = "OMP_NUM_THREADS"
 
 
 def present_cores() -> int:
-    """Return the cores that this process may run on."""
+    """Return the number of cores on which this process may run."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -16,6 +16,6 @@ def present_cores() -> int:
 
 
 def asked_cores() -> int | None:
-    """Return the cores requested by OMP_NUM_THREADS; None if the variable is not set."""
+    """Return the number of cores in OMP_NUM_THREADS; None if the variable has no number."""
     said = os.environ.get(KEY, "").partition(",")[0]
     return int(said) if said.isdecimal() and int(said) else None

@@ -1,4 +1,4 @@
-"""The number of files and connections that this process may have open."""
+"""The limit on the number of files and connections that this process may have open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ENOUGH = 65_536  # where the system sets no limit, as on macOS, which refuses an
 
 
 def allow_many() -> None:
-    """Raise the limit as far as this process may; leave it where the system refuses."""
+    """Raise the limit as far as the system allows."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if most == resource.RLIM_INFINITY else most
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where gradients are computed: on the CPU or on a GPU of this machine."""
+"""The device that computes gradients: the CPU or a GPU of this machine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,25 @@ from typing import Any, TypeVar
 from sgp_runner.utils.errors import ConfigError
 
 AUTO = "auto"
+# Published dense bf16 operations per second and their source, by a substring of torch's name of the
+# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
+CARDS = {
+    "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
+    "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
+    "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
+    "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
+    "H200": (989.4e12, "NVIDIA H200 datasheet, SXM"),
+    "A100": (312e12, "NVIDIA A100 datasheet"),
+    "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
+}
 T = TypeVar("T")
 
 
 def settled(network: T, dtype: str) -> T:
-    """Return ``network`` with what ``auto`` stands for here, in ``device`` and ``autocast``.
+    """Return ``network`` with ``auto`` in ``device`` and ``autocast`` replaced for this machine.
 
-    A GPU is taken where there is one, and bfloat16 for the forward pass of a float32 model on it.
+    The device is a GPU if there is one. On a GPU, the forward pass of a float32 model uses
+    bfloat16.
     """
     changes: dict[str, Any] = {}
     device = device_of(network)
@@ -28,12 +40,12 @@ def settled(network: T, dtype: str) -> T:
 
 
 def device_of(network: object) -> str:
-    """Return the device of the gradients of a choice of the group ``network``."""
+    """Return the device on which a choice of the group ``network`` computes gradients."""
     return getattr(network, "device", "cpu")
 
 
 def check_device(device: str, autocast: str, dtype: str) -> None:
-    """Raise ConfigError for a device that has no such name, or a type that is not cast."""
+    """Raise ConfigError for an unknown device, or if ``autocast`` does not apply to ``dtype``."""
     if not re.fullmatch(r"cpu|auto|cuda(:\d{1,3})?", device):
         raise ConfigError(
             "network.device", f"'{device}' is no device: use cpu, cuda, cuda:1 or auto."
@@ -74,3 +86,24 @@ def free_bytes(device: str) -> int:
     import torch
 
     return torch.cuda.mem_get_info(torch.device(device))[0]
+
+
+def published_rate(card: str) -> tuple[float, str] | None:
+    """Return the dense bf16 operations per second of a card, and their source; None if unknown.
+
+    card: PyTorch's name of the card
+    """
+    return next((rate for name, rate in CARDS.items() if name in card), None)
+
+
+def peak_flops(device: str, half: bool) -> float | None:
+    """Return the published operations per second of a device; None if they are unknown.
+
+    half: whether it multiplies 16-bit numbers; the rates of others depend on the operation
+    """
+    if device == "cpu" or not half:
+        return None
+    import torch
+
+    rate = published_rate(torch.cuda.get_device_name(device))
+    return None if rate is None else rate[0]

@@ -1,4 +1,4 @@
-"""The errors a user can cause. Each carries one sentence that names the key and the fix."""
+"""The errors that a user can cause; each message is one sentence with the key and the fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextlib import contextmanager
 class ConfigError(ValueError):
     """A setting that cannot work.
 
-    key: the dotted name a user types. sentence: the problem and its fix.
+    key: the dotted name that a user types
+    sentence: the problem and its fix
     """
 
     def __init__(self, key: str, sentence: str) -> None:
@@ -20,7 +21,7 @@ class ConfigError(ValueError):
 
 
 class TooManyAbsences(ConfigError):
-    """Churn that interrupts a simulated run too often to be simulated; found while it runs."""
+    """Churn would interrupt a run too often to be simulated; this is found during the run."""
 
 
 def printable(text: str) -> str:
@@ -31,7 +32,7 @@ def printable(text: str) -> str:
 def check_least(least: float, group: str, part: object, *names: str) -> None:
     """Raise ConfigError if one of the settings ``names`` of ``part`` is smaller than ``least``.
 
-    group: the group of ``part``, the first word of the key.
+    group: the group of ``part``, which is the first word of the key
     """
     for name in names:
         if (value := getattr(part, name)) < least:
@@ -45,7 +46,7 @@ def check_least(least: float, group: str, part: object, *names: str) -> None:
 
 @contextmanager
 def inside(key: str) -> Iterator[None]:
-    """Rename ``algo.`` in the keys of errors to ``key``, for a part that is an algorithm itself."""
+    """Replace ``algo`` by ``key`` in the keys of errors; an algorithm inside another needs this."""
     try:
         yield
     except ConfigError as error:
@@ -53,9 +54,9 @@ def inside(key: str) -> Iterator[None]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the closest of ``choices``, or an empty string if none is.
+    """Return `` Did you mean 'x'?``, where x is the closest of ``choices``; empty if none is close.
 
-    Upper and lower case are the same.
+    The comparison ignores case.
     """
     folded = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.5)
@@ -63,11 +64,11 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 class RankFailed(RuntimeError):
-    """A failure of one rank, in one sentence that names the rank and its step."""
+    """A failure of one rank; the message is a sentence with the rank and its step."""
 
 
 class CallMismatch(Exception):
-    """The calls of an algorithm's ranks do not match, in a clause without a full stop."""
+    """The calls of an algorithm's ranks do not match; the message has no full stop."""
 
 
 class LostConnection(RuntimeError):
@@ -79,11 +80,11 @@ class MembershipChanged(RuntimeError):
 
 
 class Evicted(RuntimeError):
-    """The others have declared this rank lost and continue without it."""
+    """The other ranks have declared this rank lost and continue without it."""
 
 
 class StallTimeout(RankFailed):
-    """A rank has waited for others longer than ``network.timeout_seconds``."""
+    """A rank has waited for other ranks longer than ``network.timeout_seconds``."""
 
 
 class CannotWrite(RankFailed):
@@ -116,7 +117,7 @@ class Aborted(RuntimeError):
 
 
 class Lost(RuntimeError):
-    """The ``ranks``, as currently numbered, are lost; the others could continue."""
+    """The ``ranks``, in the present numbering, are lost; the other ranks could continue."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
@@ -135,18 +136,18 @@ class Diverged(RuntimeError):
 
 
 class NotFinite(ValueError):
-    """A number that cannot be coded, in a clause such as "its message has nan in the tensor b"."""
+    """A codec cannot encode a number; the text is like "its message has nan in the tensor b"."""
 
 
 class DivergedBefore(Diverged):
-    """The same command has already diverged, so nothing was run."""
+    """The run of this command has diverged before, so it was not started."""
 
 
 DIVERGED = 3  # exit code of a run that Diverged
 
 
 class Stopped(RuntimeError):
-    """The signal ``number`` asked the run to stop, which saved the checkpoint ``saved``, if any."""
+    """A run was stopped by the signal ``number`` and saved the checkpoint ``saved``, if any."""
 
     def __init__(self, sentence: str, number: int, saved: str | None = None) -> None:
         super().__init__(sentence)
@@ -154,7 +155,7 @@ class Stopped(RuntimeError):
 
 
 class CannotSave(RuntimeError):
-    """The signal ``number`` asked the run to stop, but the ranks have lost each other."""
+    """A run was stopped by the signal ``number`` but cannot save, because ranks are lost."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -162,8 +163,8 @@ class CannotSave(RuntimeError):
 
 
 class RankLost(RankFailed):
-    """A rank is lost, as another rank reports."""
+    """A rank is lost; another rank reports this."""
 
 
 class DataError(RuntimeError):
-    """Data turned out to be unreadable during a run; one sentence names it and the fix."""
+    """Data cannot be read during a run; the message is a sentence with the file and the fix."""

@@ -14,6 +14,6 @@ def checksum(path: Path) -> str:
 
 
 def short_path(path: Path) -> str:
-    """Return the path relative to the working directory, if it lies below."""
+    """Return ``path``, relative to the working directory if it lies below this directory."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,9 +1,9 @@
-"""Fingerprints of objects in memory: of the code of functions and classes, and of tensors.
+"""Fingerprints of objects in memory: code of functions and classes, and tensors.
 
-The fingerprint of code covers its compiled instructions and constants, and the functions, classes
-and constants of the user's own modules that it refers to, at whatever depth. It changes neither
-with names of files nor with comments, but it may change with the version of Python. Code of
-installed packages counts by its name.
+The fingerprint of code covers its compiled instructions and constants. It also covers, at any
+depth, the functions, classes and constants in the user's modules to which the code refers. Of
+installed packages it covers only names. File names and comments do not change it, but another
+version of Python may change it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def as_bytes(tensor: Tensor) -> bytes:
 
 
 def described(value: Any, seen: set[int]) -> object:
-    """Return ``value`` as plain lists and texts; repeated code counts by its name."""
+    """Return ``value`` as plain lists and texts; code that occurs again is given by its name."""
     match value:
         case None | bool() | int() | float() | complex() | str() | bytes():
             return repr(value)
@@ -108,7 +108,7 @@ def instructions(code: CodeType, seen: set[int]) -> list[object]:
 
 
 def globals_of(code: CodeType) -> set[str]:
-    """Return the global names that ``code`` reads, also in functions inside it."""
+    """Return the global names that ``code`` or a function inside it reads."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname in LOADS}
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return names.union(*map(globals_of, inner))

@@ -1,7 +1,7 @@
 """Detection of the launcher of this process: ``torchrun``, ``mpirun``, ``srun``, or none.
 
-The process rank, and the address of rank 0, come only from the environment. Incomplete variables
-are an error: a process that guesses would wait for the others in vain.
+The process rank and the address of rank 0 come only from environment variables. Incomplete
+variables are an error: a process with a guessed rank would wait for the other ranks in vain.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ IN_A_STEP = "SLURM_STEP_ID"
 
 
 class LaunchError(ConfigError):
-    """The environment of this process does not work; other ranks may have working ones."""
+    """The environment variables of this process cannot work; those of other ranks may work."""
 
 
 @dataclass(frozen=True)
 class Launched:
     """This process among the processes of its launcher.
 
-    local_rank: rank on this machine, if the launcher sets it.
+    local_rank: rank of the process on this machine, if the launcher sets it
     """
 
     launcher: str
@@ -53,7 +53,7 @@ class Launched:
 
 
 def launched(environment: Environment = os.environ) -> Launched | None:
-    """Return this process, or None if no launcher started it together with others.
+    """Return this process's launcher and rank; None if no launcher started several processes.
 
     Raises LaunchError for incomplete variables.
     """
@@ -78,7 +78,7 @@ def launched_rank() -> int | None:
 
 
 def rendezvous(process: Launched, environment: Environment = os.environ) -> dict[str, str]:
-    """Return the variables that PyTorch's ``env://`` reads: rank, size, and address of rank 0."""
+    """Return the variables that PyTorch's ``env://`` reads: rank, size, address of rank 0."""
     out = {"RANK": str(process.rank), "WORLD_SIZE": str(process.size)}
     if STORE in environment:
         return out
@@ -101,14 +101,14 @@ def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
 
 
 def under_launcher(environment: Environment = os.environ) -> bool:
-    """Return whether a launcher other than ours has started this process."""
+    """Return whether torchrun, mpirun or srun has started this process."""
     return STORE not in environment and any(
         present(launcher, environment) for launcher in VARIABLES
     )
 
 
 def kept_elsewhere(environment: Environment = os.environ) -> bool:
-    """Return whether the store of the run outlives this process: in a file or in torchrun."""
+    """Return whether the store of the run outlives this process, in a file or in torchrun."""
     return STORE in environment or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -145,7 +145,7 @@ def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, in
 
 
 def check_world_size(process: Launched, environment: Environment) -> None:
-    """Check WORLD_SIZE, which scripts around srun often set for all tasks."""
+    """Raise LaunchError if WORLD_SIZE, which scripts around srun often set, has another value."""
     size = whole("WORLD_SIZE", environment) if "WORLD_SIZE" in environment else process.size
     if size != process.size:
         name = VARIABLES[process.launcher][1]
@@ -188,7 +188,7 @@ def master_address(process: Launched, environment: Environment) -> str:
 def first_host(environment: Environment) -> str:
     """Return the host of a step's first task.
 
-    SLURM_LAUNCH_NODE_IPADDR is a different host when srun was started on a login node.
+    SLURM_LAUNCH_NODE_IPADDR cannot be used: it is another host if srun ran on a login node.
     """
     name = "SLURM_STEP_NODELIST" if environment.get("SLURM_STEP_NODELIST") else "SLURM_JOB_NODELIST"
     nodes = environment.get(name)
@@ -214,7 +214,7 @@ def first_host(environment: Environment) -> str:
 
 
 def master_port(process: Launched, environment: Environment) -> int:
-    """Return a port, the same on every rank; jobs that share a machine have different ports."""
+    """Return a port, the same on every rank; jobs on the same machine get different ports."""
     if environment.get("MASTER_PORT"):
         port = whole("MASTER_PORT", environment)
         if not 0 < port < 2**16:

@@ -1,8 +1,8 @@
-"""A lock on the folder of a run, so that one process at a time writes it.
+"""A lock on the folder of a run, so that only one process at a time writes to it.
 
-The lock is on ``.lock`` in the folder; the kernel releases it when its holders have ended. Ranks
-inherit the lock from the process that starts them, and hold it until the last rank has ended, even
-if that process is killed.
+The lock is on ``.lock`` in the folder; the kernel releases the lock when all its holders have
+ended. Ranks inherit the lock from the process that starts them. If that process is killed, they
+hold the lock until the last rank has ended.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ held: list[int] = []  # descriptors of this process's locks, for the ranks that 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the folder against other processes; make the folder if needed.
+    """Lock the folder against other processes; make the folder if it does not exist.
 
-    On exit the lock is removed, and so is an empty folder that was made here. Raises ConfigError if
-    another process holds the lock, or the folder is not writable.
+    On exit the lock is removed. A folder that was made here is also removed if it is empty. Raises
+    ConfigError if another process holds the lock, or the folder is not writable.
     """
     try:
         made = [path for path in (directory, *directory.parents) if not path.exists()]

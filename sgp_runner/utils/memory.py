@@ -17,7 +17,7 @@ TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
 def most_bytes() -> int:
-    """Return the most memory that a process of this machine can have, swap space included."""
+    """Return the largest amount of memory that a process can have here, swap space included."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     most = min([physical, *limits_of_groups()]) + swap_bytes()
@@ -25,13 +25,13 @@ def most_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the memory free for further processes, without swap space; all memory if unknown."""
+    """Return the free memory without swap space; if it is unknown, return `most_bytes`."""
     free = system_bytes("MemAvailable")
     return most_bytes() if free is None else min([free, *limits_of_groups()])
 
 
 def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
-    """Yield the memory limits of this process's control groups: a container's or a Slurm job's."""
+    """Yield the memory limits of this process's control groups, set by a container or Slurm."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -55,7 +55,7 @@ def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
 
 
 def swap_bytes() -> int:
-    """Return the swap space; where its size is not fixed, as on macOS, the free disk space."""
+    """Return the swap space; on macOS, where its size is not fixed, return the free disk space."""
     swap = system_bytes("SwapTotal")
     return shutil.disk_usage("/").free if swap is None else swap
 
@@ -70,15 +70,16 @@ def system_bytes(name: str) -> int | None:
 
 
 def use_huge_pages() -> None:
-    """Let PyTorch ask for huge pages, which the system clears in a tenth of the time."""
+    """Let PyTorch request huge pages; the system clears them in a tenth of the time."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for the next allocation, as PyTorch does on GPUs.
 
-    Otherwise the library returns a long vector to the system, which clears new pages for the
-    next one. For processes that allocate the same sizes in every step. Only glibc supports this.
+    Otherwise the library returns the memory of a long vector to the system, which then clears new
+    pages for the next vector. Use it in processes that allocate the same sizes in every step. Only
+    glibc supports it.
     """
     import ctypes
 
@@ -91,7 +92,7 @@ def keep_freed_memory() -> None:
 def flush_denormals() -> None:
     """Flush denormal numbers to zero, as GPUs do.
 
-    Otherwise momentum that fades away costs many times more.
+    Otherwise steps take many times longer once momentum decays to denormal numbers.
     """
     import torch
 
@@ -100,7 +101,7 @@ def flush_denormals() -> None:
 
 @contextmanager
 def few_collections(none: bool) -> Iterator[None]:
-    """Exclude existing objects from garbage collection; with ``none``, disable it.
+    """Exclude existing objects from garbage collection; if ``none``, disable it entirely.
 
     Otherwise Python scans thousands of workers again and again.
     """

@@ -1,7 +1,7 @@
 """Messages to the user, through the logger ``sgp_runner``.
 
-Commands and ``sgp_runner.run`` show information on stdout, warnings and errors on stderr. Other
-programs handle the logger like any other one.
+Commands and ``sgp_runner.run`` show information on stdout, and warnings and errors on stderr. Other
+programs can configure the logger like any logger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("sgp_runner")
 
 
 class Terminal(logging.Handler):
-    """Write messages without secrets to stdout or stderr, as these are at the time."""
+    """Writes messages without secrets to the present ``sys.stdout`` or ``sys.stderr``."""
 
     def emit(self, record: logging.LogRecord) -> None:
         stream = sys.stdout if record.levelno <= logging.INFO else sys.stderr
@@ -31,7 +31,7 @@ class Terminal(logging.Handler):
 
 
 def show_messages() -> None:
-    """Show the messages of this process. A second call only reads the environment again."""
+    """Show the messages of this process; a second call only updates whether it is quiet."""
     if not any(isinstance(handler, Terminal) for handler in logger.handlers):
         logger.addHandler(Terminal())
     logger.propagate = False
@@ -40,7 +40,9 @@ def show_messages() -> None:
 
 @contextmanager
 def showing_messages(verbose: bool) -> Iterator[None]:
-    """Show messages here and in started processes; only warnings and errors if not verbose."""
+    """Show messages in this process and processes started from it.
+
+    verbose: true: all messages; false: only warnings and errors"""
     before = logger.handlers[:], logger.propagate, logger.level
     with setting(**({} if verbose else {QUIET: "1"})):
         show_messages()

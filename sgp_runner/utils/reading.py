@@ -1,8 +1,8 @@
 """Reading of files that may be damaged or forged: regular files of bounded size, depth and numbers.
 
-Every function raises OSError, with a reason in ``strerror``, for a file that cannot be read, is no
-regular file (reading a pipe or a device might never end) or is too large, and ValueError for wrong
-contents.
+Every function raises OSError, with a reason in ``strerror``, if a file cannot be read, is too large
+or is not a regular file (reading a pipe or a device might never end). It raises ValueError if the
+contents are invalid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_VALUES = 1_000_000  # of a YAML document whose aliases are written out
 
 
 class Unbounded(ValueError):
-    """The contents of a file are too deep, or too large once they are written out."""
+    """The contents of a file are nested too deep, or too large with their aliases expanded."""
 
 
 def open_regular(path: Path | str, most: int | None = None) -> BufferedReader:
@@ -74,7 +74,7 @@ def read_text(path: Path | str, most: int = MAX_BYTES) -> str:
 
 
 def read_lines(path: Path | str, most: int = MAX_LINES) -> Iterator[bytes]:
-    """Yield the lines of a file with their newlines, which the last one may lack."""
+    """Yield the lines of a file, each with its newline; the last line may have none."""
     with open_regular(path, most) as file:
         for number in range(1, most):
             line = file.readline(MAX_LINE + 1)
@@ -90,7 +90,7 @@ def read_json(path: Path | str, most: int = MAX_BYTES) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text, whose numbers are finite."""
+    """Return the value of a JSON text. Raises ValueError for numbers that are not finite."""
     try:
         value = DECODER.decode(text)
     except RecursionError:
@@ -107,7 +107,7 @@ def check_depth(value: object) -> None:
 
 
 def levels(value: object) -> Iterator[list[object]]:
-    """Yield ``value``, then the keys and values in it, then the next level, ..."""
+    """Yield the levels of a nested value: ``value`` itself, its keys and values, theirs, ..."""
     level = [value]
     while level:
         yield level
@@ -145,7 +145,9 @@ def read_yaml(path: Path | str, most: int = MAX_YAML) -> Any:
 
 
 def parse_yaml(text: str, loader: Any = None) -> Any:
-    """Return the value of a YAML document with plain data and numbers of bounded length."""
+    """Return the value of a YAML document of plain data.
+
+    Raises Unbounded for too large or deep contents, ValueError for other invalid contents."""
     import yaml
 
     loader = loader or safe_loader()
@@ -163,14 +165,14 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
 def parse_settings(text: str) -> Any:
     """Return the value of a YAML document that a user wrote, with scalars as in Hydra's files.
 
-    Unlike in YAML 1.1, 1e9 is a number and a date is text. Files that this package wrote are YAML
-    1.1.
+    Unlike in YAML 1.1, 1e9 is a number and a date is text. Use `parse_yaml` for files that this
+    package wrote, which are YAML 1.1.
     """
     return parse_yaml(text, settings_loader())
 
 
 def safe_loader() -> Any:
-    """Return the C loader, where available, is ten times as fast."""
+    """Return PyYAML's safe loader; if available, the loader in C, which is ten times as fast."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -197,14 +199,14 @@ def check_numbers(value: object) -> None:
 
 
 def is_too_long(value: object) -> bool:
-    """Return whether ``value`` is an integer with more digits than a file may have."""
+    """Return whether ``value`` is an integer with more than `MAX_DIGITS` digits."""
     return isinstance(value, int) and abs(value) >= 10**MAX_DIGITS
 
 
 def check_events(events: Iterable[Any]) -> None:
-    """Raise Unbounded for a document that is too large or deep once its aliases are written out.
+    """Raise Unbounded for a document that is too large or deep with its aliases expanded.
 
-    Constructing it, with merge keys, or walking through it might take for ever.
+    Constructing such a document (with merge keys) or walking through it might never end.
     """
     import yaml
 

@@ -1,8 +1,9 @@
-"""Secrets stay out of the files of a run: settings with one are refused, other text is masked.
+"""Keep secrets out of the files of a run: refuse settings with a secret, and mask other text.
 
-A secret is the value of an environment variable named like one (``WANDB_API_KEY``, ``PGPASSWORD``),
-the user part of a URL, what follows ``password=``, or a word in the format of a well-known
-service's tokens. How random a word looks does not count: digests and seeds look random too.
+A secret is the value of an environment variable with a name such as ``WANDB_API_KEY`` or
+``PGPASSWORD``, the user part of a URL, the text after ``password=``, or a word in the format of a
+well-known service's tokens. Random words do not count as secrets, because digests and seeds look
+random too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def secrets() -> Iterator[str]:
 
 
 def redacted(text: str) -> str:
-    """Return ``text`` without secrets."""
+    """Return ``text`` with its secrets masked."""
     for secret in secrets():
         text = text.replace(secret, MASK)
     for pattern in PATTERNS:
@@ -61,12 +62,12 @@ def redacted(text: str) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether ``text`` has a secret, or reads a variable with a secret's name."""
+    """Return whether ``text`` has a secret, or reads a variable that is named like a secret."""
     return redacted(text) != text or any(map(NAME.fullmatch, FROM_ENVIRONMENT.findall(text)))
 
 
 def refuse_secrets(value: object, key: str) -> None:
-    """Raise ConfigError if a setting holds a secret: settings are recorded."""
+    """Raise ConfigError if a setting holds a secret, because settings are recorded."""
     texts = [*texts_in(value, key)]
     # One search in all of them together takes a fraction of the time of a search in each.
     if not holds_secret("\n".join(text for _, text in texts)):
@@ -81,7 +82,7 @@ def refuse_secrets(value: object, key: str) -> None:
 
 
 def texts_in(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of settings, each with the dotted key that holds it."""
+    """Yield (key, text) for each name and text value in ``value``; ``key`` is its dotted key."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield key, str(name)

@@ -30,14 +30,14 @@ def generator(*ints: int) -> torch.Generator:
 
 
 def seeds_of(seed: int, indices: Tensor) -> Tensor:
-    """Return 64-bit hashes (int64) of ``seed`` and each of ``indices`` (int64) by itself."""
+    """Return, for each of ``indices`` (int64), a 64-bit hash (int64) of ``seed`` and the index."""
     import torch
 
     return mix(mix(torch.tensor(seed)) + indices * GAMMA)
 
 
 def mix(z: Tensor) -> Tensor:
-    """Return the finaliser of SplitMix64; masks make the shifts of signed integers logical."""
+    """Apply the finaliser of SplitMix64; masks make the shifts of signed integers logical."""
     z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
     z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
     return z ^ ((z >> 31) & (2**33 - 1))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shard:
-    """One of ``count`` consecutive shards of a whole, all of equal length but the last ones.
+    """One of ``count`` consecutive shards; the last shards may be shorter than the others.
 
-    multiple: divides the length of every shard but the last ones
+    multiple: number that divides the length of all shards except the shorter ones
     """
 
     index: int = 0
@@ -17,11 +17,11 @@ class Shard:
     multiple: int = 1
 
     def length(self, total: int) -> int:
-        """Return the length of the longest shard."""
+        """Return the length of the longest shard of ``total`` elements."""
         return -(-total // (self.count * self.multiple)) * self.multiple
 
     def of(self, total: int) -> slice:
-        """Return the positions of this shard among ``total``."""
+        """Return the positions of this shard among ``total`` elements."""
         length = self.length(total)
         return slice(min(self.index * length, total), min((self.index + 1) * length, total))
 

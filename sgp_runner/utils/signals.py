@@ -1,17 +1,17 @@
-"""Signals that end a command, handled from its first line to its last.
+"""Handling of the signals that end a command, from the start of the command to its end.
 
-Ctrl-C (SIGINT) ends a command with exit code 130; SIGTERM, SIGUSR1 and SIGUSR2 with 75. After
-`install` a signal ends the process at once, with three exceptions:
+Ctrl-C (SIGINT) ends a command with exit code 130; SIGTERM, SIGUSR1 and SIGUSR2 end it with 75.
+After `install` a signal ends the process at once, with three exceptions:
 
-- `stop_signals` routes it to a run that saves first, or to a process that forwards it. A second
-  Ctrl-C then raises KeyboardInterrupt.
+- `stop_signals` routes the signal to a run that saves first, or to a process that forwards it. A
+  second Ctrl-C then raises KeyboardInterrupt.
 - `interruptible` turns Ctrl-C into a KeyboardInterrupt, so that the caller can clean up.
-- `defer` stores it for the watchdog of a rank, which tells the other ranks.
+- `defer` stores the signal for the watchdog of a rank, which notifies the other ranks.
 
 Python calls handlers only between two instructions of the main thread, which may be blocked in a
-library, and a library may swallow a KeyboardInterrupt. So a thread receives the signals as well. It
-handles a signal that the main thread does not handle in time. It ends the process
-`PATIENCE_SECONDS` after a signal that should have ended it.
+library, and a library may swallow a KeyboardInterrupt. Therefore a second thread receives the
+signals too. It handles a signal that the main thread does not handle in time. If a signal should
+have ended the process, this thread ends the process after `PATIENCE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ STOPPING = "Stopping; a run that trains is saved first. Ctrl-C again ends the co
 class SignalState:
     """State of the signal handlers of this process.
 
-    command: the name under which it reports; empty if another process reports, or it has reported
+    command: name of the command in its report; empty after the report, or if another process writes
+        it
     deferred: whether signals are stored in ``pending`` for a watchdog
-    reports: whether this rank reports when the watchdogs end all ranks
+    reports: whether this rank writes the report when the watchdogs end all ranks
     handled: signals that the main thread has handled
     interrupted: whether a KeyboardInterrupt was raised
     code: the exit code, once it is known
@@ -66,9 +67,9 @@ exiting = Lock()
 
 @contextmanager
 def blocked() -> Iterator[set[int]]:
-    """Block the signals that end a command; yield the mask before.
+    """Block the signals that end a command; yield the previous signal mask.
 
-    Processes that are started in the block inherit the blocked signals.
+    Processes that are started in this context inherit the blocked signals.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
@@ -80,11 +81,11 @@ def blocked() -> Iterator[set[int]]:
 def install(command: str, deferred: bool = False) -> None:
     """Handle signals until the process ends. Call this before importing anything slow.
 
-    deferred: store them until `defer` or `enable` is called: a rank that exits before it is
-        connected could not notify the others
+    deferred: store signals until `defer` or `enable` is called, because a rank that exits before it
+        is connected could not notify the other ranks
 
-    An ignored signal, such as SIGINT of a command in the background, stays ignored. A process
-    forked from a command with handlers may call this again, with its signals blocked.
+    An ignored signal, such as SIGINT of a command in the background, stays ignored. A process that
+    was forked from a command with handlers may call this again while its signals are blocked.
     """
     vars(signal_state).update(vars(SignalState(command, deferred)))
     for number in ENDING:
@@ -99,7 +100,7 @@ def install(command: str, deferred: bool = False) -> None:
 
 
 def install_in_rank() -> None:
-    """Store signals for the watchdog of this rank, whose launching process reports."""
+    """Store signals for the watchdog of this rank; the launching process writes the report."""
     install("")
     defer(reports=True)
 
@@ -107,20 +108,20 @@ def install_in_rank() -> None:
 def defer(reports: bool) -> None:
     """Store signals for this rank's watchdog from now on.
 
-    reports: whether this rank reports the end of all ranks
+    reports: whether this rank writes the report when the watchdogs end all ranks
     """
     signal_state.deferred, signal_state.reports = True, reports
 
 
 def enable() -> None:
-    """Exit on signals from now on, and on a stored one: there is no other rank to tell."""
+    """Exit on signals from now on, and at once if one is stored: no other rank needs it."""
     signal_state.deferred = False
     if signal_state.pending is not None:
         exit_now(signal_state.pending)
 
 
 def default_handler(number: int, frame: FrameType | None) -> None:
-    """Exit on a signal for which no other handler is installed, or store it if deferred."""
+    """Exit on a signal, or store it if signals are deferred; the default after `install`."""
     signal_state.handled.add(number)
     signal_state.pending = signal_state.pending or number
     if not signal_state.deferred:
@@ -128,7 +129,7 @@ def default_handler(number: int, frame: FrameType | None) -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt on Ctrl-C; exit on the second one."""
+    """Raise KeyboardInterrupt on the first Ctrl-C; exit on the second Ctrl-C."""
     signal_state.handled.add(number)
     if signal_state.interrupted:
         exit_now(number)
@@ -137,7 +138,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def signal_thread(received: int) -> None:
-    """Handle the signals that the main thread cannot; end the process if it does not exit."""
+    """Handle signals that the main thread does not; end a process that should have exited."""
     interrupts = 0
     while True:
         number = os.read(received, 1)[0]
@@ -159,7 +160,7 @@ def signal_thread(received: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt in a command whose handler would exit."""
+    """Let Ctrl-C raise KeyboardInterrupt if `default_handler` is installed, which would exit."""
     if signal_state.deferred or signal.getsignal(signal.SIGINT) is not default_handler:
         yield
         return
@@ -172,7 +173,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Route the signals that ask a run to save and stop to ``handler``, and the first Ctrl-C.
+    """Route signals that should save and stop a run, including the first Ctrl-C, to ``handler``.
 
     A second Ctrl-C raises KeyboardInterrupt, except in a rank, which receives one SIGINT from the
     terminal and another from its launcher.
@@ -216,26 +217,26 @@ def exit_now(number: int) -> NoReturn:
 
 
 def report(sentence: str) -> None:
-    """Write the reason why this command ends, unless it has been reported."""
+    """Write the reason why this command ends, unless a reason has been written."""
     if signal_state.command:
         write(f"{signal_state.command}: {sentence}\n")
     signal_state.command = ""
 
 
 def announce_stop() -> None:
-    """Write the effect of the first Ctrl-C, unless another process writes it."""
+    """Write a line about the effect of the first Ctrl-C, unless another process writes it."""
     if signal_state.reports and (signal_state.command or not signal_state.deferred):
         write(f"\n{STOPPING}\n")
 
 
 def write(text: str) -> None:
-    """Write to stderr without its buffer, which the interrupted code may be using."""
+    """Write to stderr without a buffer, because the interrupted code may be using the buffer."""
     with suppress(OSError):
         os.write(2, text.encode())
 
 
 def cause(number: int) -> str:
-    """Describe the end of a run by the signal ``number``."""
+    """Describe how the signal ``number`` ended a run."""
     return "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
 
 
@@ -246,7 +247,7 @@ def exit_code(number: int) -> int:
 def end(code: int) -> NoReturn:
     """End the command with ``code``, after all other exit handlers.
 
-    Threads started by a plug-in are not waited for.
+    This does not wait for threads that a plug-in started.
     """
     signal_state.code = code
     user_code = sys.modules.get("sgp_runner.utils.user_code")
@@ -276,7 +277,7 @@ def exit_with_code() -> None:
 
 
 def restore_defaults() -> None:
-    """Restore the default actions, in a process forked from this one."""
+    """Restore the default actions of signals in a process that was forked from this process."""
     signal.set_wakeup_fd(-1)
     for number in ENDING:
         if signal.getsignal(number) in (default_handler, interrupt):

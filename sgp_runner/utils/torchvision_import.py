@@ -13,13 +13,13 @@ _declared: list[torch.library.Library] = []
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision, also if its CUDA wheel is installed with a CPU-only torch.
+    """Import torchvision, even if its CUDA wheel is installed with a CPU-only torch.
 
     The default wheel for Linux is built against CUDA. With a CPU-only torch its compiled operators
     cannot be loaded, and the import stops at "operator torchvision::nms does not exist", because
     Python code registers shape functions for operators that were never declared. Declaring the two
-    operators is enough for models and transforms; ``nms`` itself stays unusable. This does nothing
-    when the plain import works or fails for another reason.
+    operators is enough for models and transforms; ``nms`` itself stays unusable. Nothing is
+    declared if the plain import works or fails for another reason.
     """
     try:
         return importlib.import_module("torchvision")

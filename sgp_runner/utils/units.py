@@ -26,10 +26,11 @@ IN_SECONDS = {
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """The unit of a number among the settings, and those in which it may be written.
+    """The unit of a setting, and the units in which a user may write the setting.
 
-    name: of the unit of a bare number. example: a number with a unit. factors: units, each as a
-    multiple of that one.
+    name: name of the unit; a number without a unit is in this unit
+    example: a number with a unit, for messages
+    factors: name of each possible unit -> its size in the unit ``name``
     """
 
     name: str
@@ -37,7 +38,7 @@ class Unit:
     factors: Mapping[str, Fraction]
 
     def number(self, text: str) -> int | float | None:
-        """Return ``text`` as a number in this unit, correctly rounded; None for other text."""
+        """Return ``text`` as a number in this unit, correctly rounded; None for any other text."""
         found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
         if found is None or found[2] not in self.factors:
             return None
@@ -71,7 +72,7 @@ BitsPerSecond = Annotated[float, BITS_PER_SECOND]
 
 
 def duration(seconds: float) -> str:
-    """Return a time: ``12.3 ms``, ``1.23 s``, ``45 s``, ``2 min 05 s``, ``3 h 07 min``."""
+    """Return a time as text: ``12.3 ms``, ``1.23 s``, ``45 s``, ``2 min 05 s``, ``3 h 07 min``."""
     if not math.isfinite(seconds):
         return str(seconds)
     # Half a step below each limit, or rounding would give "60 s" and "1000 ms".
@@ -87,12 +88,12 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(ms: float) -> str:
-    """Return a time in milliseconds, for comparison: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
+    """Return a time as text in milliseconds: ``392 ms``, ``1,304 ms``, ``9.8 ms``."""
     return f"{ms:,.0f} ms" if ms >= 99.95 else f"{ms:.3g} ms"
 
 
 def num_bytes(count: float) -> str:
-    """Return a size, in powers of 1000 as networks count: ``812 B``, ``1.23 MB``."""
+    """Return a size as text, in powers of 1000 as usual for networks: ``812 B``, ``1.23 MB``."""
     unit = 0
     while count >= 1000 - 0.5 and unit < len(BYTE_UNITS) - 1:
         count /= 1000
@@ -101,7 +102,7 @@ def num_bytes(count: float) -> str:
 
 
 def bit_rate(bits_per_second: float) -> str:
-    """Return a bandwidth: ``10 Gbit/s``, ``12.5 Mbit/s``."""
+    """Return a bandwidth as text: ``10 Gbit/s``, ``12.5 Mbit/s``."""
     prefix = max(
         (name for name, factor in PREFIXES.items() if factor <= bits_per_second),
         key=PREFIXES.__getitem__,
@@ -116,7 +117,7 @@ def counted(count: float, noun: str, plural: str = "") -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction in [0, 1]: ``97.5 %``."""
+    """Return a fraction in [0, 1] as text: ``97.5 %``."""
     return f"{100 * fraction:.1f} %"
 
 

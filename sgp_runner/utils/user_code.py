@@ -1,4 +1,4 @@
-"""The user's own code in errors: the line of a plug-in that led to an error."""
+"""The line of the user's own code, such as a plug-in, that led to an error."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ FILES: set[str] = set()
 
 
 def described(error: BaseException) -> str:
-    """Return an error with its type and line: ``KeyError: 'half' (my_algorithm.py:31)``."""
+    """Describe an error with its type and line: ``KeyError: 'half' (my_algorithm.py:31)``."""
     name, text = type(error).__name__, str(error).strip()
     return f"{name}: {text}{user_code_line(error)}" if text else f"{name}{user_code_line(error)}"
 
 
 def user_code_line(error: BaseException) -> str:
-    """`` (my_algorithm.py:31)``: the last line of the user's code that led to ``error``.
+    """Return the last line of the user's code that led to ``error``: `` (my_algorithm.py:31)``.
 
-    Empty for an error of other code.
+    Empty if no code of the user is involved.
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return said(error.filename, error.lineno or 0)
@@ -36,6 +36,6 @@ def said(file: str, line: int) -> str:
 
 
 def nearby(file: str | Path) -> str:
-    """Return the path of a file, relative if it is below the present folder."""
+    """Return the path of a file; it is relative if the file is below the current folder."""
     relative = os.path.relpath(file)
     return str(file) if relative.startswith("..") else relative

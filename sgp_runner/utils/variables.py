@@ -1,4 +1,4 @@
-"""Environment variables, which the processes that are started from here inherit."""
+"""Environment variables, which processes started from this process inherit."""
 
 from __future__ import annotations
 

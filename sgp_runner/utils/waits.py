@@ -1,4 +1,4 @@
-"""Named waits of this process for other ranks, so that a stalled run can report the reason."""
+"""Waits of this process for other ranks; they have names, so that a stalled run can report them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _numbers = count()
 _interruptions: list[Exception] = []  # at most one
 left_behind: list[Name] = []  # waits of abandoned threads; the process should end soon
 _waits: dict[int, tuple[Name, float]] = {}  # of all threads, oldest first
+# Waits of the device, and whether each is over.
+_device_waits: dict[int, tuple[Name, float, Callable[[], bool]]] = {}
 
 
 @contextmanager
@@ -32,22 +34,39 @@ def waiting_for(what: Name) -> Iterator[None]:
         del _waits[number]
 
 
+def device_waits(what: Name, over: Callable[[], bool]) -> None:
+    """Add a wait of the device; unlike other waits, it blocks no thread of this process.
+
+    over: returns whether the wait is over; any thread may call it
+    """
+    present()  # or they would add up
+    _device_waits[next(_numbers)] = what, time.monotonic(), over
+
+
+def present() -> list[tuple[Name, float]]:
+    """Return the name and the start time of each present wait."""
+    for number, (_, _, over) in list(_device_waits.items()):
+        if over():
+            _device_waits.pop(number, None)
+    return [*_waits.values(), *(wait[:2] for wait in list(_device_waits.values()))]
+
+
 def longest_wait() -> float:
-    """Return seconds of the longest present wait; 0 if there is none."""
-    return max((time.monotonic() - since for _, since in list(_waits.values())), default=0.0)
+    """Return the seconds that the longest present wait has lasted; 0 if there is none."""
+    return max((time.monotonic() - since for _, since in present()), default=0.0)
 
 
 def stall_report() -> str:
     now = time.monotonic()
     words = [
         f"{what if isinstance(what, str) else what()} for {now - since:.1f} s"
-        for what, since in list(_waits.values())
+        for what, since in present()
     ]
     return "; ".join(words) or "waits for no rank"
 
 
 def interrupt(error: Exception | None) -> None:
-    """Raise ``error`` from present and later `run_abandonable` calls, until called with None."""
+    """Let present and later calls of `run_abandonable` raise ``error``; None ends this."""
     _interruptions[:] = [] if error is None else [error]
 
 
@@ -56,7 +75,7 @@ def interruption() -> Exception | None:
 
 
 def raise_if_interrupted() -> None:
-    """Raise the interruption, if any; for loops that wait by polling."""
+    """Raise the error of `interrupt`, if any; loops that wait by polling call this."""
     if (error := interruption()) is not None:
         raise error
 
@@ -64,7 +83,7 @@ def raise_if_interrupted() -> None:
 def run_abandonable(call: Callable[[], T], what: Name) -> T:
     """Return the result of a call that may never return and cannot be cancelled.
 
-    An interruption leaves the call behind on a thread.
+    The call runs on a thread. After `interrupt` the thread is abandoned.
     """
     results: SimpleQueue[Callable[[], T]] = SimpleQueue()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 from helpers.processes import wait_for_ranks
 from helpers.slurm_cluster import free_ports, wait_until
@@ -26,8 +27,10 @@ from test_mpi import ENVIRONMENT, MPIRUN
 import sgp_runner
 from sgp_runner.distributed.gloo_transport import DTYPES, check_header
 from sgp_runner.distributed.json_collectives import check_lengths, pack, unpack
+from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.utils.errors import RankFailed
+from sgp_runner.utils.launchers import loopback_interface
 
 ROGUE = str(RANKS / "rogue_rank.py")
 WORDS = ["nodes=2", "model=mlp", "epochs=1", "logger=jsonl"]
@@ -105,6 +108,23 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
         finally:
             launcher.send_signal(signal.SIGTERM)
     assert not store.parent.exists()
+
+
+def test_ranks_that_are_started_here_use_no_interface_of_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, seen = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), list[str]()
+
+    def start(program: object, words: object, environment: dict[str, str], fork: bool) -> None:
+        seen.extend(environment[name] for name in names)
+        raise InterruptedError
+
+    for name in names:
+        monkeypatch.setenv(name, "eno1")
+    monkeypatch.setattr("sgp_runner.distributed.launch.start", start)
+    with pytest.raises(InterruptedError):
+        launch(make_experiment(tmp_path, "network=gloo", "model=mlp", "nodes=2"))
+    assert seen == [loopback_interface()] * 2
 
 
 def num_bytes_recorded(folder: Path) -> list[int]:

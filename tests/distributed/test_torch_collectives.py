@@ -17,6 +17,8 @@ from test_simulator import Custom
 
 from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.torch_collectives import named
+from sgp_runner.utils.errors import LostConnection
 
 RANK = str(RANKS / "collective_rank.py")
 
@@ -52,6 +54,16 @@ def test_collectives_over_mpi() -> None:
     done = mpirun(3, RANK, "mpi", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(" 36\n")
+
+
+def test_a_failed_allocation_is_no_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+    with pytest.raises(LostConnection, match="^rank 3 lost it$"), named("lost it"):
+        raise RuntimeError("Connection closed by peer")
+    with pytest.raises(torch.OutOfMemoryError), named("lost a connection"):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(RuntimeError, match="can't allocate memory"), named("lost a connection"):
+        torch.empty(2**58)
 
 
 def test_simulated_collectives_under_way_together() -> None:

@@ -8,10 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers.processes import ranks_of, wait_for_ranks
 
+from sgp_runner.core.problem import Compute
+from sgp_runner.core.scheduler import RealClock
+from sgp_runner.distributed.rank import Rank
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 
 START = "waits for all ranks to come together|waits for no rank"  # a rank stopped before
@@ -62,6 +67,33 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path
     )
     assert re.fullmatch(sentence, last)
     assert not ranks_of(tmp_path)
+
+
+def test_a_step_that_a_device_does_not_finish_is_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host makes two more steps; the device is at the first of them, and then comes on."""
+    finished: list[str] = []
+
+    def record_event() -> SimpleNamespace:
+        step = f"step {rank_worker.step}"
+        return SimpleNamespace(query=lambda: step in finished)
+
+    rank, nothing = Rank.__new__(Rank), SimpleNamespace(end_of_step=lambda *_: None)
+    rank.problem = SimpleNamespace(compute=Compute("cuda:1"))  # type: ignore[assignment]
+    rank.comm, rank.listener = SimpleNamespace(transport=nothing), nothing  # type: ignore[assignment]
+    rank.clock = RealClock()
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: SimpleNamespace(record_event=record_event)
+    )
+    for step in (7, 8):
+        rank_worker = SimpleNamespace(step=step)
+        rank.end_of_step(rank_worker)  # type: ignore[arg-type]
+    assert longest_wait() > 0
+    said = [rf"waits for its device to finish step {step} for 0\.\d s" for step in (7, 8)]
+    assert re.fullmatch("; ".join(said), stall_report())
+    finished.append("step 7")
+    assert re.fullmatch(said[1], stall_report())
+    finished.append("step 8")
+    assert (longest_wait(), stall_report()) == (0.0, "waits for no rank")
 
 
 def test_waits_have_names_while_they_last() -> None:

@@ -30,6 +30,13 @@ APPTAINER = """#!/usr/bin/env bash
 echo "apptainer: $*" >&2
 exec sgp-run
 """
+IP = """#!/usr/bin/env bash
+echo '1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 state UNKNOWN\\    link/loopback 00:00:00:00:00:00'
+echo '2: eno1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500\\    link/ether 0c:42:a1:00:00:01'
+echo '3: ibp5s0: <BROADCAST,MULTICAST> mtu 4092 state DOWN\\    link/infiniband 80:00:00:01'
+echo '4: ibp6s0.8001@ibp6s0: <BROADCAST,UP,LOWER_UP> mtu 4092\\    link/infiniband 80:00:00:02'
+echo '5: ibp7s0: <BROADCAST,UP,LOWER_UP> mtu 4092 state UP\\    link/infiniband 80:00:00:03'
+"""
 RANK = ["sgp-run", "algo=sgp", "nodes=2"]
 STEP = ["--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4", "--wait=60"]
 
@@ -73,7 +80,15 @@ def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
         ({"SGP_FABRIC": "ethernet"}, ["NCCL_IB_DISABLE=1"]),
         (
             {"SGP_FABRIC": "infiniband"},
-            ["NCCL_IB_DISABLE=0", "GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=ib0"],
+            [
+                "NCCL_IB_DISABLE=0",
+                "GLOO_SOCKET_IFNAME=ibp6s0.8001",
+                "NCCL_SOCKET_IFNAME=ibp6s0.8001",
+            ],
+        ),
+        (
+            {"SGP_FABRIC": "infiniband", "SGP_INTERFACE": "ib1"},
+            ["NCCL_IB_DISABLE=0", "GLOO_SOCKET_IFNAME=ib1", "NCCL_SOCKET_IFNAME=ib1"],
         ),
         (
             {"SGP_INTERFACE": "eno1,eno2"},
@@ -82,6 +97,7 @@ def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
     ],
 )
 def test_the_network_is_chosen(programs: Path, variables: dict[str, str], seen: list[str]) -> None:
+    add(programs, "ip", IP)
     code, out, err = submit(programs, **variables)
     assert (code, err) == (0, "")
     assert out == [*STEP, *RANK, *seen, "OMP_NUM_THREADS=4"]
@@ -167,6 +183,11 @@ def test_apptainer_is_around_every_rank(programs: Path) -> None:
     ("variables", "sentence"),
     [
         ({"SGP_FABRIC": "tcp"}, "SGP_FABRIC is 'tcp'; use auto, ethernet or infiniband."),
+        (
+            {"SGP_FABRIC": "infiniband"},
+            "SGP_FABRIC=infiniband: no InfiniBand interface of this node is up; "
+            "name one in SGP_INTERFACE.",
+        ),
         ({"SGP_SETUP": "no.sh"}, "SGP_SETUP: there is no file 'no.sh'."),
         ({"SGP_ENV": "no"}, "SGP_ENV: there is no environment in 'no'."),
         (

@@ -9,7 +9,7 @@ cannot encode infinity or NaN, so such numbers end training as diverged (`check_
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e18  # codecs compute in float32, where squares of larger numbers overflow
 Shape: TypeAlias = tuple[int, ...]
+Check: TypeAlias = "Callable[[], None]"  # raises NotFinite; waits for the device
 
 
 class Codec:
@@ -33,17 +34,19 @@ class Codec:
 
     dtype: ClassVar[str | None] = "uint8"  # type of a message; None: type of the vector
 
-    def encode(self, x: Tensor, shapes: Shapes, seed: int) -> Tensor:
+    def encode(
+        self, x: Tensor, shapes: Shapes, seed: int, later: Callable[[Check], None] | None = None
+    ) -> Tensor:
         """Return the message of ``x`` [n]; a random codec draws from ``seed``, known to receivers.
 
-        Raises NotFinite.
+        Raises NotFinite, or gives ``later`` the check, as `check_finite`.
         """
         import torch
 
         if x.is_meta:
             dtype = None if self.dtype is None else getattr(torch, self.dtype)
             return x.new_empty(self.length([*shapes.values()]), dtype=dtype)
-        check_finite(x, shapes)
+        check_finite(x, shapes, later=later)
         return self.to_message(x, [*shapes.values()], seed)
 
     def decode(self, message: Tensor, shapes: Shapes, like: Tensor, seed: int) -> Tensor:
@@ -74,19 +77,34 @@ class Codec:
         return numel(shapes)
 
 
-def check_finite(x: Tensor, shapes: Shapes, begin: int = 0) -> None:
+def check_finite(
+    x: Tensor, shapes: Shapes, begin: int = 0, later: Callable[[Check], None] | None = None
+) -> None:
     """Raise NotFinite with the tensor's name if a number in ``x`` [n] is too large or not finite.
 
-    Waits for the device.
-
     x: the entries, from ``begin`` on, of a vector that consists of tensors of ``shapes``
+    later: receives the check of a vector on a GPU, which has to wait for the device. Until it is
+        made, other ranks may fail because of the same numbers.
     """
-    if x.is_meta or not x.numel() or float(x.abs().max()) <= LARGEST:
+    if x.is_meta or not x.numel():
         return
-    first = int((~(x.abs() <= LARGEST)).nonzero()[0])
+    if later is not None and x.is_cuda:
+        first = (~(x.abs() <= LARGEST)).byte().argmax()  # 0 if there is none
+        value = x.index_select(0, first[None])
+        later(lambda: check_number(float(value), lambda: int(first), shapes, begin))
+    elif not float(x.abs().max()) <= LARGEST:
+        place = int((~(x.abs() <= LARGEST)).nonzero()[0])
+        check_number(float(x[place]), lambda: place, shapes, begin)
+
+
+def check_number(value: float, place: Callable[[], int], shapes: Shapes, begin: int) -> None:
+    """Raise NotFinite if ``value``, at ``place`` of a vector, is not finite or too large."""
+    if abs(value) <= LARGEST:
+        return
+    first = begin + place()
     ends = zip(shapes, accumulate(map(prod, shapes.values())), strict=True)
-    name = next(name for name, end in ends if begin + first < end)
-    raise NotFinite(f"its message has {float(x[first]):g} in the tensor {name}")
+    name = next(name for name, end in ends if first < end)
+    raise NotFinite(f"its message has {value:g} in the tensor {name}")
 
 
 def tensors_in(x: Tensor, shapes: Sequence[Shape]) -> Sequence[Tensor]:

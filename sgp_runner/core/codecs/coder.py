@@ -36,7 +36,8 @@ class Coder:
 
     def encode(self, x: Tensor, k: int) -> Tensor:
         """Return the message of ``x`` [n] in step ``k``."""
-        return self.codec.encode(x, self.shapes, seed_of(self.worker.rank, k))
+        seed = seed_of(self.worker.rank, k)
+        return self.codec.encode(x, self.shapes, seed, self.worker.check_later)
 
     def coefficients(self, message: Tensor, rank: int, k: int) -> Tensor:
         seed = seed_of(rank, k)

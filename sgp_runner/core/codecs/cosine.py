@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
 from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
-from sgp_runner.core.flat import joined
+from sgp_runner.core.flat import joined, to_device
 from sgp_runner.core.optim.optimizer import Shapes
 
 if TYPE_CHECKING:
@@ -87,13 +87,15 @@ class Chunks:
         """Return the coefficients [chunks, size] of ``x`` [n]."""
         _, a, _, b = self.split
         blocks = x.view(self.split).movedim(1, 2)  # [rows, columns, a, b]
-        return (cosines(a, x.dtype) @ blocks @ cosines(b, x.dtype).T).reshape(-1, self.size)
+        left, right = cosines(a, x.dtype, x.device), cosines(b, x.dtype, x.device)
+        return (left @ blocks @ right.T).reshape(-1, self.size)
 
     def transform_back(self, coefficients: Tensor) -> Tensor:
         """Return the tensor [n] of coefficients [n]."""
         rows, a, columns, b = self.split
         blocks = coefficients.view(rows, columns, a, b)
-        blocks = cosines(a, blocks.dtype).T @ blocks @ cosines(b, blocks.dtype)
+        left, right = (cosines(n, blocks.dtype, blocks.device) for n in (a, b))
+        blocks = left.T @ blocks @ right
         return blocks.movedim(2, 1).reshape(-1)
 
 
@@ -102,7 +104,7 @@ def largest_divisor(number: int, limit: int) -> int:
 
 
 @functools.cache
-def cosines(n: int, dtype: torch.dtype) -> Tensor:
+def cosines(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the orthonormal DCT-II as a matrix [n, n]."""
     import torch
 
@@ -110,4 +112,4 @@ def cosines(n: int, dtype: torch.dtype) -> Tensor:
         [sqrt((1 if i == 0 else 2) / n) * cos(pi * i * (2 * j + 1) / (2 * n)) for j in range(n)]
         for i in range(n)
     ]
-    return torch.tensor(rows, dtype=dtype)
+    return to_device(torch.tensor(rows, dtype=dtype), device)

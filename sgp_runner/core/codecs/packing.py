@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from sgp_runner.core.flat import to_device
+
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+
+@functools.cache
+def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return ``numbers`` as a tensor, copied to its device once."""
+    import torch
+
+    return to_device(torch.tensor(numbers, dtype=dtype), device)
 
 
 def packed_bytes(count: int, bits: int) -> int:

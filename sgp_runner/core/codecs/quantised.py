@@ -8,11 +8,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
-from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
+from sgp_runner.core.codecs.packing import (
+    as_bytes,
+    constants,
+    from_bytes,
+    pack,
+    packed_bytes,
+    unpack,
+)
 from sgp_runner.core.flat import joined
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Of FP4, in units of its scale: the sizes, and what is halfway between neighbours.
+SIZES = (0.0, *(2.0**e for e in range(-6, 1)))
+BOUNDS = (2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0)))
 
 
 class Quantised(Codec):
@@ -54,8 +65,10 @@ class Int8(Quantised):
     bits: ClassVar[int] = 8
 
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
         scale = x.abs().max()
-        return scale[None], (127 * x / scale).round().char() if scale > 0 else x.char()
+        return scale[None], torch.where(scale > 0, 127 * x / scale, 0.0).round_().char()
 
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
         return codes.char().to(like.dtype) * (scales / 127).to(like)
@@ -103,14 +116,14 @@ class FP4(Quantised):
 
         top = x.abs().max()
         # frexp: max|x| = m 2^e with m in [0.5, 1)
-        scale = torch.ldexp(torch.ones_like(top), torch.frexp(top)[1] - 1) if top > 0 else top
-        size = x.abs() / scale if scale > 0 else torch.zeros_like(x)
-        # Halfway between neighbours: 2^-7, then 1.5 2^-6, ..., 1.5 2^-1.
-        bounds = x.new_tensor([2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))])
+        power = torch.ldexp(torch.ones_like(top), torch.frexp(top)[1] - 1)
+        scale = torch.where(top > 0, power, top)
+        size = torch.where(scale > 0, x.abs() / scale, 0.0)
+        bounds = constants(BOUNDS, x.dtype, x.device)
         return scale[None], torch.bucketize(size, bounds, right=True) + 8 * (x < 0)
 
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        sizes = like.new_tensor([0.0, *(2.0**e for e in range(-6, 1))])
+        sizes = constants(SIZES, like.dtype, like.device)
         return (1 - codes // 8 * 2) * sizes[codes % 8] * scales.to(like)
 
 
@@ -128,13 +141,28 @@ class TwoBit(Quantised):
     bits: ClassVar[int] = 2
 
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
         mean = x.mean()
         deviation = x.std() if len(x) > 1 else x.new_zeros(())
         rest = x - mean
         width = 6 * deviation / 4
-        codes = (rest / width + 2).round().clamp(0, 3).long() if width > 0 else rest.long() * 0 + 2
-        sums = x.new_zeros(4).index_add_(0, codes, rest)
-        return joined([mean[None], sums / codes.bincount(minlength=4).clamp(min=1)]), codes
+        codes = torch.where(width > 0, rest / width + 2, 2.0).round_().clamp_(0, 3).long()
+        sums, counts = sums_by_code(rest, codes)
+        return joined([mean[None], sums / counts.clamp(min=1)]), codes
 
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
         return (scales[0] + scales[1:][codes]).to(like.dtype)
+
+
+def sums_by_code(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum and the count of the numbers ``x`` [n] of each of four codes.
+
+    On a GPU the sums have a fixed order, and the host does not wait.
+    """
+    import torch
+
+    if not x.is_cuda:
+        return x.new_zeros(4).index_add_(0, codes, x), codes.bincount(minlength=4)
+    own = codes == torch.arange(4, device=x.device)[:, None]
+    return torch.where(own, x, 0.0).sum(1), own.sum(1)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel
+from sgp_runner.core.flat import to_device
 from sgp_runner.core.settings import check_range
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -30,11 +32,12 @@ class RandomK(Codec):
     def __post_init__(self) -> None:
         check_range("(0, 1]", "algo.codec", self, "share")
 
-    def indices(self, count: int, seed: int) -> Tensor:
+    def indices(self, count: int, seed: int, device: torch.device) -> Tensor:
+        """Return the places of the numbers that are sent, the same on every device."""
         import torch
 
         random = torch.Generator().manual_seed(seed)
-        return torch.randperm(count, generator=random)[: self.kept(count)]
+        return to_device(torch.randperm(count, generator=random)[: self.kept(count)], device)
 
     def kept(self, count: int) -> int:
         return max(1, round(self.share * count))
@@ -47,13 +50,13 @@ class RandomK(Codec):
         return UnscaledRandomK(self.share)
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
-        return x[self.indices(len(x), seed)] * self.scale(len(x))
+        return x[self.indices(len(x), seed, x.device)] * self.scale(len(x))
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
     ) -> Tensor:
         out = like.new_zeros(numel(shapes))
-        out[self.indices(len(out), seed)] = message
+        out[self.indices(len(out), seed, out.device)] = message
         return out
 
     def length(self, shapes: Sequence[Shape]) -> int:

@@ -14,6 +14,7 @@ from sgp_runner.core.flat import joined
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -47,7 +48,7 @@ class TopK(Codec):
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         values, indices = [], []
-        for chunk in chunks_of(shapes, self.side):
+        for chunk in chunks_of(shapes, self.side, x.device):
             inside = x[chunk]
             top = inside.abs().topk(min(self.k, len(inside))).indices.sort().values
             values.append(inside[top])
@@ -70,7 +71,7 @@ class TopK(Codec):
             if self.bits == 32
             else TwoBit().from_message(message[:end], kept, like, seed)
         )
-        chunks = list(chunks_of(shapes, self.side))
+        chunks = list(chunks_of(shapes, self.side, message.device))
         indices = unpack(message[end:], self.index_bits, numel(kept)).split_with_sizes(
             [min(self.k, len(chunk)) for chunk in chunks]
         )
@@ -91,14 +92,14 @@ class TopK(Codec):
         return [(sum(count * min(self.k, size) for size, count in each),) for each in sizes]
 
 
-def chunks_of(shapes: Sequence[Shape], side: int) -> Iterator[Tensor]:
+def chunks_of(shapes: Sequence[Shape], side: int, device: torch.device) -> Iterator[Tensor]:
     """Yield the indices [m] of each chunk of each tensor, within the vector of all tensors."""
     import torch
 
     end = 0
     for shape in shapes:
         begin, end = end, end + prod(shape)
-        indices = torch.arange(begin, end)
+        indices = torch.arange(begin, end, device=device)
         if len(shape) < 2:
             yield from torch.split(indices, side**2)
             continue

@@ -71,7 +71,7 @@ class Row:
 
     @property
     def time(self) -> float:
-        """Mean over the seeds with a time; NaN without any."""
+        """Mean of the times; NaN if there are none."""
         return sum(self.times) / len(self.times) if self.times else math.nan
 
     @property
@@ -105,14 +105,14 @@ class Ranking:
 
     @property
     def name_parts(self) -> tuple[str, ...]:
-        """Texts for the names of the ranking's files that no other ranking has."""
+        """Texts that make the names of the ranking's files unique."""
         return tuple(filter(None, (self.task, self.timed, self.cluster, self.clock)))
 
 
 def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[Ranking]:
     """Rank the settings of each task on each cluster, timing studies last.
 
-    A ``target`` of None chooses one for each task.
+    If ``target`` is None, a target is chosen for each task.
     """
     out = []
     for (model, data, metric, study), members in group_by(

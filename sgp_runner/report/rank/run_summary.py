@@ -77,7 +77,7 @@ def listed(found: Iterable[object]) -> str:
 
 
 def differing(settings: Sequence[RunGroup]) -> list[str]:
-    """Return the keys in which the settings differ and that have no column, in their order.
+    """Return the keys that differ between the settings and have no column, in the order of keys.
 
     A key that belongs to a choice, such as algo.tau, is compared only among runs with that choice.
     """

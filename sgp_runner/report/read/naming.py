@@ -128,7 +128,7 @@ def wrap_label(label: str) -> str:
 
 
 def names(settings: Sequence[RunGroup]) -> list[str]:
-    """Name each setting of a plot by its algorithm and all other differences between them."""
+    """Name each setting of a plot by its algorithm and the values that tell it from the others."""
     texts: dict[str, Callable[[RunGroup], str]] = {
         "nodes": lambda setting: counted(setting.nodes, "node"),
         "kind": lambda setting: setting.kind,

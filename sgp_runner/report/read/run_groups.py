@@ -156,7 +156,7 @@ def settings_in(runs: Runs) -> list[RunGroup]:
 def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the modelled machines of each run by profile and bandwidth; empty for real runs.
 
-    If different machines would have the same name, it also contains the settings that differ.
+    If different machines would have the same name, the name also gives the settings that differ.
     """
     machines = [
         {

@@ -265,7 +265,7 @@ def completed(configs: Sequence[Settings]) -> list[Settings]:
     """Add to each configuration the settings that were introduced after it was written.
 
     The values come from the newest configuration that agrees with the old one in all its settings.
-    Nothing is added if several newer configurations with different values agree.
+    Nothing is added if several newer configurations match it but differ in the missing values.
     """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))

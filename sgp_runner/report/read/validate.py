@@ -45,7 +45,7 @@ class Damaged(Exception):
 def check_settings(config: Mapping[str, Any]) -> None:
     """Raise Damaged if a stored configuration has values that no setting can have.
 
-    It also raises Damaged if a part of the configuration, such as ``cluster``, is not a mapping.
+    Also raises Damaged if a part of the configuration, such as ``cluster``, is not a mapping.
     """
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:

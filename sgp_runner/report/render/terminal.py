@@ -59,7 +59,7 @@ def show_rankings(settings: Sequence[RunGroup], target: float | None = None) -> 
 
 
 def grid(table: ReportTable) -> Grid:
-    """Draw a table of a report; the notes of cells stand below them."""
+    """Draw a table of a report; the note of a cell is below the cell's text."""
     out = Grid(
         title=Text.assemble((table.title, "bold"), "\n", (table.note, "dim")),
         box=SIMPLE_HEAD,
@@ -80,7 +80,7 @@ def grid(table: ReportTable) -> Grid:
 
 
 def published_grid(pairs: Sequence[Pair]) -> Grid:
-    """Draw the published figures and ours, without sources, seeds and commits."""
+    """Draw a table of published figures and our results, without sources, seeds and commits."""
     table = of_pairs(pairs, lambda folder, file: "")
     cells = [[replace(cell, note="") for cell in row[:6]] for row in table.cells]
     return grid(replace(table, head=table.head[:6], cells=cells))

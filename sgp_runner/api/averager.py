@@ -1,0 +1,280 @@
+"""Decentralised training of a loop that is not of this package: `Averager`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
+from sgp_runner.api.arguments import overrides_of
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
+from sgp_runner.core.problem import Compute
+from sgp_runner.distributed.loop_runtime import LoopRuntime
+from sgp_runner.distributed.torch_world import TorchWorld
+from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.topology.verify import topologies, verify
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import launched, rendezvous
+
+VERSION = 1  # of `Averager.state_dict`
+
+
+class Averager:
+    """Runs an algorithm in a training loop: its `step` replaces ``optimizer.step()``.
+
+    algo: name, file, class instance, as ``algo=`` of `sgp-run`
+    model: the module that the loop trains. All ranks start from the parameters and buffers of rank
+        0. Parameters that require no gradient are left out
+    optimizer: a `torch.optim.Optimizer` of the module's parameters, which makes the local steps
+    steps: number of steps of the loop, if known. Algorithms that average now and then also do so
+        after the last step
+    settings: the settings of the algorithm, as ``algo.*`` of `sgp-run`: ``tau=12``,
+        ``topology="ring"``, ``base={"name": "osgp", "tau": 2}``
+
+    Every process of the launcher, such as torchrun, is a node. Messages go over NCCL if the model
+    is on a GPU and the process group of the script has NCCL, else over gloo. `step`, `average`,
+    `state_dict` and `finish` are calls of all ranks together.
+
+    Raises ConfigError for what cannot work.
+    """
+
+    def __init__(
+        self,
+        algo: str | Algorithm,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        steps: int | None = None,
+        **settings: Any,
+    ) -> None:
+        check_model(model)
+        self.model, self.optimizer = model, optimizer
+        vector = ParameterVector(model)
+        device = check_parameters(vector)
+        check_optimizer(optimizer, vector)
+        if steps is not None and steps < 1:
+            raise ConfigError("steps", f"{steps} must be at least 1 step, or None.")
+        world = world_on(device)
+        optim = WrappedOptimizer(optimizer, vector)
+        self.algo = algorithm_of(algo, settings, world, optim)
+        world.connect(world.size)
+        check_agreement(world, "algorithm", str(self.algo))
+        sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
+        check_agreement(world, "model", f"one of {sizes} in {len(vector.parameters)} parameters")
+        with torch.no_grad():
+            start = vector.joined()
+            buffers = list(model.buffers())
+            for tensor in (start, *buffers):
+                take_from_rank_0(tensor, world)
+            self.runtime = LoopRuntime(world, self.algo, optim, vector, start, buffers, steps)
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process, from 0."""
+        return self.runtime.worker.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.runtime.worker.size
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimizer, with their learning rates."""
+        return self.optimizer.param_groups
+
+    @property
+    def num_bytes_sent(self) -> int:
+        """The bytes that this rank has sent."""
+        return self.runtime.comm.num_bytes_sent
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step of the algorithm with the gradients in ``p.grad``, and remove them.
+
+        A parameter without gradient counts as one whose gradient is zero.
+        """
+        self.runtime.step(self.runtime.vector.detach_gradient)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Remove the gradients of the parameters."""
+        self.optimizer.zero_grad(set_to_none)
+
+    @contextmanager
+    def average(self) -> Iterator[nn.Module]:
+        """Give the model the mean parameters and buffers of all ranks, until the block ends.
+
+        An algorithm with outer parameters, such as DiLoCo, averages those.
+        """
+        runtime = self.runtime
+        with torch.no_grad():
+            mean = runtime.worker.model.clone()
+            runtime.world.mean(mean)
+            buffers = [each for each in self.model.buffers() if each.is_floating_point()]
+            own = [buffer.clone() for buffer in buffers]
+            for buffer in buffers:
+                runtime.world.mean(buffer)
+        bound = runtime.vector.bound
+        assert bound is not None
+        runtime.vector.bind(mean)
+        try:
+            yield self.model
+        finally:
+            runtime.vector.bind(bound)
+            for buffer, value in zip(buffers, own, strict=True):
+                buffer.copy_(value)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """End the algorithm after the last step, once all messages have arrived."""
+        self.runtime.finish()
+
+    def __enter__(self) -> Averager:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this rank: parameters, optimizer, algorithm, messages in flight.
+
+        The tensors are not copied. Every rank saves its own.
+        """
+        return {
+            "version": VERSION,
+            "algorithm": str(self.algo),
+            "rank": [self.rank, self.size],
+            "worker": self.runtime.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state that this rank has saved; call this before the first step."""
+        if self.runtime.begun:
+            raise RuntimeError("a state must be loaded before the first step")
+        present = {"version": VERSION, "algorithm": str(self.algo), "rank": [self.rank, self.size]}
+        for key, value in present.items():
+            if (saved := state.get(key)) != value:
+                raise ConfigError("state", f"its {key} is {saved}, but this {key} is {value}.")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.runtime.worker.load_state_dict(state["worker"])
+
+
+def check_model(model: object) -> None:
+    """Raise ConfigError for a module that another tool averages or shards."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", f"{type(model).__name__} is no torch.nn.Module.")
+    kind = type(model).__name__
+    if isinstance(model, nn.parallel.DistributedDataParallel) or "FullySharded" in kind:
+        raise ConfigError(
+            "model", f"it is wrapped in {kind}, which averages gradients itself: pass the module."
+        )
+
+
+def check_parameters(vector: ParameterVector) -> torch.device:
+    """Return the device of the parameters. Raises ConfigError unless one vector can hold them."""
+    if not vector.parameters:
+        raise ConfigError("model", "it has no parameter that requires a gradient.")
+    for what, kinds in (
+        ("devices", {str(p.device) for p in vector.parameters}),
+        ("types", {str(p.dtype) for p in vector.parameters}),
+    ):
+        if len(kinds) > 1:
+            listed = ", ".join(sorted(kinds))
+            raise ConfigError("model", f"its parameters have several {what} ({listed}): use one.")
+    return vector.parameters[0].device
+
+
+def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
+    """Raise ConfigError for an optimizer that cannot make the local steps."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            "optimizer", f"{type(optimizer).__name__} is no torch.optim.Optimizer: pass one."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        raise ConfigError(
+            "optimizer",
+            f"{type(optimizer).__name__} does not step with one dense gradient: "
+            "use another, for example torch.optim.AdamW.",
+        )
+    own = set(map(id, vector.parameters))
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if strangers := [tuple(p.shape) for p in held if p.requires_grad and id(p) not in own]:
+        raise ConfigError(
+            "optimizer",
+            f"it has a parameter of shape {strangers[0]} that the model lacks: "
+            "make it of model.parameters().",
+        )
+
+
+def world_on(device: torch.device) -> TorchWorld:
+    """Return the world of the script's process group, or of its launcher. Raises ConfigError."""
+    joins = dist.is_initialized()
+    if not joins:
+        process = launched()
+        if process is None:
+            raise ConfigError(
+                "sgp_runner.Averager",
+                "no launcher has started this process, and it has no process group: start it with "
+                "torchrun --nproc-per-node=2 SCRIPT.",
+            )
+        os.environ.update(rendezvous(process))
+    has_nccl = not joins or "nccl" in str(dist.get_backend_config())
+    nccl = device.type == "cuda" and has_nccl
+    return TorchWorld(
+        compute=Compute(str(device)),
+        backend="nccl" if nccl else "gloo",
+        paired=nccl,
+        shares_memory=True,
+        joins=joins,
+    )
+
+
+def algorithm_of(
+    algo: str | Algorithm, settings: dict[str, Any], world: World, optim: WrappedOptimizer
+) -> Algorithm:
+    """Return the algorithm with these settings. Raises ConfigError."""
+    if isinstance(algo, str):
+        overrides = overrides_of("algo", {"name": algo, **settings})
+        algo = experiment_of([*overrides, f"nodes={world.size}"]).run.algo
+    elif settings:
+        raise ConfigError("algo", "an instance has its settings: pass its name, or no settings.")
+    title = algo.title
+    if algo.asynchronous or algo.servers:
+        what = "is asynchronous" if algo.asynchronous else "has a server"
+        raise ConfigError("algo", f"{title} {what}: run it with sgp-run.")
+    if isinstance(algo, QGDSGDm):
+        raise ConfigError("algo", f"{title} sets the optimizer's momentum: run it with sgp-run.")
+    if any(epoch > 0 for epoch, _ in algo.phases(world.size)):
+        raise ConfigError(
+            "algo",
+            f"{title} changes at an epoch, and a training loop has none: run it with sgp-run.",
+        )
+    algo.check(world.size, optim)
+    for topology in topologies(algo) if world.paired else ():
+        verify(topology, world.size, "balanced", "NCCL", weighted=True)
+    return algo
+
+
+def take_from_rank_0(tensor: Tensor, world: TorchWorld) -> None:
+    """Replace ``tensor`` by that of rank 0, over gloo."""
+    on_host = tensor.cpu().contiguous()
+    world.broadcast(on_host, 0)
+    tensor.copy_(on_host)

@@ -1,0 +1,123 @@
+"""An optimizer of PyTorch as a local optimizer, for training loops outside this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from sgp_runner.core.optim.optimizer import Shapes
+from sgp_runner.core.optim.schedules import Constant, Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class ParameterVector:
+    """The trained parameters of a module, whose memory is one vector [D] at a time."""
+
+    def __init__(self, module: nn.Module) -> None:
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.parameters = list(trained.values())
+        self.shapes: Shapes = {name: tuple(p.shape) for name, p in trained.items()}
+        self.bound: Tensor | None = None
+
+    def joined(self) -> Tensor:
+        """Copy the parameters into one vector."""
+        import torch
+
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+
+    def parts(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Yield each parameter with its part of ``vector``, in the parameter's shape."""
+        parts = vector.split_with_sizes([p.numel() for p in self.parameters])
+        for p, part in zip(self.parameters, parts, strict=True):
+            yield p, part.view(p.shape)
+
+    def bind(self, vector: Tensor) -> None:
+        """Let the parameters be views of ``vector``, without copying."""
+        if self.bound is None or self.bound.data_ptr() != vector.data_ptr():
+            for p, part in self.parts(vector):
+                p.data = part
+            self.bound = vector
+
+    def detach_gradient(self) -> Tensor:
+        """Return the gradient [D] and remove it from the parameters; a missing one is zero."""
+        import torch
+
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        for p in self.parameters:
+            p.grad = None
+        return torch.cat([grad.detach().reshape(-1) for grad in grads])
+
+
+class WrappedOptimizer:
+    """A local optimizer that lets one of PyTorch step, and measures how far it goes.
+
+    Each parameter group keeps its own settings. The learning rate that algorithms see is the first
+    group's, at the time of the step.
+    """
+
+    lr_reference_batch: ClassVar[int | None] = None
+    schedule: ClassVar[Schedule] = Constant()
+
+    def __init__(self, optimizer: Any, vector: ParameterVector) -> None:
+        import torch
+
+        self.optimizer, self.vector = optimizer, vector
+        is_sgd = isinstance(optimizer, torch.optim.SGD)
+        self.name = "sgd" if is_sgd else type(optimizer).__name__.lower()
+        self.slow_buffers: Literal["reset", "keep"] = "reset" if is_sgd else "keep"
+
+    @property
+    def first_group(self) -> dict[str, Any]:
+        group: dict[str, Any] = self.optimizer.param_groups[0]
+        return group
+
+    @property
+    def lr(self) -> float:
+        return float(self.first_group["lr"])
+
+    @property
+    def weight_decay(self) -> float:
+        return float(self.first_group.get("weight_decay", 0.0))
+
+    @property
+    def momentum(self) -> float:
+        return float(self.first_group.get("momentum", 0.0))
+
+    @property
+    def nesterov(self) -> bool:
+        return bool(self.first_group.get("nesterov", False))
+
+    def buffers(self, params: Tensor) -> dict[str, Tensor]:
+        """Return the tensors of the optimizer's state, which it makes in its first step."""
+        import torch
+
+        state: Sequence[dict[str, Any]] = [
+            self.optimizer.state.get(p, {}) for p in self.vector.parameters
+        ]
+        return {
+            f"{number}.{name}": value
+            for number, of_parameter in enumerate(state)
+            for name, value in of_parameter.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
+        """Return the step to subtract [D], in the memory of ``g``."""
+        import torch
+
+        self.vector.bind(params)
+        for p, part in self.vector.parts(g):
+            p.grad = part
+        before = params.clone()
+        self.optimizer.step()
+        for p in self.vector.parameters:
+            p.grad = None
+        torch.sub(before, params, out=g)
+        params.copy_(before)
+        buffers.clear()
+        buffers.update(self.buffers(params))
+        return g

@@ -1,0 +1,58 @@
+"""Results of the nodes of a real run, and what the throughput of a node is measured against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from sgp_runner.core.flops import flops_per_sample
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.recording.observer import Observer, results, spread, total_cost
+from sgp_runner.recording.throughput import Throughput
+from sgp_runner.utils.devices import peak_flops
+
+
+def throughput_of(problem: Problem, layout: RankLayout) -> Throughput | None:
+    """Return the throughput of the node of this process, before its first gradient.
+
+    Returns None on processes that record nothing, and for models without gradients.
+    """
+    if layout.device or not problem.trains:
+        return None
+    compute = problem.compute
+    peak = peak_flops(compute.device, compute.autocast in ("bf16", "fp16"))
+    return Throughput(
+        flops=flops_per_sample(problem, layout.node_rank),
+        peak=None if peak is None else peak * layout.devices,
+    )
+
+
+def results_of(
+    observer: Observer, worker: Worker, ranks: Sequence[Mapping[str, Any]], mean: Tensor
+) -> dict[str, object]:
+    """Return the results for the summary; record the mean model unless there is a server.
+
+    ranks: results of all nodes, then of the servers
+    mean: [D], the mean of the nodes' models
+    """
+    run = observer.membership.run
+    nodes = ranks[: run.nodes]
+    metrics = [node["metrics"] for node in nodes]
+    if run.algo.servers:
+        average = ranks[-1]["metrics"]
+    else:
+        squares = sum(node["square"] for node in nodes)
+        observer.record_average(
+            worker,
+            run.epochs,
+            mean,
+            spread(squares, metrics, [node["weight"] for node in nodes]),
+        )
+        average = observer.average
+    costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
+    return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}

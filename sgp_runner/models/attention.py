@@ -1,0 +1,38 @@
+"""Blocks of Transformers: their kernels of attention, and activations that are recomputed."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+
+def attention_kernels(x: Tensor) -> AbstractContextManager[None]:
+    """Return the context for attention on ``x``: fused kernels, but on a GPU and outside vmap only.
+
+    They have no batching rule, and on a CPU all attention has the results of one kernel.
+    """
+    fused = x.device.type != "cpu" and (
+        torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+    return nullcontext() if fused else sdpa_kernel(SDPBackend.MATH)
+
+
+def call(block: nn.Module, x: Tensor, *more: Any, **options: Any) -> Any:
+    """Return the output of a block with attention."""
+    with attention_kernels(x):
+        return block(x, *more, **options)
+
+
+def call_checkpointed(block: nn.Module, x: Tensor, *more: Any, **options: Any) -> Any:
+    """Return what `call` returns; the backward pass computes the activations of the block again.
+
+    Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
+    """
+    if not torch.is_grad_enabled():
+        return call(block, x, *more, **options)
+    return checkpoint(call, block, x, *more, use_reentrant=False, **options)

@@ -1,0 +1,187 @@
+"""Traces of some steps of a run, in Chrome's trace format, for Perfetto (https://ui.perfetto.dev).
+
+`SimulatedTrace` shows the modelled machines in simulated time: when nodes compute and wait, and
+when messages and collectives are under way. `ProfiledSteps` records the process of a real rank with
+PyTorch's profiler.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.core.worker import StepListener, Worker
+from sgp_runner.recording.recorder import replace_file
+
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+    from sgp_runner.simulator.simulation import Simulation
+
+US = 1e6  # Chrome's unit, a microsecond
+ALL_NODES = -1  # track of what all nodes do together
+
+
+@dataclass(frozen=True)
+class Span:
+    """An activity from ``begin`` to ``end`` (s) on the track of a node.
+
+    number: distinguishes activities that overlap on a track; None for computing and waiting, which
+        never overlap
+    """
+
+    node: int
+    name: str
+    begin: float
+    end: float
+    number: int | None = None
+    details: dict[str, object] | None = None
+
+    def events(self) -> list[dict[str, object]]:
+        own: dict[str, object] = {"name": self.name, "pid": self.node, "tid": 0}
+        own |= {"args": self.details} if self.details else {}
+        if self.number is None:
+            return [own | {"ph": "X", "ts": self.begin * US, "dur": (self.end - self.begin) * US}]
+        own |= {"cat": "network", "id": self.number}
+        return [own | {"ph": "b", "ts": self.begin * US}, own | {"ph": "e", "ts": self.end * US}]
+
+
+class SimulatedTrace:
+    """Records the spans of ``steps`` of all nodes of a simulation from the events of its clock.
+
+    spans: spans, ordered by their ends
+    started: begin of each unfinished gradient, by rank and step
+    sent: begin and bytes of each message under way
+    joined: time at which the first rank joined each collective under way
+    computed: end of the last traced gradient, by rank
+    beyond: ranks that have passed the traced steps
+    """
+
+    def __init__(self, steps: range) -> None:
+        self.steps = steps
+        self.spans: list[Span] = []
+        self.started: dict[tuple[int, int], float] = {}
+        self.sent: dict[int, tuple[float, float]] = {}
+        self.joined: dict[int, float] = {}
+        self.computed: dict[int, float] = {}
+        self.beyond: set[int] = set()
+
+    def follow(self, simulation: Simulation) -> None:
+        """Record the events of ``simulation`` from now on."""
+        machines, clock = simulation.machines, simulation.clock
+        start, transmit = machines.start_gradient, machines.fabric.transmit
+        contribute = machines.collectives.contribute
+
+        def on_start(gradient: Any, contribution: Any) -> None:
+            self.on_start(gradient.rank, gradient.step, clock.now)
+            start(gradient, contribution)
+
+        def on_send(sent: Any, num_bytes: float) -> None:
+            if self.active(simulation.size):
+                self.sent[id(sent)] = clock.now, num_bytes
+            transmit(sent, num_bytes)
+
+        def on_join(number: int, *arguments: Any) -> None:
+            if self.active(simulation.size):
+                self.joined.setdefault(number, clock.now)
+            contribute(number, *arguments)
+
+        machines.start_gradient = on_start  # type: ignore[method-assign]
+        machines.fabric.transmit = on_send  # type: ignore[method-assign]
+        machines.collectives.contribute = on_join  # type: ignore[assignment, method-assign]
+        before: dict[str, Callable[..., None]] = {
+            "gradient ends": lambda rank, step: self.on_end(rank, step, clock.now),
+            "joins": lambda number, rank, step, num_bytes, ready: self.on_end(rank, step, ready),
+            "arrive": lambda sent: self.on_arrival(sent, clock.now),
+            "collective ends": lambda number: self.on_collective_end(number, clock.now),
+        }
+        for event, note in before.items():
+            clock.handlers[event] = both(note, clock.handlers[event])
+
+    def active(self, size: int) -> bool:
+        """Return whether any rank may be in the traced steps."""
+        return bool(self.started or self.computed) and len(self.beyond) < size
+
+    def on_start(self, rank: int, step: int, now: float) -> None:
+        if step > self.steps[-1]:
+            self.beyond.add(rank)
+        if step in self.steps:
+            self.started[rank, step] = now
+            waited = self.computed.get(rank, now)
+            if waited < now:
+                self.spans.append(Span(rank, "waits", waited, now))
+
+    def on_end(self, rank: int, step: int, end: float) -> None:
+        if (begin := self.started.pop((rank, step), None)) is not None:
+            self.spans.append(Span(rank, f"gradient {step}", begin, end))
+            self.computed[rank] = end
+
+    def on_arrival(self, sent: Any, now: float) -> None:
+        if (under_way := self.sent.pop(id(sent), None)) is not None:
+            begin, num_bytes = under_way
+            details = {"bytes": num_bytes, "tag": sent.tag}
+            name = f"to node {sent.dst}"
+            self.spans.append(Span(sent.src, name, begin, now, len(self.spans), details))
+
+    def on_collective_end(self, number: int, now: float) -> None:
+        if (begin := self.joined.pop(number, None)) is not None:
+            name = f"collective {number}"
+            self.spans.append(Span(ALL_NODES, name, begin, now, len(self.spans)))
+
+    def events(self) -> list[dict[str, object]]:
+        """Return the events of the traced steps, from their first gradient to their last."""
+        gradients = [span for span in self.spans if span.name.startswith("gradient")]
+        if not gradients:
+            return []
+        begin, end = min(each.begin for each in gradients), max(each.end for each in gradients)
+        spans = [each for each in self.spans if each.begin <= end and each.end >= begin]
+        names = {node: f"node {node}" for node in sorted({each.node for each in spans})}
+        if ALL_NODES in names:
+            names[ALL_NODES] = "all nodes"
+        titles: list[dict[str, object]] = [
+            {"ph": "M", "name": "process_name", "pid": node, "args": {"name": name}}
+            for node, name in names.items()
+        ]
+        return titles + [event for each in spans for event in each.events()]
+
+    def write(self, path: Path) -> None:
+        content = {
+            "traceEvents": self.events(),
+            "displayTimeUnit": "ms",
+            "otherData": {"clock": "simulated"},
+        }
+        replace_file(path, json.dumps(content) + "\n")
+
+
+def both(note: Callable[..., None], handle: Callable[..., None]) -> Callable[..., None]:
+    def handler(*arguments: Any) -> None:
+        note(*arguments)
+        handle(*arguments)
+
+    return handler
+
+
+class ProfiledSteps:
+    """Listener of a real rank that profiles ``steps`` and forwards all calls to ``listener``."""
+
+    def __init__(self, listener: StepListener, steps: range, path: Path) -> None:
+        self.listener, self.steps, self.path = listener, steps, path
+        self.profiler: profile | None = None
+
+    def start_of_step(self, worker: Worker) -> None:
+        self.listener.start_of_step(worker)
+        if self.profiler is None and worker.step + 1 == self.steps.start:
+            from torch.profiler import profile
+
+            self.profiler = profile()
+            self.profiler.start()
+
+    def end_of_step(self, worker: Worker) -> None:
+        if self.profiler is not None and worker.step >= self.steps[-1]:
+            self.profiler.stop()
+            self.profiler.export_chrome_trace(str(self.path))
+            self.profiler, self.steps = None, range(-1, 0)
+        self.listener.end_of_step(worker)

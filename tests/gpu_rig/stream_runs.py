@@ -1,0 +1,208 @@
+"""Runs of the program's own ranks, transports and algorithms on pretend GPUs and networks."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from threading import Barrier, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gpu_rig.judged import CUDA, pretend_cuda, running
+from gpu_rig.pretend_network import DataParallel, Network, pretend_distributed
+from gpu_rig.streams import Gpu
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.run import Run
+from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.problem import Compute, Problem
+from sgp_runner.core.timing_study import Study
+from sgp_runner.core.worker import StepHooks, Worker
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.networks import leader_mode
+from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
+from sgp_runner.distributed.torch_world import TorchWorld
+from sgp_runner.elastic.build import build_worker, timing_problem
+from sgp_runner.elastic.dry_run import MODEL
+from sgp_runner.utils.shard import Shard
+
+Body = Callable[[Worker], Coroutine[Any, Any, None]]
+SHAPES = {"a": (16, 8), "b": (8,)}
+STEPS = 6  # of a rank
+SECONDS = 200.0  # longest run
+TINY = ("network=nccl", "model=mlp", "data=digits", "batch_size=8", "epochs=1")
+
+
+@dataclass(frozen=True)
+class Synthetic(Problem):
+    """A problem whose gradient is a few kernels, in the order of a real one's accesses."""
+
+    def start(self) -> Tensor:
+        size = sum(self.flat.layers)
+        return torch.linspace(-1, 1, size).to(self.compute.device)
+
+    def gradient(
+        self,
+        params: Tensor,
+        buffers: list[Tensor],
+        rank: int,
+        step: int,
+        module: Any = None,
+        scale: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        noise = self.placed(torch.full((2,), float(rank + step)))
+        for buffer in buffers:
+            buffer.lerp_(noise, 0.1)
+        g = params * 0.01 + noise.sum() * 0.001
+        loss = g.square().sum()
+        if isinstance(module, DataParallel):
+            dist.all_reduce(g, group=module.group, async_op=True).wait()
+            g /= module.group.size()
+        return g, loss
+
+    def backward(self, *_: Any) -> Tensor:
+        raise AssertionError("parts of gradients are for CPUs")
+
+
+def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
+    """Return the problem of a process; a BatchNorm's statistics are its one buffer."""
+    base = timing_problem(run, Study(None, STEPS), MODEL)
+    flat = SimpleNamespace(
+        shapes=SHAPES,
+        layers=(128, 8),
+        module=None,
+        fresh_buffers=lambda: [torch.zeros(2, device=compute.device)],
+    )
+    return Synthetic(
+        flat,  # type: ignore[arg-type]
+        base.dataset,
+        base.sampler,
+        0,
+        trains=True,
+        vectorizes=False,
+        compute=compute,
+        part=part,
+    )
+
+
+class PretendWorld(TorchWorld):
+    """The world of one process of the rig, with the groups and transports of `TorchWorld`."""
+
+    def __init__(self, run: Run, process: int, store: dist.Store) -> None:
+        nccl = run.network.name == "nccl"
+        self.process_rank, self.size = process, run.nodes * run.gpus_per_node + run.algo.servers
+        self.store = self.alarm = store
+        self.devices, self.backend, self.shaper = run.gpus_per_node, run.network.name, None
+        self.paired = nccl and not leader_mode(run, "auto")
+        self.compute = Compute("cpu" if process >= run.nodes * run.gpus_per_node else str(CUDA))
+        self.device = torch.device(self.compute.device)
+        self.leader_mode = leader_mode(run, run.network.gossip) and self.devices > 1  # type: ignore[attr-defined]
+        self.make_groups(run.nodes)
+
+
+@dataclass
+class Outcome:
+    """What happened on all GPUs, and the parameters at the end by process."""
+
+    races: Counter[str] = field(default_factory=Counter)
+    accesses: Counter[str] = field(default_factory=Counter)
+    parameters: dict[int, Tensor] = field(default_factory=dict)
+
+
+def budget_of(run: Run, world: PretendWorld) -> Budget:
+    if not run.algo.asynchronous:
+        return OwnBudget(STEPS)
+    total = STEPS * run.nodes
+    if world.layout.is_server:
+        return ServerBudget(total, store=world.store)
+    return SharedBudget(world.store, total)
+
+
+def evaluate(worker: Worker) -> None:
+    """Read what an evaluation reads."""
+    worker.model.sum()
+    for buffer in worker.model_buffers:
+        buffer.sum()
+
+
+def save(worker: Worker) -> None:
+    """Read what a checkpoint of synchronous ranks reads, once."""
+    if worker.steps_taken == STEPS // 2:
+        worker.comm.transport.quiesce()
+        for value in tree_leaves(worker.state_dict()):
+            if isinstance(value, Tensor):
+                value.sum()
+
+
+def run_process(
+    run: Run, process: int, store: dist.Store, start: Barrier, body: Body | None
+) -> Tensor | None:
+    world = PretendWorld(run, process, store)
+    part = Shard(world.layout.device, world.layout.devices)
+    problem = problem_of(run, world.compute, part)
+    if world.leader_mode and world.layout.device:
+        start.wait()
+        Gradients(problem, world).serve()
+        return None
+    listener = StepHooks()
+    listener.recorder = evaluate
+    if not run.algo.asynchronous:
+        listener.saver = save
+    rank = Rank(problem, world, run.faults, listener=listener)
+    worker = build_worker(
+        run,
+        problem,
+        world.layout.node_rank,
+        rank.comm,
+        budget_of(run, world),
+        rank,
+        rank.gradients.buffers,
+    )
+    start.wait()
+    rank.run(worker, (body or run.algo.run)(worker))
+    rank.thread.shutdown()
+    if not worker.is_server:
+        world.mean(worker.model.clone())  # as for the evaluation of the average
+    return worker.params.cpu()
+
+
+def run_on_pretend_gpus(*words: str, body: Body | None = None) -> Outcome:
+    """Run all processes of an experiment; raise the first error of any.
+
+    body: what ranks run in place of the algorithm
+    """
+    run = experiment_of([*TINY, *words, "logger=jsonl"]).run
+    size = run.nodes * run.gpus_per_node + run.algo.servers
+    network, store, start = Network(size), dist.HashStore(), Barrier(size)
+    outcome, errors = Outcome(), []
+
+    def main(process: int) -> None:
+        gpu = Gpu(process)
+        try:
+            with running(gpu):
+                outcome.parameters[process] = run_process(run, process, store, start, body)
+        except BaseException as error:
+            errors.append(error)
+            network.fail()
+            start.abort()
+        outcome.races += gpu.races
+        outcome.accesses += gpu.accesses
+
+    with pretend_cuda(), pretend_distributed(network):
+        threads = [Thread(target=main, args=(process,), daemon=True) for process in range(size)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + SECONDS
+        while any(map(Thread.is_alive, threads)) and not errors and time.monotonic() < deadline:
+            threads[-1].join(0.02)
+            threads.sort(key=Thread.is_alive)
+    if errors:
+        raise errors[0]
+    assert len(outcome.parameters) == size, "some process never ended"
+    return outcome

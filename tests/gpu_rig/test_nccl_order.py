@@ -1,0 +1,224 @@
+"""The calls that NCCL would get never wait for each other in a circle, whenever headers arrive.
+
+Real ranks note the calls over gloo, and `nccl_order` executes them by NCCL's rules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from gpu_rig.nccl_order import Call, Execution, Logs, Tensor, WouldFail, check, unsuitable
+from gpu_rig.seeded_bugs import BUGS
+from helpers.experiments import make_experiment
+from helpers.paths import ROOT
+from helpers.variants import LOW_COMMUNICATION, SYNCHRONOUS
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.distributed.launch import launch
+from sgp_runner.utils.errors import ConfigError
+
+PROGRAM = str(ROOT / "tests" / "gpu_rig" / "noted_rank.py")
+STEPS, BATCH = 11, 8
+TINY = (
+    "network=gloo",
+    "model=mlp",
+    f"batch_size={BATCH}",
+    "epochs=1",
+    "log_every=4",
+    "data=synthetic",
+    "data.image_size=8",
+    "data.num_classes=10",
+    "data.valid_size=32",
+)
+LAYOUTS = {
+    **{f"{nodes} x 1": (f"nodes={nodes}",) for nodes in (2, 4, 8)},
+    **{
+        f"{nodes} x 2 {gossip}": (f"nodes={nodes}", "gpus_per_node=2", f"network.gossip={gossip}")
+        for nodes in (2, 4)
+        for gossip in ("shards", "leader")
+    },
+}
+OSGP = {
+    "osgp one step late": ("algo.tau=1",),
+    "osgp two steps late": ("algo.tau=2",),
+    "osgp late as released": ("algo.layout=released",),
+}
+ALL = {
+    **{name: words for name, words in SYNCHRONOUS.items() if name != "ps_sgd"},
+    **LOW_COMMUNICATION,
+    **OSGP,
+    "hybrid": ("algo.switch_epoch=0.5",),
+    "pipe_sgd three deep": ("algo.depth=3", "algo.compression=truncate16"),
+}
+GRAPHS = (
+    *("ring", "static_exponential", "torus", "complete", "exponential", "exponential_both"),
+    *("equi_dyn", "hyper_hypercube", "random_matching", "bipartite", "base"),
+)
+OVER_GRAPHS = (
+    *("sgp", *OSGP, "d_psgd", "d_psgd adapting first", "choco_sgd", "choco_sgd as released"),
+    *("qg_dsgdm", "d_squared", "gradient_tracking", "gossip_pga", "noloco"),
+)
+SAMPLE = {
+    "2 x 2 shards": (
+        *OSGP,
+        *("d_psgd", "noloco", "choco_sgd", "hybrid", "streaming_diloco coded"),
+        "pipe_sgd compressed",
+    ),
+    "2 x 2 leader": ("osgp two steps late", "gossip_pga"),
+    "4 x 1": ("osgp two steps late over equi_dyn",),
+}
+
+
+def make(folder: Path, layout: str, name: str) -> Experiment:
+    """A run of ``STEPS`` steps. Raises ConfigError for what does not exist."""
+    variant, _, graph = name.partition(" over ")
+    if name in ALL:
+        variant, graph = name, ""
+    machines = LAYOUTS[layout]
+    return make_experiment(
+        folder,
+        *TINY,
+        f"data.size={STEPS * BATCH * int(machines[0][6:])}",
+        f"algo={name.split(maxsplit=1)[0]}",
+        *ALL[variant],
+        *([f"algo.topology={graph}"] if graph else []),
+        *machines,
+    )
+
+
+def run(experiments: Mapping[str, Experiment], seed: int = 1) -> dict[str, Logs]:
+    """Return the calls of runs of equally many processes, which one launch runs in turn."""
+    *first, last = experiments.values()
+    files = (str(each.directory / "config.yaml") for each in first)
+    launch(last, program=("-W", "error::FutureWarning", PROGRAM, str(seed), *files))
+    return {name: read_logs(each) for name, each in experiments.items()}
+
+
+def read_logs(experiment: Experiment) -> Logs:
+    texts = [
+        (experiment.directory / f"calls.{rank}.json").read_text()
+        for rank in range(experiment.run.ranks)
+    ]
+    return {
+        rank: [
+            Call(communicator, members, [Tensor(*each) for each in tensors])
+            for communicator, members, tensors in json.loads(text)
+        ]
+        for rank, text in enumerate(texts)
+    }
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Logs]:
+    """The calls of `SAMPLE`, of OSGP once more, and of runs with a bug, by four processes."""
+    folder = tmp_path_factory.mktemp("sample")
+    experiments = {
+        f"{layout} {name}": make(folder, layout, name)
+        for layout, names in SAMPLE.items()
+        for name in names
+    }
+    again = make(folder / "again", "2 x 2 shards", "osgp two steps late")
+    bugs = {bug: make(folder / bug, "2 x 2 shards", "osgp one step late") for bug in BUGS}
+    for bug, experiment in bugs.items():
+        (experiment.directory / "bug").write_text(bug)
+    return run({**experiments, "again": again, **bugs})
+
+
+@pytest.mark.parametrize(
+    "name", [f"{layout} {name}" for layout, names in SAMPLE.items() for name in names]
+)
+def test_calls_end_on_any_gpu(name: str, sample: dict[str, Logs]) -> None:
+    check(sample[name])
+    assert unsuitable(sample[name]) == []
+
+
+def test_calls_do_not_depend_on_when_headers_arrive(sample: dict[str, Logs]) -> None:
+    assert sample["again"] == sample["2 x 2 shards osgp two steps late"]
+
+
+# What a process of two nodes of two devices calls, with the members.
+GRADIENT, EXCHANGE = ("all_reduce", (0, 1)), ("send + recv", (0, 1, 2, 3))
+ASSEMBLY, AVERAGE = ("all_gather", (0, 1)), ("all_reduce", (0, 1, 2, 3))
+BUCKETS = [GRADIENT, *[("broadcast", (0, 1))] * 2]
+
+
+def summary(calls: Sequence[Call]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(" + ".join(each.verb for each in call.tensors), (*call.members,)) for call in calls]
+
+
+def test_all_calls_are_noted(sample: dict[str, Logs]) -> None:
+    """OSGP, two steps late. Data parallelism agrees on its buckets after a first pass. A step has a
+    gradient, an exchange of half a message, and, two steps later, the assembly of the message.
+    """
+    calls = sample["2 x 2 shards osgp two steps late"][0]
+    assert summary(calls) == [
+        *BUCKETS,
+        *[GRADIENT, EXCHANGE] * 2,
+        *[GRADIENT, EXCHANGE, ASSEMBLY] * (STEPS - 2),
+        *[ASSEMBLY] * 2,
+        AVERAGE,
+    ]
+    assert {each.peer for call in calls for each in call.tensors} == {None, 2}
+
+
+@pytest.mark.parametrize("name", ["d_psgd", "osgp late as released"])
+def test_messages_travel_during_the_gradient(name: str, sample: dict[str, Logs]) -> None:
+    calls = summary(sample[f"2 x 2 shards {name}"][0])
+    assert calls[:5] == [EXCHANGE, *BUCKETS, GRADIENT]
+    assert calls.count(GRADIENT) == STEPS + 1
+    before = [calls[index - 1] for index, call in enumerate(calls) if call == GRADIENT]
+    assert before[2:] == [EXCHANGE] * (STEPS - 1)
+
+
+@pytest.mark.parametrize(
+    ("bug", "one_queue", "sentence"),
+    [
+        ("exchange in pieces", False, r"^stuck on one queue per communicator: process 0 waits in "),
+        ("late start", True, r"^stuck on one queue per GPU: .* waits in all_reduce of \d+ bytes "),
+        ("short part", False, r"^process 0: send of \d+ bytes to 2 \+ recv .*; process 2: send "),
+    ],
+)
+def test_bugs_of_the_transport_are_found(
+    bug: str, one_queue: bool, sentence: str, sample: dict[str, Logs]
+) -> None:
+    if one_queue:
+        Execution(sample[bug], one_queue=False).run()
+    with pytest.raises(WouldFail, match=sentence):
+        check(sample[bug])
+
+
+def test_parts_at_any_element_are_found(sample: dict[str, Logs]) -> None:
+    """Half of a message of 13,003 elements begins at one that 4 does not divide."""
+    logs = sample["any element"]
+    check(logs)
+    assert [len(unsuitable({rank: calls})) for rank, calls in logs.items()] == [0, 11, 0, 11]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_calls_of_every_algorithm_end_on_any_gpu(layout: str, seed: int, tmp_path: Path) -> None:
+    experiments = {name: make(tmp_path, layout, name) for name in ALL}
+    for logs in run(experiments, seed).values():
+        check(logs)
+        assert unsuitable(logs) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("layout", "count"), [("8 x 1", 100), ("4 x 2 shards", 101)])
+def test_calls_over_every_graph_end_on_any_gpu(layout: str, count: int, tmp_path: Path) -> None:
+    experiments = {}
+    for name in (f"{variant} over {graph}" for variant in OVER_GRAPHS for graph in GRAPHS):
+        try:
+            experiments[name] = make(tmp_path, layout, name)
+        except ConfigError:  # the algorithm does not allow the graph
+            continue
+    assert len(experiments) == count
+    for logs in run(experiments).values():
+        check(logs)
+        assert unsuitable(logs) == []

@@ -1,0 +1,62 @@
+"""Simulated runs on the pretend GPU: what the CPU gives, without a wait of the host in a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpu_rig.pretend_gpu import Log, pretend_gpu
+from helpers.experiments import final_parameters, instrumented, make_experiment
+
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.session.start import execute
+from sgp_runner.simulator import engines, network
+
+TINY = ("nodes=2", "batch_size=16", "dtype=float64", "log_every=1000", "eval_workers=false")
+RUNS = {
+    "vmap": "algo=sgp model=mlp",
+    "loop": "algo=osgp model=mlp network.engine=loop",
+    "batch norm": "algo=d_psgd model=resnet8",
+    "asynchronous": "algo=ad_psgd model=mlp",
+    "server": "algo=gap_aware model=mlp",
+    "all-reduce": "algo=ar_sgd model=mlp",
+    "coded": "algo=choco_sgd algo.codec=top_k model=mlp",
+    "micro-batches": "algo=sgp model=mlp micro_batch=4",
+}
+
+
+@pytest.fixture(autouse=True)
+def any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "check_present", lambda device: None)
+    monkeypatch.setattr(engines, "repeat_to_the_bit", lambda compute: None)
+
+
+def on_gpu(experiment: Experiment) -> tuple[dict[str, object], Log]:
+    run = instrumented(experiment)
+    object.__setattr__(run.run.network, "device", "pretend:0")
+    with pretend_gpu() as log:
+        summary = execute(run)
+    assert summary is not None
+    return summary, log
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_simulated_run_on_a_gpu(name: str, tmp_path: Path) -> None:
+    words = (*TINY, *RUNS[name].split())
+    cpu = make_experiment(tmp_path, *words, "epochs=0.1")
+    gpu = make_experiment(tmp_path, *words, "epochs=0.1", "name=gpu")
+    expected = execute(instrumented(cpu))
+    summary, log = on_gpu(gpu)
+    for ours, theirs in zip(final_parameters(gpu), final_parameters(cpu), strict=True):
+        assert float((ours - theirs).abs().max()) < 1e-12
+    assert expected is not None
+    for key in ("average", "average_loss", "time_s", "steps", "bytes_per_node"):
+        assert summary[key] == pytest.approx(expected[key], abs=1e-12)  # type: ignore[call-overload]
+    assert not log.unordered
+    # Twice the steps have as many waits: for the first record, and at the end, when the postponed
+    # checks of messages are made.
+    longer = make_experiment(tmp_path, *words, "epochs=0.2", "name=longer")
+    _, twice = on_gpu(longer)
+    assert sum(twice.launches.values()) > 1.5 * sum(log.launches.values())
+    more = {where for (what, where), n in twice.syncs.items() if n != log.syncs[what, where]}
+    assert {where for where in more if not where.endswith(" check_finite")} == set()

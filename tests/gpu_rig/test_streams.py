@@ -1,0 +1,258 @@
+"""No race on the streams of pretend GPUs; every seeded race is found."""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from gpu_rig.judged import CUDA, pretend_cuda, running
+from gpu_rig.pretend_network import Work
+from gpu_rig.stream_runs import run_on_pretend_gpus
+from gpu_rig.streams import Gpu
+
+from sgp_runner.core.worker import Worker
+from sgp_runner.distributed.gloo_transport import GlooTransport
+from sgp_runner.distributed.gradients import Gradients
+from sgp_runner.distributed.nccl_transport import NcclTransport, TransferBatch
+from sgp_runner.distributed.torch_collectives import TorchCollectives
+
+FOUR = ("nodes=4",)
+SHARDS = ("nodes=2", "gpus_per_node=2")
+LEADERS = (*SHARDS, "network.gossip=leader")
+PINNED = ("network=gloo", *FOUR)
+FAST = {
+    "sgp": FOUR,
+    "osgp tau 2": (*FOUR, "algo.tau=2"),
+    "pipe_sgd": FOUR,
+    "slowmo": (*FOUR, "algo.tau=3"),
+    "ar_sgd": FOUR,
+    "ad_psgd": FOUR,
+    "async_diloco": ("nodes=3", "algo.period=2"),
+    "sgp over pinned memory": PINNED,
+    "osgp in shards": SHARDS,
+    "sgp in pinned shards": ("network=gloo", *SHARDS),
+    "ad_psgd by leaders": SHARDS,
+}
+SLOW = {
+    "sgp complete": (*FOUR, "topology@algo.topology=complete"),
+    "osgp": FOUR,
+    "osgp released": (*FOUR, "algo.layout=released"),
+    "d_psgd": FOUR,
+    "diloco": (*FOUR, "algo.period=3"),
+    "streaming_diloco": (*FOUR, "algo.period=4", "algo.delay=2"),
+    "pipe_sgd quantize8": (*FOUR, "algo.compression=quantize8"),
+    "noloco": (*FOUR, "algo.period=2"),
+    "gradient_tracking": FOUR,
+    "gossip_pga": (*FOUR, "algo.period=3"),
+    "qg_dsgdm": FOUR,
+    "d_squared": FOUR,
+    "choco_sgd bf16": (*FOUR, "algo.codec=bf16"),
+    "local_sgd": (*FOUR, "algo.tau=3"),
+    "hybrid": (*FOUR, "algo.switch_epoch=0.5"),
+    "gap_aware": ("nodes=3",),
+    "ps_sgd": ("nodes=3",),
+    "osgp over pinned memory": PINNED,
+    "pipe_sgd over pinned memory": PINNED,
+    "slowmo over pinned memory": (*PINNED, "algo.tau=3"),
+    "choco_sgd over pinned memory": (*PINNED, "algo.codec=bf16"),
+    "sgp in shards": SHARDS,
+    "pipe_sgd in shards": SHARDS,
+    "slowmo in shards": (*SHARDS, "algo.tau=3"),
+    "ar_sgd in shards": SHARDS,
+    "noloco in shards": (*SHARDS, "algo.period=2"),
+    "osgp in pinned shards": ("network=gloo", *SHARDS),
+    "sgp by leaders": LEADERS,
+    "ar_sgd by leaders": LEADERS,
+    "gap_aware by leaders": SHARDS,
+    "async_diloco by leaders": (*SHARDS, "algo.period=2"),
+}
+CASES = {**FAST, **SLOW}
+
+
+def words(name: str) -> tuple[str, ...]:
+    return (f"algo={name.split(maxsplit=1)[0]}", *CASES[name])
+
+
+@pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_no_algorithm_has_a_race(name: str) -> None:
+    outcome = run_on_pretend_gpus(*words(name))
+    assert outcome.races == {}
+    assert outcome.accesses.keys() & {"exchange", "all-reduce", "host send"}
+    one = outcome.parameters[0]
+    assert one is not None and one.isfinite().all()
+    if "gpus_per_node=2" in CASES[name] and (other := outcome.parameters[1]) is not None:
+        assert torch.equal(one, other)
+
+
+def seeded(owner: type, name: str, line: str, instead: str) -> Any:
+    """Replace a line of a method."""
+    method = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(method))
+    assert source.count(line) == 1, f"{owner.__name__}.{name} has no line {line}: seed another bug"
+    code = compile(
+        source.replace(line, instead),
+        inspect.getsourcefile(method) or "",
+        "exec",
+        __future__.annotations.compiler_flag,
+    )
+    names: dict[str, Any] = {}
+    exec(code, method.__globals__, names)
+    return mock.patch.object(owner, name, names[name])
+
+
+async def late_message(worker: Worker) -> None:
+    """Free a message before the start of an exchange whose messages were written before."""
+    x, other = worker.params, 1 - worker.rank
+    worker.comm.send(other, x.clone())
+    message = await worker.comm.recv(other)
+    worker.comm.send(other, x.clone())
+    x += message
+    del message
+    x += await worker.comm.recv(other)
+
+
+async def late_gradient(worker: Worker) -> None:
+    """Free a gradient before the start of one whose parameters were written before."""
+    gradients: Gradients = worker.runtime.gradients  # type: ignore[attr-defined]
+    x = worker.params
+    g, _ = gradients.local_async(x, 0)()
+    compute = gradients.local_async(x.clone(), 1)
+    x += g
+    del g
+    compute()
+
+
+# A line of a method, what replaces it, the run, and the accesses that are then without order.
+SEEDED = {
+    "messages not written": (
+        (NcclTransport, "side_stream", "self.stream.wait_event(exchange.written)", "pass"),
+        "sgp",
+        "aten.copy_.default at core/gossip.py split, then "
+        "exchange at distributed/nccl_transport.py start",
+    ),
+    "messages not received": (
+        (TransferBatch, "finish", "work.wait()", "pass"),
+        "sgp",
+        "exchange at distributed/nccl_transport.py start, then "
+        "aten.add_.Tensor at algorithms/sgp.py run",
+    ),
+    "a group that does not wait for its caller": (
+        (Work, "__init__", "group.stream.wait_event(HERE.stream.record_event())", "pass"),
+        "sgp",
+        "aten.copy_.default at core/gossip.py split, then "
+        "exchange at distributed/nccl_transport.py start",
+    ),
+    "a message's stream not recorded": (
+        (NcclTransport, "convert", "message.record_stream(", "print("),
+        late_message,
+        "aten.add_.Tensor at core/scheduler.py settle, then "
+        "reuse of its memory at distributed/nccl_transport.py start",
+    ),
+    "messages not received before a checkpoint": (
+        (NcclTransport, "quiesce", "self.convert(message)", "pass"),
+        "osgp tau 2",
+        "exchange at distributed/nccl_transport.py start, then "
+        "aten.sum.default at core/worker.py start_of_step",
+    ),
+    "a collective not awaited": (
+        (TorchCollectives, "result", "work.wait()", "pass"),
+        "pipe_sgd",
+        "all-reduce at distributed/torch_collectives.py all_reduce, then "
+        "aten.div_.Tensor at distributed/torch_collectives.py <lambda>",
+    ),
+    "a pinned copy read before its event": (
+        (GlooTransport, "start_to_send", "copied.synchronize()", "pass"),
+        "ad_psgd",
+        "aten._to_copy.default at distributed/gloo_transport.py send, then "
+        "host send at distributed/gloo_transport.py <lambda>",
+    ),
+    "parameters not written": (
+        (Gradients, "local_async", "stream.wait_event(written)", "pass"),
+        "ad_psgd",
+        "aten.clone.default at algorithms/ad_psgd.py run, then "
+        "aten.mul.Tensor at distributed/gradients.py scaled",
+    ),
+    "a gradient not awaited": (
+        (Gradients, "local_async", "stream.synchronize()", "pass"),
+        "ad_psgd",
+        "aten.pow.Tensor_Scalar at distributed/gradients.py scaled, then "
+        "aten.add_.Tensor at core/optim/sgd.py direction",
+    ),
+    "a gradient's stream not recorded": (
+        (Gradients, "local_async", "value.record_stream(here)", "pass"),
+        late_gradient,
+        "aten.add_.Tensor at core/scheduler.py settle, then "
+        "reuse of its memory at core/problem.py placed",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", SEEDED)
+def test_a_seeded_race_is_found(bug: str) -> None:
+    change, what, race = SEEDED[bug]
+
+    def run() -> dict[str, int]:
+        if isinstance(what, str):
+            return run_on_pretend_gpus(*words(what)).races
+        return run_on_pretend_gpus("algo=sgp", "nodes=2", body=what).races
+
+    with seeded(*change):
+        assert race in run()
+    if not isinstance(what, str):
+        assert run() == {}
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    own = Gpu(0)
+    with pretend_cuda(), running(own):
+        yield own
+
+
+def test_a_host_may_write_pinned_memory_again_once_it_was_copied(gpu: Gpu) -> None:
+    batch = torch.ones(4).pin_memory()
+    batch.to(CUDA, non_blocking=True)
+    torch.cuda.current_stream().record_event().synchronize()
+    batch.zero_()
+    assert gpu.races == {}
+    batch.to(CUDA, non_blocking=True)
+    batch.zero_()
+    assert gpu.races == {"aten._to_copy.default, then host aten.zero_.default": 1}
+
+
+def test_a_copy_that_blocks_orders_the_host(gpu: Gpu) -> None:
+    pinned, x = torch.ones(4).pin_memory(), torch.ones(4, device=CUDA)
+    x.copy_(pinned)
+    pinned.zero_()
+    pinned.copy_(x)
+    assert pinned.sum() == 4
+    assert x.cpu().sum() == 4
+    assert gpu.races == {}
+
+
+def test_memory_is_reused_by_the_stream_that_allocated_it(gpu: Gpu) -> None:
+    side = torch.cuda.Stream(CUDA)
+    race = {"aten.mul.Tensor, then reuse of its memory": 1}
+    for expected, record, waits in (({}, True, False), ({}, False, True), (race, False, False)):
+        with torch.cuda.stream(side):
+            x = torch.ones(4, device=CUDA)
+        gpu.default.wait_stream(side)
+        x * 2
+        if record:
+            x.record_stream(gpu.default)
+        del x
+        torch.ones(4, device=CUDA)  # of another stream, which does not get the memory
+        if waits:
+            side.wait_stream(gpu.default)
+        assert gpu.races == {}
+        with torch.cuda.stream(side):
+            torch.ones(4, device=CUDA)
+        assert gpu.races == expected

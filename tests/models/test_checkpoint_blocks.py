@@ -1,0 +1,57 @@
+"""Activations of blocks that the backward pass computes again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sgp_runner.cli.main import main
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.core.problem import Problem
+from sgp_runner.elastic.build import build_problem
+
+GPT = "model=gpt model.layers=3 data.train_size=640"
+MODELS = (GPT, "model=transformer model.dropout=0.1")
+
+
+def problem(words: str) -> Problem:
+    run = experiment_of(["nodes=2", "batch_size=4", "logger=jsonl", *words.split()]).run
+    return build_problem(run)
+
+
+def gradient(of: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    return of.gradient(of.start(), of.flat.fresh_buffers(), rank=1, step=3)
+
+
+@pytest.mark.parametrize("words", MODELS)
+def test_gradients_have_the_same_bits(words: str) -> None:
+    stored, recomputed = problem(words), problem(f"{words} model.checkpoint_blocks=true")
+    for ours, theirs in zip(gradient(recomputed), gradient(stored), strict=True):
+        assert torch.equal(ours, theirs)
+    evaluated = [of.evaluate(of.start(), of.flat.fresh_buffers()) for of in (stored, recomputed)]
+    assert evaluated[0] == evaluated[1]
+
+
+@pytest.mark.parametrize("words", MODELS)
+def test_fewer_activations_are_saved(words: str) -> None:
+    sizes = []
+    for more in ("", " model.checkpoint_blocks=true"):
+        of = problem(words + more)
+        saved: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, saved=saved: saved.append(t.numel()) or t,  # type: ignore[misc]
+            lambda t: t,
+        ):
+            of.loss(of.flat.bind(of.start(), of.flat.fresh_buffers()).train(), of.batch(0, 0))
+        sizes.append(sum(saved))
+    assert sizes[1] < sizes[0] / 3
+
+
+def test_vmap_cannot_compute_anything_again(capfd: pytest.CaptureFixture[str]) -> None:
+    words = [*GPT.split(), "model.checkpoint_blocks=true", "network.engine=vmap"]
+    assert main(["nodes=2", *words]) == 2
+    assert capfd.readouterr().err == (
+        "sgp-run: network.engine: vmap cannot run model=gpt; use network.engine=loop.\n"
+    )
+    assert not experiment_of(words[:-1]).run.model.vectorizes
+    assert experiment_of(GPT.split()).run.model.vectorizes

@@ -1,0 +1,104 @@
+"""Traces of steps: what is drawn of simulated and of real runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.experiments import make_experiment
+
+from sgp_runner.cli.main import main
+from sgp_runner.config.run import steps_in
+from sgp_runner.session.start import execute
+
+TINY = ("model=mlp", "data=digits", "nodes=2", "batch_size=32", "epochs=0.3", "log_every=100")
+# A gradient takes 50 ms, a message 10 ms.
+CLOCK = (
+    "cluster.step_seconds.default=0.05",
+    "compute_time@cluster.compute_time=constant",
+    "cluster.latency_seconds=0.01",
+    "cluster.bandwidth=1e18",
+    "cluster.input_seconds=0",
+    "cluster.message_overhead_seconds=0",
+)
+
+
+def events(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    experiment = make_experiment(tmp_path, *TINY, *CLOCK, *words)
+    assert execute(experiment) is not None
+    trace = json.loads((experiment.directory / "trace.json").read_text())
+    assert trace["otherData"] == {"clock": "simulated"}
+    return trace["traceEvents"]  # type: ignore[no-any-return]
+
+
+def spans(of: list[dict[str, Any]], node: int) -> list[tuple[str, int, int]]:
+    """Name, begin and end (ms) of what a node does and sends."""
+    found = []
+    begins = {}
+    for event in of:
+        if event["pid"] != node:
+            continue
+        if event["ph"] == "X":
+            found.append((event["name"], event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] == "b":
+            begins[event["id"]] = event["ts"]
+        elif event["ph"] == "e":
+            found.append((event["name"], begins[event["id"]], event["ts"]))
+    return [(name, round(begin / 1000), round(end / 1000)) for name, begin, end in found]
+
+
+def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
+    of = events(tmp_path, "algo=sgp", "trace_steps=2-3")
+    # Steps last 60 ms: gradients of 50 ms, and a message that takes 10 ms.
+    assert sorted(spans(of, 0)) == [
+        ("gradient 2", 120, 170),
+        ("gradient 3", 180, 230),
+        ("to node 1", 170, 180),
+        ("to node 1", 230, 240),
+        ("waits", 170, 180),
+    ]
+    assert [each["args"]["name"] for each in of if each["ph"] == "M"] == ["node 0", "node 1"]
+    sizes = {each["args"]["bytes"] for each in of if each["ph"] == "b"}
+    assert sizes == {4 * 4811}  # parameters and a weight
+
+
+def test_all_nodes_take_part_in_a_collective(tmp_path: Path) -> None:
+    of = events(tmp_path, "algo=local_sgd", "algo.tau=2", "trace_steps=1")
+    assert [name for name, *_ in spans(of, 0)] == ["gradient 1"]
+    assert [name for name, *_ in spans(of, -1)] == ["collective 0"]
+
+
+def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    records = []
+    for name, words in (("a", ()), ("b", ("trace_steps=1-2",))):
+        experiment = make_experiment(tmp_path, *TINY, "algo=osgp", f"name={name}", *words)
+        execute(experiment)
+        *lines, _ = (experiment.directory / "metrics.jsonl").read_bytes().splitlines()
+        records.append(lines)  # without the summary, which has the name
+        assert experiment.digest == make_experiment(tmp_path / name, *TINY, "algo=osgp").digest
+    assert records[0] == records[1]
+
+
+def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["network=gloo", "algo=sgp", "trace_steps=2", "name=run", "logger=jsonl"]
+    assert main([*TINY, *words]) == 0
+    for rank in (0, 1):
+        path = tmp_path / f"results/runs/run/trace.rank{rank}.json"
+        names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
+        assert {"aten::addmm", "aten::mul"} & names
+
+
+@pytest.mark.parametrize("text", ["", "3-2", "-1", "a", "1-2-3"])
+def test_no_range_of_steps(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, f"trace_steps='{text}'"]) == 2
+    assert capfd.readouterr().err == (
+        f"sgp-run: trace_steps: '{text}' is no range of steps: use 5 or 100-103, counted from 0.\n"
+    )
+
+
+def test_ranges_of_steps() -> None:
+    assert list(steps_in("5")) == [5]
+    assert list(steps_in("100-102")) == [100, 101, 102]
