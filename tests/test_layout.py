@@ -34,7 +34,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 633,
+    "scripts": 721,
     "scripts/benchmarks": 1243,
     "scripts/claims": 1420,
     "scripts/pages": 376,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 633,
     "sgp_runner/simulator": 1672,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1286,
+    "sgp_runner/utils": 1304,
 }
 
 
