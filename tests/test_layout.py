@@ -52,13 +52,13 @@ CEILINGS = {
     "sgp_runner/distributed": 3063,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2069,
+    "sgp_runner/recording": 2092,
     "sgp_runner/replay": 588,
-    "sgp_runner/report": 1944,
+    "sgp_runner/report": 1973,
     "sgp_runner/session": 633,
     "sgp_runner/simulator": 1672,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1304,
+    "sgp_runner/utils": 1307,
 }
 
 
