@@ -34,7 +34,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 633,
+    "scripts": 721,
     "scripts/benchmarks": 1243,
     "scripts/claims": 1420,
     "scripts/pages": 376,
@@ -47,18 +47,18 @@ CEILINGS = {
     "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
-    "sgp_runner/core": 2653,
+    "sgp_runner/core": 2656,
     "sgp_runner/data": 2028,
     "sgp_runner/distributed": 3063,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2069,
+    "sgp_runner/recording": 2092,
     "sgp_runner/replay": 588,
-    "sgp_runner/report": 1944,
+    "sgp_runner/report": 1973,
     "sgp_runner/session": 633,
     "sgp_runner/simulator": 1672,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1286,
+    "sgp_runner/utils": 1307,
 }
 
 

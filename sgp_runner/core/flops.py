@@ -14,14 +14,14 @@ from torch.utils.flop_counter import flop_registry
 from sgp_runner.core.problem import Problem
 
 
-class FlopCount(TorchDispatchMode):
+class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations with the formulas of `torch.utils.flop_counter`.
 
     `FlopCounterMode` counts the same, but always imports PyTorch's compiler.
     """
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
         self.total = 0
 
     @classmethod

@@ -38,7 +38,7 @@ class WaitMeter:
             return time.monotonic()
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
 
@@ -57,7 +57,7 @@ class WaitMeter:
 
     def seconds(self) -> float:
         """Return the seconds of all waits that have ended."""
-        while self.events and self.events[0][1].query():
+        while self.events and self.events[0][1].query():  # type: ignore[no-untyped-call]
             begin, end = self.events.popleft()
             self.total += begin.elapsed_time(end) / 1000
         return self.total

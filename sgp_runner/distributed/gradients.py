@@ -254,4 +254,4 @@ class Gradients:
             queue(lambda: self.meter.add_between(began, self.meter.now(device)))
 
         if isinstance(output, Tensor):
-            output.register_hook(lambda gradient: queue(begin))
+            output.register_hook(lambda gradient: queue(begin))  # type: ignore[no-untyped-call]

@@ -12,9 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sgp_runner.recording.throughput import RATES
 from sgp_runner.utils.files import short_path
 from sgp_runner.utils.launchers import under_launcher
-from sgp_runner.utils.units import counted, duration, milliseconds, num_bytes, number, percent
+from sgp_runner.utils.units import (
+    counted,
+    duration,
+    milliseconds,
+    num_bytes,
+    number,
+    percent,
+    with_prefix,
+)
 
 CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-clock time"}
 
@@ -88,6 +97,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         f"sent per node{' and iteration' if study else ''}": text(
             "bytes_per_node", lambda sent: num_bytes(sent / steps)
         ),
+        "throughput per node": throughput_text(summary),
         "consensus distance": text("consensus_distance", "{:.3g}".format),
         "simulated" if study else "trained for": ", ".join(amounts) or None,
         "lost": ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
@@ -113,6 +123,25 @@ def outcome(row: Mapping[str, object]) -> str:
     if row.get("metric") != "accuracy":
         quality = f"{_metric_name(row)} {quality}"
     return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
+
+
+def throughput_text(rates: Mapping[str, object]) -> str | None:
+    """Describe the rates in a record or a summary; None if there are none.
+
+    Tokens are shown instead of samples where both are known.
+    """
+    samples, tokens, flops, mfu, waiting = (number(rates.get(name)) for name in RATES)
+    if samples is None:
+        return None
+    count, unit = (samples, "samples") if tokens is None else (tokens, "tokens")
+    parts = [f"{count:,.0f} {unit}/s" if count >= 99.5 else f"{count:.3g} {unit}/s"]
+    if flops is not None:
+        parts.append(with_prefix(flops, "FLOP/s"))
+    if mfu is not None:
+        parts.append(f"MFU {100 * mfu:.0f} %")
+    if waiting is not None:
+        parts.append(f"waiting {100 * waiting:.0f} %")
+    return ", ".join(parts)
 
 
 def _metric_name(summary: Mapping[str, object]) -> str:

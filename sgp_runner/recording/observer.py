@@ -239,11 +239,12 @@ class Observer:
             self.evaluated[self.name(worker)] = epoch
             self.evaluate(worker, epoch, self.run.eval_workers)
 
-    def stamp(self, worker: Worker, kind: str) -> dict[str, object]:
-        return {"kind": kind, "time_s": worker.now, "clock": self.run.network.clock}
+    def stamp(self, kind: str, now: float) -> dict[str, object]:
+        return {"kind": kind, "time_s": now, "clock": self.run.network.clock}
 
     def record_training(self, worker: Worker) -> None:
         """Record the training state of a worker, then raise Diverged if it has diverged."""
+        now = worker.now
         worker.check_now()
         progress = worker.progress
         staleness = progress.observed.pop("staleness", [])
@@ -255,15 +256,15 @@ class Observer:
             "staleness": sum(staleness) / len(staleness) if staleness else None,
         }
         if worker.is_server:
-            self.recorder.write(self.stamp(worker, "server") | record)
+            self.recorder.write(self.stamp("server", now) | record)
         else:
             record |= {
                 "loss": float(progress.loss) if self.problem.trains else None,
                 "push_sum_weight": worker.push_sum_weight,
             }
             if self.throughput is not None:
-                record |= self.throughput.since_last_record(worker, self.problem)
-            self.recorder.write(self.stamp(worker, "train") | {"rank": self.name(worker)} | record)
+                record |= self.throughput.since_last_record(worker, self.problem, now)
+            self.recorder.write(self.stamp("train", now) | {"rank": self.name(worker)} | record)
         if self.problem.trains and worker.steps_taken:
             if not worker.is_server:
                 loss = float(progress.loss)
@@ -283,7 +284,7 @@ class Observer:
         if own:
             metrics = self.problem.evaluate(worker.model, worker.model_buffers)
             self.recorder.write(
-                self.stamp(worker, "eval")
+                self.stamp("eval", worker.now)
                 | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
                 | metrics
             )
@@ -303,7 +304,7 @@ class Observer:
         self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
     ) -> None:
         self.average = self.problem.evaluate_re_estimated(params) | rest
-        self.recorder.write(self.stamp(worker, "average") | {"epoch": epoch} | self.average)
+        self.recorder.write(self.stamp("average", worker.now) | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:
         """Evaluate all workers, servers last, and return the results for the summary."""

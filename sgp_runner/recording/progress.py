@@ -1,8 +1,9 @@
 """Progress on stdout while a run trains.
 
 A terminal shows a bar that redraws itself. A file or a pipe receives plain lines: at each
-evaluation, at every other epoch without evaluations, and after half a minute without output. A
-separate thread prints them, so they also appear during long gradients and evaluations.
+evaluation, at every other epoch without evaluations, and after half a minute without output. At
+most once in half a minute, a second line has the throughput of a real run. A separate thread prints
+the lines, so they also appear during long gradients and evaluations.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sgp_runner.recording.console import stdout_console
+from sgp_runner.recording.console import stdout_console, throughput_text
 from sgp_runner.recording.estimate import Estimate, Work
 from sgp_runner.utils.messages import is_quiet, logger
 from sgp_runner.utils.units import counted, duration, number, percent
@@ -90,8 +91,9 @@ class ConsoleListener:
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._time_s = 0.0
         self._quality: str | None = None
+        self._throughput: str | None = None  # of rank 0
         self._done = self._estimated = False
-        self._started = self._said_at = time.monotonic()
+        self._started = self._said_at = self._throughput_said_at = time.monotonic()
         self._said_epoch = 0.0
         self._live: Live | NotebookLive | None = None
         self._printing, self._ended = Lock(), Event()
@@ -128,6 +130,8 @@ class ConsoleListener:
         kind = record["kind"]
         self._time_s = max(self._time_s, number(record.get("time_s")) or 0.0)
         evaluated = kind == "average"
+        if kind == "train" and record.get("rank") == 0:
+            self._throughput = throughput_text(record) or self._throughput
         if kind == "train" and (loss := number(record.get("loss"))) is not None:
             self._losses.append(loss)
         elif kind == "average":
@@ -178,6 +182,9 @@ class ConsoleListener:
         """Print a line of progress."""
         self._said_at = time.monotonic()
         self._print(f"{self._progress()}  {self._numbers('  ')}")
+        if self._throughput and self._said_at - self._throughput_said_at > QUIET_SECONDS:
+            self._throughput_said_at = self._said_at
+            self._print(f"{self._throughput} (rank 0)")
 
     @property
     def _present(self) -> Work:
@@ -218,6 +225,7 @@ class ConsoleListener:
             Text(self._title, style="bold", no_wrap=True, overflow="ellipsis"),
             line,
             Text(self._numbers(" · "), no_wrap=True, overflow="ellipsis"),
+            *([Text(f"{self._throughput} (rank 0)")] if self._throughput else []),
         )
 
 

@@ -1,4 +1,4 @@
-"""Throughput of a node in a real run: its rates between two records, and in the whole run."""
+"""Throughput of a node in a real run: its rates between two records, and over the whole run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATES = ("samples_per_s", "tokens_per_s", "flops_per_s", "mfu", "waiting_share")
 
 @dataclass(frozen=True)
 class Amounts:
-    """What a node has done in some time.
+    """The work of a node in some time.
 
     seconds: training time, on the run's clock
     samples: samples of the gradients that have begun
@@ -51,7 +51,7 @@ class Throughput:
     peak: operations per second of the node's devices; None if unknown
     time_s, gradients, waited_before: the node at its last record; ``time_s`` is None if no record
         can continue from there
-    total: of the whole run
+    total: of the whole run without its first step
     """
 
     waited: Callable[[], float] = float  # 0
@@ -62,16 +62,19 @@ class Throughput:
     waited_before: float = 0.0
     total: Amounts = field(default_factory=Amounts)
 
-    def since_last_record(self, worker: Worker, problem: Problem) -> dict[str, float | None]:
-        """Return the rates since the last call, with which the next ones begin."""
+    def since_last_record(
+        self, worker: Worker, problem: Problem, now: float
+    ) -> dict[str, float | None]:
+        """Return the rates between the record before and a record at the time ``now``."""
         began, first, before = self.time_s, self.gradients, self.waited_before
-        self.time_s, self.gradients = worker.now, worker.progress.gradients
+        self.time_s, self.gradients = now, worker.progress.gradients
         self.waited_before = self.waited()
         if began is None:
             return dict.fromkeys(RATES)
         samples, tokens = amounts(problem, worker.rank, range(first, self.gradients))
         part = Amounts(self.time_s - began, samples, tokens, self.waited_before - before)
-        self.total += part
+        if first:  # the first step also starts libraries and compiles
+            self.total += part
         return self.rates(part)
 
     def rates(self, done: Amounts) -> dict[str, float | None]:

@@ -103,12 +103,17 @@ def num_bytes(count: float) -> str:
 
 def bit_rate(bits_per_second: float) -> str:
     """Return a bandwidth as text: ``10 Gbit/s``, ``12.5 Mbit/s``."""
+    return with_prefix(bits_per_second, "bit/s")
+
+
+def with_prefix(value: float, unit: str) -> str:
+    """Return a number as text with a prefix of its unit: ``1.23 TFLOP/s``, ``0.5 FLOP/s``."""
     prefix = max(
-        (name for name, factor in PREFIXES.items() if factor <= bits_per_second),
+        (name for name, factor in PREFIXES.items() if factor <= value),
         key=PREFIXES.__getitem__,
         default="",
     )
-    return f"{bits_per_second / PREFIXES[prefix]:.3g} {prefix}bit/s"
+    return f"{value / PREFIXES[prefix]:.3g} {prefix}{unit}"
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:

@@ -81,3 +81,9 @@ def test_a_loss_is_no_percentage_and_what_is_unknown_is_left_out() -> None:
 def test_a_path_longer_than_the_terminal_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
     show(summary_table({**SUMMARY, "run_dir": "/" + "r" * 200}))
     assert capsys.readouterr().out.splitlines()[-1].rstrip() == "results in /" + "r" * 200
+
+
+def test_a_real_run_shows_its_throughput() -> None:
+    rates = {"samples_per_s": 12.34, "tokens_per_s": None, "flops_per_s": None, "mfu": None}
+    lines = plain(summary_table({**SUMMARY, **rates, "waiting_share": 0.5}))
+    assert lines[7].startswith("│ throughput per node            │ 12.3 samples/s, waiting 50 % ")

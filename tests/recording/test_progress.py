@@ -19,6 +19,7 @@ from helpers.experiments import make_experiment
 from test_console import SUMMARY
 
 from sgp_runner.elastic.build import build_problem
+from sgp_runner.recording.console import throughput_text
 from sgp_runner.recording.estimate import Estimate, Work, disk_bytes, estimate, memory_bytes
 from sgp_runner.recording.opening import oversubscribed, replaced_records
 from sgp_runner.recording.progress import ConsoleListener, Pace
@@ -276,3 +277,31 @@ show(summary_table(SUMMARY))
     assert bar == "━" * 58 + "  step 4/4  epoch  2.0"
     assert numbers.startswith("loss 0.5208 · accuracy 80.0 % · simulated 1 s · real ")
     assert empty == ""
+
+
+def test_the_throughput_of_a_real_run_is_shown_every_half_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done, work = counting(4)
+    train = {"kind": "train", "time_s": 0.0, "loss": None, "step": 1, "waiting_share": 0.25}
+    with showing("t", "wall", 2, work, nothing) as listener:
+        for step, seconds in ((1, 0), (2, 31), (3, 0)):
+            done[0] = step
+            listener._throughput_said_at -= seconds
+            for rank in (0, 1):
+                listener.write({**train, "rank": rank, "samples_per_s": 1000.0 * (rank + 1)})
+            listener.write({"kind": "eval", "time_s": 0.0, "rank": 0, "accuracy": 0.25})
+    lines = without_real_time(capsys.readouterr().out)
+    assert lines[1:] == [
+        "  step 1/4  epoch  0.5  accuracy 25.0 % (rank 0)",
+        "  step 2/4  epoch  1.0  accuracy 25.0 % (rank 0)",
+        "  1,000 samples/s, waiting 25 % (rank 0)",
+        "  step 3/4  epoch  1.5  accuracy 25.0 % (rank 0)",
+    ]
+
+
+def test_the_line_of_throughput_fits() -> None:
+    rates = {"samples_per_s": 1.0, "tokens_per_s": 1e8, "flops_per_s": 1.23e14, "mfu": 0.4}
+    text = throughput_text({**rates, "waiting_share": 1.0})
+    assert text == "100,000,000 tokens/s, 123 TFLOP/s, MFU 40 %, waiting 100 %"
+    assert len(f"  {text} (rank 0)") < 80

@@ -11,8 +11,10 @@ import pytest
 from helpers.report_runs import write_run
 from rich.console import Console
 
+from sgp_runner.recording.throughput import RATES
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
+from sgp_runner.report.rank.tables import tables
 from sgp_runner.report.read.run_groups import RunGroup, settings_in
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid
@@ -261,3 +263,41 @@ def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path:
     assert [rows[0][key] for key in shown] == [
         *("ethernet_10g (10 Gbit/s)", "1 2", "163.0", "164.0", "AR-SGD")
     ]
+
+
+def test_the_throughput_of_real_runs_has_columns(tmp_path: Path) -> None:
+    rates = {"samples_per_s": 1234.0, "tokens_per_s": None, "flops_per_s": 5e13, "mfu": 0.125}
+    write_run(tmp_path, "a", SLOW, nodes=1, clock="wall", waiting_share=0.0, **rates)
+    write_run(tmp_path, "b", FAST, nodes=1, clock="wall", algorithm="OSGP")  # of an old version
+    (table,) = ranked_tables(rankings(settings_of(tmp_path)))
+    assert table.head[-3:] == ["samples/s per node", "MFU", "waiting"]
+    assert [[cell.links[0].text for cell in line[-3:]] for line in table.cells] == [
+        ["", "", ""],
+        ["1,234", "12.5 %", "0 %"],
+    ]
+    assert list(table.raw.columns[-4:]) == ["samples_per_s", "flops_per_s", "mfu", "waiting_share"]
+    settings, runs = tables(settings_of(tmp_path), [], lambda folder, name: name)
+    assert settings.head[-6:-2] == ["samples/s per node", "FLOP/s per node", "MFU", "waiting"]
+    assert [cell.links[0].text for cell in settings.cells[0][-6:-2]] == [
+        "1,234",
+        "50 T",
+        "12.5 %",
+        "0 %",
+    ]
+    assert list(runs.raw["mfu"][:1]) == [0.125] and "tokens_per_s" not in runs.raw
+
+
+def test_tokens_take_the_place_of_samples(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", SLOW, nodes=1, clock="wall", samples_per_s=2.0, tokens_per_s=256.0)
+    (table,) = ranked_tables(rankings(settings_of(tmp_path)))
+    assert table.head[-1] == "tokens/s per node"
+    assert table.raw["samples_per_s"][0] == 2.0
+
+
+def test_simulated_runs_have_no_columns_of_throughput(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", SLOW, nodes=1)
+    for table in (
+        *ranked_tables(rankings(settings_of(tmp_path))),
+        *tables(settings_of(tmp_path), [], lambda folder, name: name),
+    ):
+        assert not {*RATES} & {*table.raw.columns} and "waiting" not in table.head

@@ -20,6 +20,7 @@ from sgp_runner.report.rank.tables import (
     sent_text,
     text,
 )
+from sgp_runner.report.rank.throughput_columns import FLOPS, known_rates, rate_columns
 from sgp_runner.report.read.naming import CLOCK, file_name, three_digits, time_unit
 from sgp_runner.utils.units import counted
 
@@ -82,12 +83,18 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
             True,
         ),
     ]
+    columns += [
+        (head, lambda row, rate=rate: text(rate(row.setting)), head != FLOPS)  # type: ignore[misc]
+        for head, rate in rate_columns(ranking.settings)
+    ]
     shown = [(head, cell) for head, cell, wanted in columns if wanted]
     raw = pd.DataFrame([raw_row(ranking, row) for row in rows]).astype({"rank": "Int64"})
     if computing:
         raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
     if hours:
         raw["hours"] = [row.setting.mean("hours") for row in rows]
+    for name in known_rates(ranking.settings):
+        raw[name] = [row.setting.mean(name) for row in rows]
     measure = "per iteration" if target is None else f"to {target.text}"
     return ReportTable(
         name,

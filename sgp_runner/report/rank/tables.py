@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from sgp_runner.recording.throughput import RATES
 from sgp_runner.report.rank.run_summary import columns, differing
+from sgp_runner.report.rank.throughput_columns import known_rates, rate_columns
 from sgp_runner.report.read.naming import CLOCK
 from sgp_runner.report.read.published import COMPARABLE, UNITS, Pair
 from sgp_runner.report.read.run_groups import (
@@ -77,7 +79,7 @@ def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) ->
 def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     raw, cells, keys = [], [], differing(settings)
     shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
-    clusters = len({setting.cluster for setting in settings}) > 1
+    clusters, rates = len({each.cluster for each in settings}) > 1, rate_columns(settings)
     for label, setting in zip(labels(settings), settings, strict=True):
         low, high = setting.range("quality")
         facts = {
@@ -100,6 +102,7 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
             "commits": joined(commits(setting.runs)),
             "logs": joined(link(path, LOG) for path in setting.runs["folder"]),
         }
+        facts |= {name: setting.mean(name) for name in known_rates(settings)}
         raw.append({**facts, **columns(setting, keys), **facts, **files})
         cells.append(
             [
@@ -119,6 +122,7 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
                 time_cell(setting),
                 text(if_known(facts["ms_per_iteration"] or math.nan, "{:.4g}".format)),
                 sent_cell(setting),
+                *(text(rate(setting)) for _, rate in rates),
                 Cell(
                     [
                         CellLink(f"{seed}", link(path, LOG))
@@ -139,6 +143,7 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
         "time",
         "ms per iteration",
         "sent per node",
+        *(name for name, _ in rates),
     ]
     note = (
         "Means over the seeds; below them, the lowest seed and the highest. "
@@ -154,7 +159,8 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     lines = pd.concat([setting.runs for setting in settings])
     methods = [setting.method for setting in settings for _ in setting.seeds]
     keys = differing(settings)
-    facts = lines.drop(columns=["settings"]).assign(
+    unknown = set(RATES) - set(known_rates(settings))
+    facts = lines.drop(columns=["settings", *unknown]).assign(
         folder=[link(path, "") for path in lines["folder"]],
         cluster=[setting.cluster for setting in settings for _ in setting.seeds],
     )

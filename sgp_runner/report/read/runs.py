@@ -2,11 +2,11 @@
 
 ``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
 model data nodes network seed epochs batch_size clock server label metric quality low high averaged
-time_s steps ms_per_iteration bytes_per_node hours row fitted commit dirty settings``. ``quality``
-is the mean over the workers' models; ``low`` and ``high`` are the range over these models. With a
-server all three describe the server's model. ``fitted`` is true if the cluster profile of the run
-was fitted to the published time of its row. ``settings`` maps dotted keys of the configuration to
-values.
+time_s steps ms_per_iteration bytes_per_node hours samples_per_s tokens_per_s flops_per_s mfu
+waiting_share row fitted commit dirty settings``. ``quality`` is the mean over the workers' models;
+``low`` and ``high`` are the range over these models. With a server all three describe the server's
+model. ``fitted`` is true if the cluster profile of the run was fitted to the published time of its
+row. ``settings`` maps dotted keys of the configuration to values.
 
 ``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
 averaged``.

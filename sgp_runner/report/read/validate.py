@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sgp_runner.config.schema import is_part
+from sgp_runner.recording.throughput import RATES
 from sgp_runner.utils.errors import printable
 
 CLOCKS = ("simulated", "wall")
@@ -24,7 +25,7 @@ FACTS = (
     "label",
     "server",
 )
-COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours")
+COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours", *RATES)
 NUMBERS = {
     "eval": ("rank", "epoch", "time_s"),
     "average": ("epoch", "time_s"),
