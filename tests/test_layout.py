@@ -49,7 +49,7 @@ CEILINGS = {
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2656,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3063,
+    "sgp_runner/distributed": 3062,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
     "sgp_runner/recording": 2092,
