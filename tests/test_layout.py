@@ -34,7 +34,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 633,
+    "scripts": 721,
     "scripts/benchmarks": 1243,
     "scripts/claims": 1420,
     "scripts/pages": 376,
@@ -42,14 +42,14 @@ CEILINGS = {
     "scripts/validation": 320,
     "sgp_runner": 38,
     "sgp_runner/algorithms": 1073,
-    "sgp_runner/api": 557,
+    "sgp_runner/api": 570,
     "sgp_runner/calibration": 336,
     "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
-    "sgp_runner/core": 2653,
+    "sgp_runner/core": 2656,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3063,
+    "sgp_runner/distributed": 3062,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
     "sgp_runner/recording": 2092,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 633,
     "sgp_runner/simulator": 1672,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1289,
+    "sgp_runner/utils": 1307,
 }
 
 

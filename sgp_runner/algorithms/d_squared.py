@@ -55,8 +55,8 @@ class DSquared(Algorithm):
         # (x_old - x) / lr_old - g_old: this node's change by gossip in the last step, over -lr
         drift = worker.state("drift", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
-            before, lr = x.clone(), worker.lr
-            d = worker.update(await worker.grad())
+            before = x.clone()
+            d, lr = worker.update(await worker.grad()), worker.lr
             x.sub_(d).sub_(drift, alpha=lr)
             mixed = x.clone()
             await gossip(worker, self.topology, k, mixed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -20,7 +22,7 @@ from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
 from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.loop_runtime import LoopRuntime
 from sgp_runner.distributed.torch_world import TorchWorld
-from sgp_runner.distributed.world import World, check_agreement
+from sgp_runner.distributed.world import check_agreement
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, rendezvous
@@ -76,6 +78,7 @@ class Averager:
             for tensor in (start, *buffers):
                 take_from_rank_0(tensor, world)
             self.runtime = LoopRuntime(world, self.algo, optim, vector, start, buffers, steps)
+        atexit.register(self.finish_at_exit)
 
     @property
     def rank(self) -> int:
@@ -115,28 +118,46 @@ class Averager:
 
         An algorithm with outer parameters, such as DiLoCo, averages those.
         """
-        runtime = self.runtime
-        with torch.no_grad():
-            mean = runtime.worker.model.clone()
-            runtime.world.mean(mean)
-            buffers = [each for each in self.model.buffers() if each.is_floating_point()]
-            own = [buffer.clone() for buffer in buffers]
-            for buffer in buffers:
-                runtime.world.mean(buffer)
-        bound = runtime.vector.bound
-        assert bound is not None
-        runtime.vector.bind(mean)
+        vector, own = self.runtime.vector, [(each, each.clone()) for each in self.buffers]
+        bound = vector.bound
+        self.take_average()
         try:
             yield self.model
         finally:
-            runtime.vector.bind(bound)
-            for buffer, value in zip(buffers, own, strict=True):
-                buffer.copy_(value)
+            vector.bind(bound)
+            with torch.no_grad():
+                for buffer, value in own:
+                    buffer.copy_(value)
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The model's buffers with a mean, such as the statistics of BatchNorm."""
+        return [each for each in self.model.buffers() if each.is_floating_point()]
+
+    @torch.no_grad()
+    def take_average(self) -> None:
+        world = self.runtime.world
+        mean = self.runtime.worker.model.clone()
+        for tensor in (mean, *self.buffers):
+            world.mean(tensor)
+        self.runtime.vector.bind(mean)
 
     @torch.no_grad()
     def finish(self) -> None:
-        """End the algorithm after the last step, once all messages have arrived."""
-        self.runtime.finish()
+        """End the algorithm after the last step; the model is then the mean of all ranks.
+
+        Messages in flight arrive first.
+        """
+        if not self.runtime.ended:
+            self.runtime.finish()
+            self.take_average()
+            atexit.unregister(self.finish_at_exit)
+
+    def finish_at_exit(self) -> None:
+        """End the threads that receive messages, or PyTorch aborts the process."""
+        failed = hasattr(sys, "last_value")
+        if not failed and dist.is_initialized():
+            self.finish()
 
     def __enter__(self) -> Averager:
         return self
@@ -248,7 +269,7 @@ def world_on(device: torch.device) -> TorchWorld:
 
 
 def algorithm_of(
-    algo: str | Algorithm, settings: dict[str, Any], world: World, optim: WrappedOptimizer
+    algo: str | Algorithm, settings: dict[str, Any], world: TorchWorld, optim: WrappedOptimizer
 ) -> Algorithm:
     """Return the algorithm with these settings. Raises ConfigError."""
     if isinstance(algo, str):

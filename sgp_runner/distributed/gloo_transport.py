@@ -185,8 +185,10 @@ class GlooTransport(Transport):
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         message = None
-        if self.memory is not None and not self.memory.readers.isdisjoint(
-            map(self.layout.process_of, peers)
+        if (
+            self.memory is not None
+            and not tensor.is_cuda  # else `send` copies the message to the host without waiting
+            and not self.memory.readers.isdisjoint(map(self.layout.process_of, peers))
         ):
             message = self.memory.empty_like(tensor)
         return torch.empty_like(tensor) if message is None else message

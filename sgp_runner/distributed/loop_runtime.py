@@ -122,8 +122,6 @@ class LoopRuntime:
 
     def finish(self) -> None:
         """End the algorithm after the last whole step, and receive all messages."""
-        if self.ended:
-            return
         self.ended = True
         if self.wanted is not None:
             self.wanted = None

@@ -249,7 +249,8 @@ class TorchWorld(World):
     def close(self) -> None:
         with named("lost a connection while all ranks ended"):
             run_abandonable(lambda: dist.barrier(self.all_ranks), "waits for all ranks to end")
-        dist.destroy_process_group()
+        if not self.joins:
+            dist.destroy_process_group()
 
 
 def joined() -> tuple[Any, int, int]:

@@ -25,7 +25,7 @@ from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import replace_file, sync, synced
 from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
-from sgp_runner.utils.files import checksum
+from sgp_runner.utils.files import HashingWriter, checksum
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals
@@ -217,8 +217,9 @@ class Draft:
         path = self.path / name
         with self.writing():
             with synced(path) as file:
-                torch.save(dict(state), file)
-            self.files[name] = checksum(path)
+                hashing = HashingWriter(file)
+                torch.save(dict(state), hashing)  # type: ignore[arg-type]
+            self.files[name] = hashing.checksum
 
     def finish(self, run: str, keep: int, longer: bool = False) -> None:
         """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.

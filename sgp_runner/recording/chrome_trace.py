@@ -19,8 +19,6 @@ from sgp_runner.recording.recorder import replace_file
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-    from sgp_runner.simulator.simulation import Simulation
-
 US = 1e6  # Chrome's unit, a microsecond
 ALL_NODES = -1  # track of what all nodes do together
 
@@ -69,7 +67,7 @@ class SimulatedTrace:
         self.computed: dict[int, float] = {}
         self.beyond: set[int] = set()
 
-    def follow(self, simulation: Simulation) -> None:
+    def follow(self, simulation: Any) -> None:
         """Record the events of ``simulation`` from now on."""
         machines, clock = simulation.machines, simulation.clock
         start, transmit = machines.start_gradient, machines.fabric.transmit
@@ -89,9 +87,9 @@ class SimulatedTrace:
                 self.joined.setdefault(number, clock.now)
             contribute(number, *arguments)
 
-        machines.start_gradient = on_start  # type: ignore[method-assign]
-        machines.fabric.transmit = on_send  # type: ignore[method-assign]
-        machines.collectives.contribute = on_join  # type: ignore[assignment, method-assign]
+        machines.start_gradient = on_start
+        machines.fabric.transmit = on_send
+        machines.collectives.contribute = on_join
         before: dict[str, Callable[..., None]] = {
             "gradient ends": lambda rank, step: self.on_end(rank, step, clock.now),
             "joins": lambda number, rank, step, num_bytes, ready: self.on_end(rank, step, ready),

@@ -4,7 +4,7 @@ A worker has diverged if its loss or a parameter is not finite, or if its loss e
 times its first recorded loss (or `EXPLODED`, if that loss was below 1). The check runs when a
 worker writes a record (which waits for the device anyway) and before parameters are saved.
 Checkpoints therefore hold only finite values. A vector that no codec can encode counts as
-divergence too (`sgp_runner.core.codecs`).
+divergence too (`sgp_runner.core.codecs`); on a GPU, the next record checks for it.
 """
 
 from __future__ import annotations

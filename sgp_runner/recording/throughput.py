@@ -19,7 +19,7 @@ RATES = ("samples_per_s", "tokens_per_s", "flops_per_s", "mfu", "waiting_share")
 
 @dataclass(frozen=True)
 class Amounts:
-    """Work of a node in some time.
+    """The work of a node in some time.
 
     seconds: training time, on the run's clock
     samples: samples of the gradients that have begun

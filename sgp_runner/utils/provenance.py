@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sgp_runner._version import __version__
@@ -100,12 +101,17 @@ def gpu_versions() -> dict[str, object]:
     import torch
 
     nccl: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
-    cudnn: Callable[[], int | None] = torch.backends.cudnn.version
+    found: tuple[int, ...] = ()
+    cudnn: int | None = None
+    with suppress(RuntimeError):  # an incompatible library
+        ask: Callable[[], int | None] = torch.backends.cudnn.version
+        cudnn = ask()
+        found = nccl() if torch.distributed.is_nccl_available() else ()
     return {
         "driver": driver_version(),
         "cuda": torch.version.cuda,
-        "cudnn": cudnn(),
-        "nccl": ".".join(map(str, nccl())) if torch.distributed.is_nccl_available() else None,
+        "cudnn": cudnn,
+        "nccl": ".".join(map(str, found)) or None,
     }
 
 

@@ -48,6 +48,7 @@ def one_gpu_per_node(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return results
 
 
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("name", VARIANTS)
 def test_synchronous_algorithms_end_with_the_simulators_parameters(
     name: str, one_gpu_per_node: Results
@@ -105,6 +106,16 @@ def test_asynchronous_algorithms_learn_over_pinned_memory(algorithm: str, tmp_pa
     summary = read_summary(experiment.directory)
     assert summary is not None
     assert float(str(summary["average"])) > 0.93
+
+
+@pytest.mark.no_sync
+@pytest.mark.parametrize("algorithm", ["ar_sgd", "sgp", "osgp", "diloco"])
+def test_no_step_waits_for_the_gpu(algorithm: str, tmp_path: Path) -> None:
+    """PyTorch raises an error at every operation that waits, from the third step on."""
+    words = ("network=nccl", f"nodes={GPUS}", "model=mlp", "batch_size=16", "epochs=1")
+    experiment = make_experiment(tmp_path, *words, f"algo={algorithm}", "log_every=20")
+    launch(experiment, program=(str(RANKS / "unwaiting_rank.py"), "-1"))
+    assert read_summary(experiment.directory) is not None
 
 
 def test_bf16_channels_last_and_compile_learn(tmp_path: Path) -> None:

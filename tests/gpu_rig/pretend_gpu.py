@@ -126,6 +126,12 @@ class PretendTensor(Tensor):
     def new_tensor(self, data: Any, **options: Any) -> Tensor:
         return made_on_host(data, **{"dtype": self.dtype, "device": self.device, **options})
 
+    def __getitem__(self, index: Any) -> Tensor:
+        return Tensor.__getitem__(self, MAKE(index) if isinstance(index, list) else index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        Tensor.__setitem__(self, MAKE(index) if isinstance(index, list) else index, value)
+
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         return execute(func, args, kwargs or {}, Log())

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from threading import Condition
+from threading import Condition, Thread
 from typing import Any
 from unittest import mock
 
@@ -26,9 +26,9 @@ import torch.distributed as dist
 from gpu_rig.judged import block_of
 from gpu_rig.pretend_gpu import PretendTensor, values
 from gpu_rig.streams import HERE, Event, Stream, own_gpu
-from torch import Tensor
+from torch import Tensor, nn
 
-from sgp_runner.distributed import gradients, sharded
+from sgp_runner.distributed import gradients, sharded, torch_world
 
 SECONDS = 100.0  # longest wait for another process
 
@@ -152,6 +152,17 @@ class Work:
                 self.group.held.remove(self)
         self.tensors = [], []
 
+    def get_future(self) -> torch.futures.Future[None]:
+        """Return a future whose callbacks run on another thread, as those of gloo."""
+        future: torch.futures.Future[None] = torch.futures.Future()
+
+        def finish() -> None:
+            self.wait()
+            future.set_result(None)
+
+        Thread(target=finish, daemon=True).start()
+        return future
+
 
 @dataclass
 class P2POp:
@@ -167,6 +178,9 @@ class Calls:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.groups: defaultdict[int, Iterator[int]] = defaultdict(count)
+
+    def init_process_group(self, *arguments: object, **options: object) -> None:
+        """Do nothing: the default group is that of the network."""
 
     def new_group(self, ranks: Sequence[int], timeout: object = None, backend: str = "gloo") -> Any:
         number = next(self.groups[own_gpu().process])
@@ -293,24 +307,25 @@ def clone(tensor: Tensor) -> Tensor:
         return values(tensor).clone()
 
 
-class DataParallel:
-    """`DistributedDataParallel` of a module that is not called."""
+class DataParallel(nn.Module):
+    """`DistributedDataParallel`, which is never called."""
 
     def __init__(self, module: object, process_group: Group, **options: object) -> None:
+        super().__init__()
         self.group = process_group
 
 
 @contextmanager
-def pretend_distributed(network: Network) -> Iterator[None]:
-    """Let `torch.distributed` work between the processes of ``network``."""
+def pretend_distributed(network: Network, store: dist.Store) -> Iterator[None]:
+    """Let `torch.distributed` work between the processes of ``network``, which share ``store``."""
     calls = Calls(network)
     functions = {name: getattr(calls, name) for name in dir(Calls) if not name.startswith("_")}
     functions = {name: value for name, value in functions.items() if hasattr(dist, name)}
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.multiple(dist, P2POp=P2POp, **functions))
-        stack.enter_context(mock.patch.object(gradients, "DistributedDataParallel", DataParallel))
-        if hasattr(sharded, "all_gather_single"):
-            stack.enter_context(
-                mock.patch.object(sharded, "all_gather_single", calls.all_gather_into_tensor)
-            )
+    gather, who = calls.all_gather_into_tensor, calls.get_rank
+    with (
+        mock.patch.multiple(dist, P2POp=P2POp, **functions),
+        mock.patch.object(sharded, "all_gather_single", gather),
+        mock.patch.object(gradients, "DistributedDataParallel", DataParallel),
+        mock.patch.object(torch_world, "meet", lambda _: (store, who(), network.processes)),
+    ):
         yield

@@ -33,7 +33,7 @@ from sgp_runner.elastic.dry_run import MODEL
 from sgp_runner.utils.shard import Shard
 
 Body = Callable[[Worker], Coroutine[Any, Any, None]]
-SHAPES = {"a": (16, 8), "b": (8,)}
+SHAPES = {"a": (64, 16), "b": (16,)}  # long enough for shared memory
 STEPS = 6  # of a rank
 SECONDS = 200.0  # longest run
 TINY = ("network=nccl", "model=mlp", "data=digits", "batch_size=8", "epochs=1")
@@ -75,7 +75,7 @@ def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
     base = timing_problem(run, Study(None, STEPS), MODEL)
     flat = SimpleNamespace(
         shapes=SHAPES,
-        layers=(128, 8),
+        layers=(1024, 16),
         module=None,
         fresh_buffers=lambda: [torch.zeros(2, device=compute.device)],
     )
@@ -91,19 +91,22 @@ def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
     )
 
 
-class PretendWorld(TorchWorld):
-    """The world of one process of the rig, with the groups and transports of `TorchWorld`."""
-
-    def __init__(self, run: Run, process: int, store: dist.Store) -> None:
-        nccl = run.network.name == "nccl"
-        self.process_rank, self.size = process, run.nodes * run.gpus_per_node + run.algo.servers
-        self.store = self.alarm = store
-        self.devices, self.backend, self.shaper = run.gpus_per_node, run.network.name, None
-        self.paired = nccl and not leader_mode(run, "auto")
-        self.compute = Compute("cpu" if process >= run.nodes * run.gpus_per_node else str(CUDA))
-        self.device = torch.device(self.compute.device)
-        self.leader_mode = leader_mode(run, run.network.gossip) and self.devices > 1  # type: ignore[attr-defined]
-        self.make_groups(run.nodes)
+def world_of(run: Run, process: int, store: dist.Store) -> TorchWorld:
+    """Return the world of a process, as its network would make it."""
+    network: Any = run.network
+    nccl = network.name == "nccl"
+    on_gpu = process < run.nodes * run.gpus_per_node  # a server is not
+    world = TorchWorld(
+        run.gpus_per_node,
+        leader_mode(run, network.gossip),
+        Compute(str(CUDA) if on_gpu else "cpu"),
+        network.name,
+        nccl and not leader_mode(run, "auto"),
+        shares_memory=not nccl and network.shared_memory,
+    )
+    world.store = store  # of all processes, while each world has a name of its own
+    world.connect(run.nodes)
+    return world
 
 
 @dataclass
@@ -115,7 +118,7 @@ class Outcome:
     parameters: dict[int, Tensor] = field(default_factory=dict)
 
 
-def budget_of(run: Run, world: PretendWorld) -> Budget:
+def budget_of(run: Run, world: TorchWorld) -> Budget:
     if not run.algo.asynchronous:
         return OwnBudget(STEPS)
     total = STEPS * run.nodes
@@ -143,7 +146,7 @@ def save(worker: Worker) -> None:
 def run_process(
     run: Run, process: int, store: dist.Store, start: Barrier, body: Body | None
 ) -> Tensor | None:
-    world = PretendWorld(run, process, store)
+    world = world_of(run, process, store)
     part = Shard(world.layout.device, world.layout.devices)
     problem = problem_of(run, world.compute, part)
     if world.leader_mode and world.layout.device:
@@ -194,7 +197,7 @@ def run_on_pretend_gpus(*words: str, body: Body | None = None) -> Outcome:
         outcome.races += gpu.races
         outcome.accesses += gpu.accesses
 
-    with pretend_cuda(), pretend_distributed(network):
+    with pretend_cuda(), pretend_distributed(network, store):
         threads = [Thread(target=main, args=(process,), daemon=True) for process in range(size)]
         for thread in threads:
             thread.start()

@@ -61,6 +61,8 @@ def test_tensors_of_two_devices_are_refused(line: str) -> None:
         ("x.masked_select(x > 2)", "boolean mask"),
         ("(x > 2).nonzero()", "boolean mask"),
         ("x[torch.tensor([0, 2])]", "index from the host"),
+        ("x[[0, 2]]", "index from the host"),
+        ("x[[0, 2]] = 1", "index from the host"),
         ("x.copy_(torch.ones(6))", "copy from pageable memory"),
         ("torch.ones(6).to(x.device)", "copy from pageable memory"),
         ("torch.ones(6).to(x.device, non_blocking=True)", "copy from pageable memory"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from gpu_rig.judged import CUDA, pretend_cuda, running
 from gpu_rig.pretend_network import Work
-from gpu_rig.stream_runs import run_on_pretend_gpus
+from gpu_rig.stream_runs import STEPS, run_on_pretend_gpus
 from gpu_rig.streams import Gpu
 
 from sgp_runner.core.worker import Worker
@@ -25,7 +25,8 @@ from sgp_runner.distributed.torch_collectives import TorchCollectives
 FOUR = ("nodes=4",)
 SHARDS = ("nodes=2", "gpus_per_node=2")
 LEADERS = (*SHARDS, "network.gossip=leader")
-PINNED = ("network=gloo", *FOUR)
+PINNED = ("network=gloo", "network.device=cuda", "network.shared_memory=false", *FOUR)
+SHARED = ("network=gloo", "network.device=cuda", *FOUR)
 FAST = {
     "sgp": FOUR,
     "osgp tau 2": (*FOUR, "algo.tau=2"),
@@ -36,7 +37,8 @@ FAST = {
     "async_diloco": ("nodes=3", "algo.period=2"),
     "sgp over pinned memory": PINNED,
     "osgp in shards": SHARDS,
-    "sgp in pinned shards": ("network=gloo", *SHARDS),
+    "sgp over shared memory": SHARED,
+    "hybrid over shared memory": (*SHARED, "algo.switch_epoch=0.5"),
     "ad_psgd by leaders": SHARDS,
 }
 SLOW = {
@@ -66,7 +68,11 @@ SLOW = {
     "slowmo in shards": (*SHARDS, "algo.tau=3"),
     "ar_sgd in shards": SHARDS,
     "noloco in shards": (*SHARDS, "algo.period=2"),
-    "osgp in pinned shards": ("network=gloo", *SHARDS),
+    "osgp over shared memory": SHARED,
+    "sgp with weights over shared memory": (*SHARED, "nodes=5", "algo.topology=base"),
+    "d_psgd over shared memory": SHARED,
+    "ad_psgd over shared memory": SHARED,
+    "gradient_tracking over shared memory": SHARED,
     "sgp by leaders": LEADERS,
     "ar_sgd by leaders": LEADERS,
     "gap_aware by leaders": SHARDS,
@@ -86,6 +92,8 @@ def test_no_algorithm_has_a_race(name: str) -> None:
     outcome = run_on_pretend_gpus(*words(name))
     assert outcome.races == {}
     assert outcome.accesses.keys() & {"exchange", "all-reduce", "host send"}
+    if "shared memory" in name:  # to which the host copies what the device has copied to it
+        assert outcome.accesses["host aten.copy_.default"] >= STEPS
     one = outcome.parameters[0]
     assert one is not None and one.isfinite().all()
     if "gpus_per_node=2" in CASES[name] and (other := outcome.parameters[1]) is not None:
@@ -190,7 +198,7 @@ SEEDED = {
         (Gradients, "local_async", "value.record_stream(here)", "pass"),
         late_gradient,
         "aten.add_.Tensor at core/scheduler.py settle, then "
-        "reuse of its memory at core/problem.py placed",
+        "reuse of its memory at core/flat.py to_device",
     ),
 }
 

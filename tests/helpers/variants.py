@@ -18,6 +18,7 @@ from helpers.experiments import (
 )
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary, write_summary
+from sgp_runner.recording.throughput import RATES
 from sgp_runner.session.start import execute
 
 # Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
@@ -78,7 +79,7 @@ ALONE = {
     "async_diloco": ("nodes=1", "algo.period=3"),
     "gap_aware": ("nodes=1",),
 }
-OF_MACHINES = ("name", "run_dir", "network", "label", "clock", "time_s", "real_s")
+OF_MACHINES = ("name", "run_dir", "network", "label", "clock", "time_s", "real_s", *RATES)
 Results = dict[str, tuple[Experiment, Experiment]]
 
 

@@ -102,6 +102,16 @@ def test_a_cpu_is_not_described_and_versions_may_be_unknown(
     assert gpu_versions() == {"driver": None, "cuda": None, "cudnn": None, "nccl": None}
 
 
+@pytest.mark.usefixtures("one_gpu")
+def test_an_incompatible_library_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("cuDNN version incompatibility")
+
+    monkeypatch.setattr(torch.backends.cudnn, "version", refuse)
+    assert gpu_versions()["cudnn"] is None
+    assert gpu_versions()["cuda"] == "12.8"
+
+
 RECORDING = """
 import os, sys
 import sgp_runner.distributed.rank_backend as backend

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
@@ -65,10 +66,8 @@ class Int8(Quantised):
     bits: ClassVar[int] = 8
 
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        import torch
-
         scale = x.abs().max()
-        return scale[None], torch.where(scale > 0, 127 * x / scale, 0.0).round_().char()
+        return scale[None], (127 * x / divisor(scale)).round_().char()
 
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
         return codes.char().to(like.dtype) * (scales / 127).to(like)
@@ -118,7 +117,7 @@ class FP4(Quantised):
         # frexp: max|x| = m 2^e with m in [0.5, 1)
         power = torch.ldexp(torch.ones_like(top), torch.frexp(top)[1] - 1)
         scale = torch.where(top > 0, power, top)
-        size = torch.where(scale > 0, x.abs() / scale, 0.0)
+        size = x.abs() / divisor(scale)
         bounds = constants(BOUNDS, x.dtype, x.device)
         return scale[None], torch.bucketize(size, bounds, right=True) + 8 * (x < 0)
 
@@ -141,18 +140,23 @@ class TwoBit(Quantised):
     bits: ClassVar[int] = 2
 
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        import torch
-
         mean = x.mean()
         deviation = x.std() if len(x) > 1 else x.new_zeros(())
         rest = x - mean
         width = 6 * deviation / 4
-        codes = torch.where(width > 0, rest / width + 2, 2.0).round_().clamp_(0, 3).long()
+        codes = (rest / divisor(width) + 2).round_().clamp_(0, 3).long()
         sums, counts = sums_by_code(rest, codes)
         return joined([mean[None], sums / counts.clamp(min=1)]), codes
 
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
         return (scales[0] + scales[1:][codes]).to(like.dtype)
+
+
+def divisor(scale: Tensor) -> Tensor:
+    """Return ``scale`` [], or infinity if it is 0, so that the quotients are 0 too."""
+    import torch
+
+    return torch.where(scale > 0, scale, inf)
 
 
 def sums_by_code(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:

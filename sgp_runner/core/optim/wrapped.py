@@ -19,7 +19,7 @@ class ParameterVector:
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.parameters = list(trained.values())
         self.shapes: Shapes = {name: tuple(p.shape) for name, p in trained.items()}
-        self.bound: Tensor | None = None
+        self.bound: Tensor
 
     def joined(self) -> Tensor:
         """Copy the parameters into one vector."""
@@ -35,10 +35,10 @@ class ParameterVector:
 
     def bind(self, vector: Tensor) -> None:
         """Let the parameters be views of ``vector``, without copying."""
-        if self.bound is None or self.bound.data_ptr() != vector.data_ptr():
+        if self.parameters[0].data_ptr() != vector.data_ptr():
             for p, part in self.parts(vector):
                 p.data = part
-            self.bound = vector
+        self.bound = vector
 
     def detach_gradient(self) -> Tensor:
         """Return the gradient [D] and remove it from the parameters; a missing one is zero."""

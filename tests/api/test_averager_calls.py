@@ -1,0 +1,215 @@
+"""`Averager`: what it refuses, what its calls do on one node, and the script of its page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.paths import ROOT
+from torch import nn
+
+import sgp_runner
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.topology.graphs import DirectedExponential, Ring
+from sgp_runner.utils.errors import ConfigError
+
+PAGE = ROOT / "docs/averager.md"
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def net() -> nn.Linear:
+    model = nn.Linear(2, 1).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        model.bias.fill_(0.5)
+    return model
+
+
+def sgd(model: nn.Module, **settings: float) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **settings})
+
+
+def refusal(*arguments: Any, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        sgp_runner.Averager(*arguments, **settings)
+    return str(refused.value)
+
+
+def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script on two ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script]
+    return subprocess.run(
+        command,
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None:
+    model = net()
+    wrapped = nn.parallel.DistributedDataParallel(net())
+    assert refusal("sgp", wrapped, sgd(wrapped)) == (
+        "model: it is wrapped in DistributedDataParallel, which averages gradients itself: "
+        "pass the module."
+    )
+    assert refusal("sgp", model, torch.optim.LBFGS(model.parameters())) == (
+        "optimizer: LBFGS does not step with one dense gradient: "
+        "use another, for example torch.optim.AdamW."
+    )
+    assert refusal("sgp", model, sgd(nn.Linear(3, 4))) == (
+        "optimizer: it has a parameter of shape (4, 3) that the model lacks: "
+        "make it of model.parameters()."
+    )
+    assert refusal("sgp", model, 0.1) == ("optimizer: float is no torch.optim.Optimizer: pass one.")
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    assert refusal("sgp", mixed, sgd(mixed)) == (
+        "model: its parameters have several types (torch.float32, torch.float64): use one."
+    )
+    apart = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    assert refusal("sgp", apart, sgd(apart)) == (
+        "model: its parameters have several devices (cpu, meta): use one."
+    )
+    frozen = net().requires_grad_(False)
+    assert refusal("sgp", frozen, sgd(frozen)) == (
+        "model: it has no parameter that requires a gradient."
+    )
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "said"),
+    [
+        ("spg", {}, "algo: 'spg' is none of ad_psgd, "),
+        ("sgp", {"topolgy": "ring"}, "algo.topolgy: there is no such setting. Did you mean"),
+        ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
+        ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
+        ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
+        ("qg_dsgdm", {}, "algo: QG-DSGDm sets the optimizer's momentum: run it with sgp-run."),
+        ("hybrid", {}, "algo: AR-SGD, then SGP changes at an epoch, and a training loop has none"),
+        (SGP(Ring()), {"tau": 1}, "algo: an instance has its settings: pass its name, or no"),
+        ("sgp", {"steps": 0}, "steps: 0 must be at least 1 step, or None."),
+    ],
+)
+def test_algorithms_that_cannot_work_are_refused(
+    algo: Any, settings: dict[str, Any], said: str, alone: None
+) -> None:
+    model = net()
+    assert refusal(algo, model, sgd(model), **settings).startswith(said)
+
+
+def test_a_process_without_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    model = net()
+    assert refusal("sgp", model, sgd(model)) == (
+        "sgp_runner.Averager: no launcher has started this process, and it has no process group: "
+        "start it with torchrun --nproc-per-node=2 SCRIPT."
+    )
+
+
+def test_an_algorithm_that_moves_before_its_gradient_is_refused(alone: None) -> None:
+    model = net()
+    averager = sgp_runner.Averager(
+        OSGP(DirectedExponential(), layout="released", push_sum_weight=False), model, sgd(model)
+    )
+    with pytest.raises(ConfigError, match="OSGP with these settings changes the parameters before"):
+        averager.step()
+
+
+def test_a_step_is_the_optimizers(alone: None) -> None:
+    """With momentum and decay, a parameter without gradient, and one that is frozen."""
+    model = nn.Sequential(net(), net(), net())
+    model[2].requires_grad_(False)
+    averager = sgp_runner.Averager("sgp", model, sgd(model, momentum=0.5, weight_decay=0.1))
+    for _ in range(2):
+        model[0](torch.ones(1, 2).double()).sum().backward()  # a gradient of 1 everywhere
+        averager.step()
+    # w <- 1 - 0.1 (1 + 0.1), then - 0.1 (0.5 1.1 + 1 + 0.089); without gradient only decay
+    assert model[0].weight.tolist() == [pytest.approx([0.7261, 1.7012])]
+    assert model[1].weight.tolist() == [pytest.approx([0.9751, 1.9502])]
+    assert model[2].weight.tolist() == [[1.0, 2.0]]
+    assert all(p.grad is None for p in model.parameters())
+    assert averager.param_groups[0]["momentum"] == 0.5
+    averager.finish()
+
+
+def test_the_known_number_of_steps_is_the_last(alone: None) -> None:
+    model = net()
+    with sgp_runner.Averager("diloco", model, sgd(model), steps=2) as averager:
+        for _ in range(2):
+            averager.step()
+        with pytest.raises(RuntimeError, match="^the averager has taken all its 2 steps$"):
+            averager.step()
+
+
+def test_a_state_of_another_algorithm_is_refused(alone: None) -> None:
+    model = net()
+    averager = sgp_runner.Averager("diloco", model, sgd(model), period=2)
+    state = averager.state_dict()
+    averager.finish()
+    other = sgp_runner.Averager("diloco", model, sgd(model), period=3)
+    with pytest.raises(
+        ConfigError, match=r"^state: its algorithm is DiLoCo\(period=2, .+ but this"
+    ):
+        other.load_state_dict(state)
+    other.step()
+    with pytest.raises(RuntimeError, match="^a state must be loaded before the first step$"):
+        other.load_state_dict(other.state_dict())
+    other.finish()
+
+
+def test_five_lines_of_the_page_make_a_decentralised_run(tmp_path: Path) -> None:
+    files = dict(
+        re.findall(r"^`([\w.]+)`:\n\n```\w+\n([\s\S]*?)^```$", PAGE.read_text(), re.MULTILINE)
+    )
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    diff = files["averager.diff"].splitlines()
+    assert sum(line.startswith("+") for line in diff[2:]) == 5
+    assert len(files["train.py"].splitlines()) < 60
+    command = ["git", "apply", "--unidiff-zero", "averager.diff"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = torchrun(tmp_path, "train.py")
+    assert done.returncode == 0, done.stderr
+    losses = [float(text) for text in re.findall(r"validation loss (\S+)", done.stdout)]
+    assert len(losses) == 2 and max(losses) < 3.3  # 4.4 before training
+    models = [torch.load(tmp_path / f"model{rank}.pt", weights_only=True) for rank in range(2)]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+SCRIPT = """
+import torch
+from sgp_runner import Averager
+
+model = torch.nn.Linear(4, 8)
+averager = Averager("osgp", model, torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    averager.step()
+"""
+
+
+def test_a_program_that_forgets_to_finish_ends_well(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = torchrun(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+    assert "terminate" not in done.stderr
