@@ -73,7 +73,7 @@ def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str
         "sim",
         "wandb",
     ]
-    assert "\n  nodes=8                optimisation workers;" in text
+    assert "\n  nodes=8                number of optimisation workers;" in text
     assert "sgp-run experiment=compare " in text
 
 
@@ -116,8 +116,8 @@ algo=slowmo
   algorithm.
 
 settings (with their values in this run)
-  algo.base=osgp         the fast algorithm; it drains its messages whenever it
-                         stops (one of ar_sgd d_psgd local_sgd osgp sgp)
+  algo.base=osgp         the fast algorithm; it drains its messages before each
+                         slow step (one of ar_sgd d_psgd local_sgd osgp sgp)
 """
 
 
@@ -125,11 +125,13 @@ def test_help_explains_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["algo=slowmo", "algo.base=osgp", "--help", "nodes=4", "algo.tau=7"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(EXPLAINED)
-    assert "\n  algo.tau=7             fast steps between slow ones; null is 12 over" in out
+    assert "\n  algo.tau=7             fast steps between slow steps; null: 12 over" in out
     assert "\n  algo.base.topology.peers=1\n" in out
     assert main(["algo.topology=edges", "-h"]) == 0
     out = capsys.readouterr().out
-    assert "\n  algo.topology.path=... relative to where the command is started\n" in out
+    assert (
+        "\n  algo.topology.path=... path of the file, relative to the working directory of\n" in out
+    )
     assert main(["model=resnet50", "experiment=ar_then_sgp", "--help"]) == 0
     out = capsys.readouterr().out
     assert "\n  optim.schedule=cosine\n  batch_size=8\n  epochs=12\n" in out
@@ -184,7 +186,7 @@ def test_hydra_answers_its_own_flags(
     )
     out = capsys.readouterr().out
     assert "\n  name: ring\n" in out and re.search(
-        r"^tau: 3 +# steps a message may be late", out, re.MULTILINE
+        r"^tau: 3 +# number of steps that a message may be late", out, re.MULTILINE
     )
     assert main(["--info", "searchpath"]) == 0
     assert f"file://{CONFIGS} " in capsys.readouterr().out
@@ -211,18 +213,17 @@ def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixtu
     )
     assert "#" not in plain and max(map(len, described.splitlines())) <= 100
     lines = described.splitlines()
-    assert (
-        lines[0]
-        == "nodes: ${algo.base.tau}         # optimisation workers; a parameter server is extra"
+    assert lines[0] == (
+        "nodes: ${algo.base.tau}         # number of optimisation workers; a parameter server is "
+        "not counted"
     )
     assert (
-        "    interval: 1                 # steps between sends (the paper's listing ties it to tau)"
-        in lines
+        "    interval: 1                 # steps between sends; the paper's listing uses tau for "
+        "both" in lines
     )
-    above = lines.index(
-        "  slow_nodes:                   # {rank: factor}: its gradients take longer, all the time"
-    )
-    assert lines[above + 1] == "    0: 4.0"
+    above = next(i for i, line in enumerate(lines) if line.startswith("  slow_nodes:    "))
+    assert "# {rank: factor}: gradients of the rank take factor times longer" in lines[above]
+    assert lines[above + 2] == "    0: 4.0"
     unsaid = [line.split()[0] for line in lines if "#" not in line]
     below = {
         "host_seconds_per_byte:",
