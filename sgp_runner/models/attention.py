@@ -33,6 +33,6 @@ def call_checkpointed(block: nn.Module, x: Tensor, *more: Any, **options: Any) -
 
     Source: Chen et al. 2016, Training deep nets with sublinear memory cost.
     """
-    if not torch.is_grad_enabled():
+    if not (block.training and torch.is_grad_enabled()):
         return call(block, x, *more, **options)
     return checkpoint(call, block, x, *more, use_reentrant=False, **options)

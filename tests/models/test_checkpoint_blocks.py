@@ -7,6 +7,7 @@ import torch
 
 from sgp_runner.cli.main import main
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Problem
 from sgp_runner.elastic.build import build_problem
 
@@ -30,6 +31,8 @@ def test_gradients_have_the_same_bits(words: str) -> None:
         assert torch.equal(ours, theirs)
     evaluated = [of.evaluate(of.start(), of.flat.fresh_buffers()) for of in (stored, recomputed)]
     assert evaluated[0] == evaluated[1]
+    # What is computed again is no work of the model.
+    assert flops_per_sample(recomputed, 0) == flops_per_sample(stored, 0)
 
 
 @pytest.mark.parametrize("words", MODELS)
