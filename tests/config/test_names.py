@@ -33,6 +33,7 @@ FREE = {
 # Settings of any text or of ranks -> words with a mistyped name, and the key of the refusal.
 NAMES = {
     "Run.row": ("row=sgp_sgp_9O", "row"),
+    "Run.trace_steps": ("trace_steps=3-x", "trace_steps"),
     "TimedAs.model": ("timed_as.model=llama_10B model=timing_only", "timed_as.model"),
     "Cluster.step_seconds": (
         "cluster.step_seconds.resnt50=1 model=timing_only",
