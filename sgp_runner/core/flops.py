@@ -13,6 +13,10 @@ from torch.utils.flop_counter import flop_registry
 
 from sgp_runner.core.problem import Problem
 
+# Packages whose modules do not change in a forward pass for evaluation. Fairseq's do, and a plug-in
+# may: counting would change the results of the run.
+WITHOUT_STATE = {"torch", "torchvision", "sgp_runner"}
+
 
 class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations with the formulas of `torch.utils.flop_counter`.
@@ -47,12 +51,15 @@ def flops_per_sample(problem: Problem, rank: int) -> float | None:
 
     Matrix products and convolutions count; a multiply and an add are two operations. Padded texts
     count with the lengths of the worker's first batch. Returns None if the model has no such
-    operations, or cannot be computed in this way. Call this before the first gradient, because the
-    module's parameters are swapped meanwhile.
+    operations, cannot be computed in this way, or has modules from elsewhere than `WITHOUT_STATE`.
+    Call this before the first gradient, because the module's parameters are swapped meanwhile.
 
     Large models are computed on tensors without values. That imports PyTorch's compiler, which
     takes seconds; a gradient of a small model takes less.
     """
+    kinds = {type(module).__module__.partition(".")[0] for module in problem.flat.module.modules()}
+    if not kinds <= WITHOUT_STATE:
+        return None
     without_values = problem.is_large or problem.compute.device != "cpu"
 
     def substitute(tensor: Tensor) -> Tensor:
