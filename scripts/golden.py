@@ -18,6 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sgp_runner.recording.recorder import metrics_path, read_lines
+from sgp_runner.recording.throughput import RATES
 from sgp_runner.session.job_pool import RunJob, run_all
 
 SIMULATED = (
@@ -77,7 +78,7 @@ OTHERS = {
     ),
 }
 # Numbers of a real run that depend on measured times or on the moment when a message leaves.
-UNEQUAL = ("real_s", "time_s", "bytes_sent")
+UNEQUAL = ("real_s", "time_s", "bytes_sent", *RATES)
 
 
 def jobs(out: Path) -> Iterator[RunJob]:
