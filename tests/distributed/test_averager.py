@@ -101,7 +101,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
 
 
 def loops(experiment: Experiment) -> list[dict[str, torch.Tensor]]:
-    """What each rank of a loop has saved."""
+    """The files that the ranks of a loop have saved."""
     paths = [experiment.directory / f"loop{rank}.pt" for rank in range(3)]
     return [torch.load(path, weights_only=True) for path in paths]
 

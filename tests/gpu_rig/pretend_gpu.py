@@ -66,7 +66,7 @@ class DeviceMismatch(RuntimeError):
 
 @dataclass
 class Log:
-    """What happened on the pretend GPU, by (what, file:line).
+    """Events on the pretend GPU, by (what, file:line).
 
     syncs: waits of the host. unordered: sums of floats without a fixed order. launches: kernels,
     by file:line.
@@ -201,7 +201,7 @@ def place() -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """What kind of operation one is.
+    """The kind of an operation.
 
     copies: between devices. indexes: by tensors. sync: why the host waits, if it always does.
     unordered: the order of its additions differs from run to run. launches: a kernel, as it is no

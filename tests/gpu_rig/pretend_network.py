@@ -34,7 +34,7 @@ SECONDS = 100.0  # longest wait for another process
 
 
 class Network:
-    """What the processes of one run have sent each other."""
+    """The messages that the processes of one run have sent each other."""
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
@@ -81,7 +81,7 @@ class Group:
         self.process = own_gpu().process
         self.stream = Stream()
         self.collectives = count()
-        self.held: list[Work] = []  # works that nobody has waited for
+        self.held: list[Work] = []  # works without a wait so far
 
     def size(self) -> int:
         return len(self.members)

@@ -111,7 +111,7 @@ def world_of(run: Run, process: int, store: dist.Store) -> TorchWorld:
 
 @dataclass
 class Outcome:
-    """What happened on all GPUs, and the parameters at the end by process."""
+    """Events on all GPUs, and the final parameters by process."""
 
     races: Counter[str] = field(default_factory=Counter)
     accesses: Counter[str] = field(default_factory=Counter)
