@@ -34,7 +34,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 721,
+    "scripts": 722,
     "scripts/benchmarks": 1243,
     "scripts/claims": 1420,
     "scripts/pages": 376,
