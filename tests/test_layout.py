@@ -45,7 +45,7 @@ CEILINGS = {
     "sgp_runner/api": 570,
     "sgp_runner/calibration": 336,
     "sgp_runner/cli": 1814,
-    "sgp_runner/cluster": 666,
+    "sgp_runner/cluster": 768,
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2660,
     "sgp_runner/data": 2028,
@@ -56,7 +56,7 @@ CEILINGS = {
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1973,
     "sgp_runner/session": 633,
-    "sgp_runner/simulator": 1672,
+    "sgp_runner/simulator": 1694,
     "sgp_runner/topology": 565,
     "sgp_runner/utils": 1307,
 }

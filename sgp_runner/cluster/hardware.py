@@ -14,7 +14,15 @@ from sgp_runner.cluster.checks import (
     check_ranks,
     check_rate,
 )
+from sgp_runner.cluster.collectives import (
+    Library,
+    all_reduce_in_rounds,
+    pipelined_all_gather,
+    reduce_and_broadcast,
+    ring_all_reduce,
+)
 from sgp_runner.cluster.compute_variation import ComputeTime
+from sgp_runner.cluster.connections import connection_rate
 from sgp_runner.cluster.regions import Region, check_regions, crossings, left_in
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds, bit_rate, counted, num_bytes
@@ -29,9 +37,12 @@ NOT_NEGATIVE = (
 )
 HOST_KEYS = ("ranks_per_host", "passing_seconds_per_byte", "mixing_seconds_per_byte")
 UNEQUAL_LINKS = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
+RINGS = ("ring", "hierarchical")
+RATES = ("bandwidth", "bandwidth_up", "bandwidth_down", "all_reduce_bandwidth", "device_bandwidth")
+POSITIVE = ("devices_per_node", "connections", "window_bytes", "first_window_bytes")
 VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 
-Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree"]
+Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree", "hierarchical"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,8 @@ class Cluster:
     message_overhead_seconds: time that the sender's interface spends on each message before the
         first bit
     duplex: ``full``: one queue for each direction; ``half``: sending and receiving share one queue
-    collective: the all-reduce algorithm
+    collective: the all-reduce algorithm. hierarchical: reduce inside each region, or inside each
+        node if there are none, then a ring of the leaders, then broadcast
     overlap: share of a gradient's compute time during which its all-reduce can already run
         (bucketed backward pass)
     bucket_bytes: size of the last bucket, whose all-reduce starts only when the gradient is
@@ -100,6 +112,17 @@ class Cluster:
     validated: range in which simulated times were compared with real times; a run outside it gets a
         warning. Optional keys: nodes (the largest number), bandwidth, least_bytes and most_bytes of
         a model
+    library: law of a ring: nccl (chunks pass in slices, which hides latency), gloo (two segments in
+        flight), or null (every round costs a latency)
+    ring_over: ranks of a ring: nodes, which reduce first, or all devices, which do not; a ring of
+        devices enters and leaves each node once
+    connections: number of connections of a message
+    window_bytes: largest window of a connection, which carries at most one window per round trip;
+        null: no limit
+    first_window_bytes: bytes of the first round trip of a message, over all its connections; slow
+        start doubles them in every round trip; null: no slow start
+    device_bandwidth: bits per second between devices of a node, for hierarchical collectives; null:
+        no time passes inside a node
     """
 
     step_seconds: Mapping[str, Seconds]
@@ -135,22 +158,30 @@ class Cluster:
     regions: Sequence[Region] = ()
     exchange_overlap: float = 0.0
     fragment_overlap: float = 0.0
+    library: Library | None = None
+    ring_over: Literal["nodes", "devices"] = "nodes"
+    connections: int = 1
+    window_bytes: Bytes | None = None
+    first_window_bytes: Bytes | None = None
+    device_bandwidth: BitsPerSecond | None = None
 
     def __post_init__(self) -> None:
-        for key in ("bandwidth", "all_reduce_bandwidth", "bandwidth_up", "bandwidth_down"):
+        for key in RATES:
             if (rate := getattr(self, key)) is not None:
                 check_rate(f"cluster.{key}", rate)
         for key in ("node_bandwidth_up", "node_bandwidth_down"):
             for rank, rate in getattr(self, key).items():
                 check_rate(f"cluster.{key}.{rank}", rate)
-        if self.regions and self.collective != "ring":
+        if self.regions and self.collective not in RINGS:
             raise ConfigError(
                 "cluster.collective",
                 f"of all-reduces between regions only rings are modelled, not {self.collective}: "
-                "use cluster.collective=ring.",
+                "use cluster.collective=ring or hierarchical.",
             )
         self.check_hosts()
-        check_positive("cluster.devices_per_node", self.devices_per_node)
+        for key in POSITIVE:
+            if (value := getattr(self, key)) is not None:
+                check_positive(f"cluster.{key}", value)
         for key in ("step_batch", "step_seconds", "node_factors"):
             for name, value in getattr(self, key).items():
                 check_positive(f"cluster.{key}.{name}", value)
@@ -278,35 +309,43 @@ class Cluster:
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
         """Return the time of an all-reduce that all ``nodes`` start at the same time.
 
-        Each round costs a latency and the transfer time of its bytes.
+        slowest_link: divisor of the bandwidth of the slowest interface, for which rounds wait
 
-        slowest_link: divisor of the bandwidth of the slowest interface; every round waits for this
-            interface
-
-        In half duplex, sending and receiving take turns. Source: Thakur, Rabenseifner & Gropp 2005,
-        sections 4.4-4.5.
+        In half duplex, sending and receiving take turns. Laws: `sgp_runner.cluster.collectives`.
         """
         if nodes == 1:
             return 0.0
         start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
         add = num_bytes * self.host_seconds_per_byte
-        rounds = ceil(log2(nodes))
-        match self.collective:
-            case "ring":
-                return 2 * (nodes - 1) * (start + transfer / nodes) + (nodes - 1) / nodes * add
-            case "recursive_doubling":
-                return rounds * (start + transfer + add)
-            case "halving_doubling":
-                return 2 * rounds * start + (nodes - 1) / nodes * (2 * transfer + add)
-            case "tree":  # reduce to the root, then broadcast
-                return rounds * (2 * (start + transfer) + add)
+        if self.collective not in RINGS:
+            return all_reduce_in_rounds(self.collective, nodes, start, transfer, add)
+        ranks, window = self.ranks_of_ring(nodes), self.first_window_bytes
+        seconds = ring_all_reduce(self.library, ranks, num_bytes, start, transfer, add, window)
+        if self.collective == "hierarchical":
+            seconds += self.inside_seconds(num_bytes, slowest_link)
+        return seconds
+
+    def ranks_of_ring(self, nodes: int) -> int:
+        """Return the number of nodes, of devices, or of the regions' leaders in a ring."""
+        if self.collective == "hierarchical":
+            return len(crossings(self.regions)) or nodes
+        return nodes * self.devices_per_node if self.ring_over == "devices" else nodes
+
+    def inside_seconds(self, num_bytes: float, slowest_link: float) -> float:
+        """Return the time to reduce inside each region or node, and to broadcast there."""
+        if crossings(self.regions):
+            ranks = max(region.nodes for region in self.regions)
+            start, whole = replace(self, regions=()).slowest_hop(ranks, num_bytes, slowest_link)
+        else:
+            ranks, start = self.devices_per_node, 0.0
+            whole = num_bytes * 8 / (self.device_bandwidth or inf)
+        return reduce_and_broadcast(ranks, num_bytes, start, whole)
 
     def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
-        """Return the time of an all-gather of ``num_bytes`` per node (ring or recursive doubling).
-
-        slowest_link: as in `all_reduce_seconds`.
-        """
+        """Return the time of an all-gather of ``num_bytes`` per node (ring or doubling)."""
         start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
+        if self.library == "nccl":
+            return pipelined_all_gather(nodes, num_bytes, start, transfer)
         return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
 
     def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
@@ -329,7 +368,8 @@ class Cluster:
         for latency, rate in crossings(self.regions):
             start = max(start, latency + self.message_overhead_seconds)
             transfer = max(transfer, num_bytes * 8 / rate)
-        return start, transfer
+        window_rate = connection_rate(inf, 2 * start, self.window_bytes, self.connections)
+        return start, max(transfer, num_bytes * 8 / window_rate)
 
     def interfaces(self, nodes: int) -> set[tuple[float, float]]:
         """Return the distinct pairs of rates, up and down, of ``nodes`` nodes."""
@@ -341,20 +381,20 @@ class Cluster:
         return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
     def all_gather_rounds(self, nodes: int) -> int:
-        return nodes - 1 if self.collective == "ring" else ceil(log2(nodes))
+        return nodes - 1 if self.collective in RINGS else ceil(log2(nodes))
 
     def all_reduce_rounds(self, nodes: int) -> int:
         """Return the number of consecutive rounds of an all-reduce."""
-        rounds = ceil(log2(nodes))
-        return {
-            "ring": 2 * (nodes - 1),
-            "recursive_doubling": rounds,
-            "halving_doubling": 2 * rounds,
-            "tree": 2 * rounds,
-        }[self.collective]
+        if self.collective in RINGS:
+            return 2 * (self.ranks_of_ring(nodes) - 1)
+        return (1 if self.collective == "recursive_doubling" else 2) * ceil(log2(nodes))
 
     def all_reduce_bytes(self, nodes: int, num_bytes: float) -> float:
-        """Return the bytes that one node sends in an all-reduce (tree: the mean over nodes)."""
+        """Return the bytes that one node sends in an all-reduce.
+
+        In trees and hierarchical all-reduces, it is the mean over nodes.
+        """
         if self.collective == "recursive_doubling":
             return ceil(log2(nodes)) * num_bytes
-        return 2 * (nodes - 1) / nodes * num_bytes
+        ranks = nodes if self.collective == "hierarchical" else self.ranks_of_ring(nodes)
+        return 2 * (ranks - 1) / ranks * num_bytes

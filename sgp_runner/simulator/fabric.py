@@ -10,6 +10,9 @@ other streams.
 The link of a region (`sgp_runner.cluster.regions`) also has a FIFO queue in each direction. A
 message to another region goes through four queues: the sender's, the queues of the two regions,
 with the latency between them, and the receiver's.
+
+The windows of connections limit single streams (`sgp_runner.cluster.connections`): the last bit of
+a message arrives later, and interfaces are free in between.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 from numpy.random import Generator
 from torch import Tensor
 
+from sgp_runner.cluster.connections import connection_rate, slow_start_seconds
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.rates import WorkSchedule
@@ -126,6 +130,7 @@ class Fabric:
         self.up_seconds = shared(8 / cluster.up(rank) for rank in range(size))  # to send a byte
         self.down_seconds = shared(8 / cluster.down(rank) for rank in range(size))  # to receive it
         self.region_of = region_of_each(cluster.regions, size)
+        self.windows = bool(cluster.window_bytes or cluster.first_window_bytes)
         self.clock, self.deliver, self.on_arrival = clock, deliver, on_arrival
         self.disturbs = faults.disturbs_messages
         self.times = times or Timetable(faults)
@@ -160,23 +165,41 @@ class Fabric:
                 max(times.awake(src).clear(clock.now), free) + cluster.message_overhead_seconds
             )
             self.tx_free[src] = sending.finish(start, start + seconds)
-        crosses = self.region_of and self.region_of[src] != self.region_of[dst]
+        last = self.tx_free[src]
+        if self.windows:
+            last = max(last, start + self.stream_seconds(src, dst, num_bytes))
+        crosses = self.crosses(src, dst)
         reach = start if crosses else start + cluster.latency_seconds
         if self.disturbs:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
         if crosses:
             channel.reach = max(reach, channel.reach)
-            tail = self.tx_free[src] - start
-            clock.at(channel.reach, "cross", sent, num_bytes, tail, True)
+            clock.at(channel.reach, "cross", sent, num_bytes, last - start, True)
             return
         if not times.steady:
             reach = times.path(src, dst).clear(reach)
         if reach > channel.reach:
             channel.reach = reach
         seconds = num_bytes * self.down_seconds[dst]
-        late = self.tx_free[src] - (start + seconds)
+        late = last - (start + seconds)
         clock.at(channel.reach, "reach", sent, seconds, late)
+
+    def crosses(self, src: int, dst: int) -> bool:
+        """Return whether two ranks are in different regions."""
+        return bool(self.region_of) and self.region_of[src] != self.region_of[dst]
+
+    def stream_seconds(self, src: int, dst: int, num_bytes: float) -> float:
+        """Return the time of a message on its connections, if it has the links for itself."""
+        cluster, latency = self.cluster, self.cluster.latency_seconds
+        rate = min(cluster.up(src), cluster.down(dst))
+        if self.crosses(src, dst):
+            sender, receiver = (cluster.regions[self.region_of[rank]] for rank in (src, dst))
+            latency = sender.latency_to(self.region_of[dst])
+            rate = min(rate, sender.bandwidth_up, receiver.bandwidth_down)
+        rate = connection_rate(rate, 2 * latency, cluster.window_bytes, cluster.connections)
+        late = slow_start_seconds(num_bytes, rate, 2 * latency, cluster.first_window_bytes)
+        return late + num_bytes * 8 / rate
 
     def cross(self, sent: Sent, num_bytes: float, tail: float, leaves: bool) -> None:
         """Queue a message whose first bit reaches the link of a region.
@@ -216,6 +239,10 @@ class Fabric:
             free = times.link(dst).finish(begin, free)
         self.rx_free[dst] = free
         arrival = max(free, now + seconds + late, channel.arrival)
+        if self.windows:
+            num_bytes = seconds / self.down_seconds[dst]
+            stream = self.stream_seconds(sent.src, dst, num_bytes)
+            arrival = max(arrival, channel.arrival + stream)
         channel.arrival = arrival if times.steady else times.awake(dst).clear(arrival)
         if self.on_arrival is None:
             self.clock.at(channel.arrival, "arrive", sent)

@@ -238,7 +238,7 @@ def test_left_ranks_keep_their_regions_and_links() -> None:
         (
             lambda: cluster(regions=TWO, collective="tree"),
             "cluster.collective",
-            "only rings are modelled, not tree: use cluster.collective=ring.",
+            "not tree: use cluster.collective=ring or hierarchical.",
         ),
     ],
 )

@@ -1,0 +1,44 @@
+"""Times of messages on TCP connections with delay, as laws of plain numbers.
+
+Windows of data are in flight at most: a sender that has filled its window waits for an
+acknowledgement, which arrives a round trip later. A new or idle connection starts with a small
+window and doubles it in every round trip until the window fills the link (slow start; Jacobson
+1988, RFC 5681). docs/validation.md has the errors of these laws on other people's clusters.
+"""
+
+from __future__ import annotations
+
+
+def connection_rate(
+    link: float, round_trip: float, window_bytes: float | None, connections: int = 1
+) -> float:
+    """Return the bits per second of a stream that is split over several connections.
+
+    A connection carries at most one window per round trip: min(link, connections x window / round
+    trip).
+
+    link: bits per second
+    window_bytes: largest window of a connection; None: no limit
+    """
+    if window_bytes is None or not round_trip:
+        return link
+    return min(link, connections * window_bytes * 8 / round_trip)
+
+
+def slow_start_seconds(
+    num_bytes: float, rate: float, round_trip: float, first_window_bytes: float | None
+) -> float:
+    """Return the time that slow start adds to a message of ``num_bytes``.
+
+    A round trip that sends a window of w bytes takes ``round_trip`` instead of 8 w / rate seconds.
+    The window doubles until it fills the link, or until it carries the rest of the message.
+
+    rate: bits per second of the link
+    first_window_bytes: bytes of the first round trip, over all connections; None: no slow start
+    """
+    late, window, rest = 0.0, first_window_bytes or num_bytes, num_bytes
+    while window < rest and window * 8 < rate * round_trip:
+        late += round_trip - window * 8 / rate
+        rest -= window
+        window *= 2
+    return late

@@ -1,0 +1,73 @@
+"""Windows, libraries and hierarchies of a cluster: literal times of messages and collectives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_regions import TWO, cluster, network, region
+from test_simulator import arrivals
+
+from sgp_runner.utils.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        # 8 bytes on 4 nodes, one byte takes 1 s, latency 10 s: 6 rounds of 2 bytes
+        ({}, 6 * 12),
+        ({"library": "nccl"}, 4 * (10 + 8)),  # one slice: trees have fewer hops
+        ({"library": "gloo"}, 6 * (20 + 1)),
+        ({"library": "gloo", "host_seconds_per_byte": 0.5}, 6 * (20 + 1 + 0.5)),
+        ({"ring_over": "devices", "devices_per_node": 2}, 14 * (10 + 1)),
+        ({"window_bytes": 5.0}, 6 * (10 + 8)),  # 5 bytes in a round trip of 20 s
+        ({"window_bytes": 5.0, "connections": 2}, 6 * (10 + 4)),
+        ({"window_bytes": 5.0, "connections": 8}, 6 * (10 + 2)),
+        # 12 bytes sent: 1, 2 and 4 bytes in round trips of 20 s, the rest at the rate
+        ({"library": "gloo", "first_window_bytes": 1.0}, 6 * (20 + 1) + 3 * 20 - 7),
+        # two devices, 2 s a byte, reduce and broadcast 8 bytes; the ring is that of the nodes
+        (
+            {"collective": "hierarchical", "devices_per_node": 2, "device_bandwidth": 4.0},
+            6 * 12 + 2 * 16,
+        ),
+        ({"collective": "hierarchical", "devices_per_node": 2}, 6 * 12),
+        # two leaders, 4 s a byte, 100 s: 2 rounds of 4 bytes; inside 8 s and 10 s, twice
+        ({"collective": "hierarchical", "regions": TWO}, 2 * (100 + 16) + 2 * 18),
+        ({"collective": "hierarchical", "regions": (region(4), region(0))}, 6 * 12),
+    ],
+)
+def test_all_reduces_by_hand(changes: dict[str, Any], seconds: float) -> None:
+    assert cluster(**changes).all_reduce_seconds(4, 8.0) == pytest.approx(seconds)
+
+
+def test_a_hierarchy_sends_as_many_bytes_as_a_ring_in_fewer_rounds() -> None:
+    made = cluster(collective="hierarchical", regions=TWO)
+    # Inside, one of two nodes sends 8 bytes up and one sends 8 down; the leaders send 8 each.
+    assert (made.all_reduce_bytes(4, 8.0), made.all_reduce_rounds(4)) == (2 * 3 / 4 * 8, 2)
+    devices = cluster(ring_over="devices", devices_per_node=2)
+    assert (devices.all_reduce_bytes(4, 8.0), devices.all_reduce_rounds(4)) == (14, 14)
+
+
+def test_slices_of_an_all_gather_hide_its_latency() -> None:
+    assert cluster().all_gather_seconds(4, 2**22) == 3 * (10 + 2**22)
+    assert cluster(library="nccl").all_gather_seconds(4, 2**22) == 3 * 2**22 + 10
+
+
+def test_a_window_delays_the_last_bit_of_a_message() -> None:
+    # A round trip of 20 s carries 5 bytes, so one takes 4 s.
+    window = {"window_bytes": 5.0}
+    assert arrivals(*network(3, **window), (0, 1, 5)) == [10 + 20]
+    # Another stream has the interface after 5 s; the same stream waits for its acknowledgements.
+    assert arrivals(*network(3, **window), (0, 1, 5), (0, 2, 5)) == [30, 35]
+    assert arrivals(*network(3, **window), (0, 1, 5), (0, 1, 5)) == [30, 50]
+    assert arrivals(*network(3, **window, connections=4), (0, 1, 5)) == [15]
+    # Between regions: 5 bytes in 200 s; the first round trip carries 2 of 5 bytes, the second 3.
+    assert arrivals(*network(4, **window, regions=TWO), (0, 2, 5)) == [100 + 200]
+    start = {"first_window_bytes": 2.0}
+    assert arrivals(*network(4, **start, regions=TWO), (0, 2, 5)) == [100 + 200 + 3 * 4]
+
+
+@pytest.mark.parametrize("key", ["connections", "window_bytes", "first_window_bytes"])
+def test_no_window_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^cluster\.{key}: 0 must be positive and finite\.$"):
+        cluster(**{key: 0})
