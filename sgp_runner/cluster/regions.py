@@ -20,7 +20,8 @@ class Region:
     numbered region by region, and a parameter server is in the last region.
 
     nodes: number of nodes
-    bandwidth_up: bits per second that leave the region
+    bandwidth_up: bits per second that leave the region: one number, or a list with one number per
+        region, in order, if they depend on where messages go
     bandwidth_down: bits per second that enter the region
     latency_seconds: latency of messages to other regions, which replaces the cluster's latency: one
         number, or a list with one number per region, in order; the entry of the region itself has
@@ -28,7 +29,7 @@ class Region:
     """
 
     nodes: int
-    bandwidth_up: BitsPerSecond
+    bandwidth_up: BitsPerSecond | Sequence[BitsPerSecond]
     bandwidth_down: BitsPerSecond
     latency_seconds: Seconds | Sequence[Seconds]
 
@@ -36,19 +37,28 @@ class Region:
         key = "cluster.regions"
         if self.nodes < 0:
             raise ConfigError(f"{key}.nodes", f"{self.nodes} must be zero or positive.")
-        check_rate(f"{key}.bandwidth_up", self.bandwidth_up)
+        for rate in as_list(self.bandwidth_up):
+            check_rate(f"{key}.bandwidth_up", rate)
         check_rate(f"{key}.bandwidth_down", self.bandwidth_down)
-        for seconds in self.latencies:
+        for seconds in as_list(self.latency_seconds):
             check_not_negative(f"{key}.latency_seconds", seconds)
 
-    @property
-    def latencies(self) -> Sequence[float]:
-        """The latency to each region, or a single latency for all regions."""
-        latency = self.latency_seconds
-        return latency if isinstance(latency, Sequence) else (latency,)
-
     def latency_to(self, other: int) -> float:
-        return self.latencies[other if len(self.latencies) > 1 else 0]
+        return entry(self.latency_seconds, other)
+
+    def rate_to(self, other: int) -> float:
+        """Return the bits per second that leave for region ``other``."""
+        return entry(self.bandwidth_up, other)
+
+
+def as_list(values: float | Sequence[float]) -> Sequence[float]:
+    return values if isinstance(values, Sequence) else (values,)
+
+
+def entry(values: float | Sequence[float], region: int) -> float:
+    """Return the value for ``region``; a single value holds for all regions."""
+    each = as_list(values)
+    return each[region if len(each) > 1 else 0]
 
 
 def check_regions(regions: Sequence[Region], nodes: int) -> None:
@@ -58,12 +68,14 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
     """
     key, sizes = "cluster.regions", [region.nodes for region in regions]
     for number, region in enumerate(regions):
-        if len(region.latencies) not in (1, len(regions)):
-            raise ConfigError(
-                f"{key}[{number}].latency_seconds",
-                f"it has {len(region.latencies)} values; write one, or one for each of the "
-                f"{len(regions)} regions.",
-            )
+        for name in ("latency_seconds", "bandwidth_up"):
+            count = len(as_list(getattr(region, name)))
+            if count not in (1, len(regions)):
+                raise ConfigError(
+                    f"{key}[{number}].{name}",
+                    f"it has {count} values; write one, or one for each of the "
+                    f"{len(regions)} regions.",
+                )
     if sizes and sum(sizes) != nodes:
         raise ConfigError(
             key,
@@ -93,7 +105,7 @@ def crossings(regions: Sequence[Region]) -> list[tuple[float, float]]:
     return [
         (
             regions[here].latency_to(there),
-            min(regions[here].bandwidth_up, regions[there].bandwidth_down),
+            min(regions[here].rate_to(there), regions[there].bandwidth_down),
         )
         for here, there in pairwise([*inhabited, inhabited[0]])
     ]

@@ -45,6 +45,12 @@ LATER: Mapping[str, object] = {
     "weights": "uniform",
     "bytes_per_parameter": None,
     "tokens": None,
+    "library": None,
+    "ring_over": "nodes",
+    "connections": 1,
+    "window_bytes": None,
+    "first_window_bytes": None,
+    "device_bandwidth": None,
 }
 
 

@@ -196,7 +196,7 @@ class Fabric:
         if self.crosses(src, dst):
             sender, receiver = (cluster.regions[self.region_of[rank]] for rank in (src, dst))
             latency = sender.latency_to(self.region_of[dst])
-            rate = min(rate, sender.bandwidth_up, receiver.bandwidth_down)
+            rate = min(rate, sender.rate_to(self.region_of[dst]), receiver.bandwidth_down)
         rate = connection_rate(rate, 2 * latency, cluster.window_bytes, cluster.connections)
         late = slow_start_seconds(num_bytes, rate, 2 * latency, cluster.first_window_bytes)
         return late + num_bytes * 8 / rate
@@ -210,7 +210,7 @@ class Fabric:
         now, times, regions = self.clock.now, self.times, self.cluster.regions
         src, dst = self.region_of[sent.src], self.region_of[sent.dst]
         if leaves:
-            free, region, rate = self.leave_free, src, regions[src].bandwidth_up
+            free, region, rate = self.leave_free, src, regions[src].rate_to(dst)
         else:
             free, region, rate = self.enter_free, dst, regions[dst].bandwidth_down
         begin = max(now, free[region])

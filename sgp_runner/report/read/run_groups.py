@@ -216,12 +216,21 @@ def regions_in(value: object) -> tuple[list[float], float]:
         [region for region in value if isinstance(region, dict)] if isinstance(value, list) else []
     )
     found = [
-        [number(region.get(key)) or 0 for key in ("nodes", "bandwidth_up", "bandwidth_down")]
+        [lowest(region.get(key)) for key in ("nodes", "bandwidth_up", "bandwidth_down")]
         for region in known
     ]
     inhabited = [region for region in found if min(region) > 0]
     return [nodes for nodes, *_ in inhabited], min(
         (rate for _, *rates in inhabited for rate in rates), default=math.inf
+    )
+
+
+def lowest(value: object) -> float:
+    """Return a number, or the lowest number of a list; 0 if there is none."""
+    return (
+        min((number(each) or 0 for each in value), default=0)
+        if isinstance(value, list)
+        else (number(value) or 0)
     )
 
 
