@@ -38,3 +38,4 @@ def test_the_page_has_the_simulated_cells_beside_the_published_ones() -> None:
         assert script.bandwidths_of(model) in text
     assert "**24 are met, 25 within one cell**" in script.bandwidths_of("1B")
     assert "**16 are met, 25 within one cell**" in script.bandwidths_of("10B")
+    assert "**15 are met, 25 within one cell**" in script.bandwidths_of("100B")
