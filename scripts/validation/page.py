@@ -11,7 +11,7 @@ from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
 from sgp_runner.utils.units import bit_rate, num_bytes
-from validation import diloco, networks, papers, slowmo
+from validation import diloco, laws, networks, papers, slowmo
 from validation.cells import Cell, mean_and_worst, simulated
 from validation.tcp import ROOT, share
 
@@ -29,17 +29,20 @@ are computed from the absolute errors of predicted times."""
 DOMAIN = """\
 ## Where the profiles are valid
 
-The table lists the profiles that model machines with known real times. For the two `slowmo`
-profiles, each simulated time comes from a fit that leaves out the real time of its row. If a run
+The table lists the profiles that model machines with known real times, and the constants that were
+fitted. The errors are those of predicted times or, where all times were used in a fit, of the fit.
+For the two `slowmo` profiles, each simulated time comes from a fit that leaves out the real time of
+its row. If a run
 uses another bandwidth, more nodes or a model of another size than in the table, its simulated times
 are extrapolated, and the run prints one line about it (`cluster.validated`).
 
 {domain}
 
-No times were compared at higher rates than in the table, with more than 32 nodes, with messages of
-more than 840 MB, on InfiniBand, or on links between regions. The profiles `ethernet_10g`,
-`infiniband_100g`, `laptop`, `wan_1g` and `pipesgd_titanxp` were not compared with real times
-either; they calculate times from stated assumptions. Runs on these profiles print no line about
+No training times were compared at higher rates than in the table, with more than 32 nodes, with
+messages of more than 840 MB, on InfiniBand, or on links between regions. The profiles
+`ethernet_10g`, `infiniband_100g`, `dgx_v100_100g`, `laptop`, `wan_1g`, `regions_2x4`,
+`halos_4_regions` and `pipesgd_titanxp` were not compared with real times either; they calculate
+times from stated assumptions. Runs on these profiles print no line about
 extrapolation, because the profiles have no validated range. A profile from `sgp-run calibrate` is
 valid on the machine and network where it was measured. The section
 [Our own slow networks](#our-own-slow-networks) shows the accuracy of such a profile."""
@@ -171,11 +174,20 @@ test other simulators. Each network has one archive, in the folder for
 describes the files. `sgp-replay` repeats a run from its files."""
 
 
+LIBRARIES = {"slowmo": "nccl", "diloco": "nccl"}
+FITTED = {
+    "sgp": "gradient, host, duplex",
+    "slowmo": "gradients, rate, input",
+    "diloco": "step, rate of each link, first connection",
+}
+
+
 def text() -> str:
     """Return the page."""
     steps, slow, sgp = diloco.cells(), slowmo.cells(), list(papers.cells("sgp"))
     sections = (
         domain_section(steps, slow, sgp),
+        laws.text(),
         diloco_section(steps),
         slowmo_section(slow),
         sgp_section(sgp),
@@ -200,16 +212,18 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
         lines.append(
             (
                 f"`{name}`",
+                LIBRARIES.get(name.partition("_")[0], ""),
                 f"{limits['nodes']:g}",
                 bit_rate(limits["bandwidth"]),
                 num_bytes(limits["most_bytes"]),
                 str(len(found)),
                 f"{mean:.1f} %",
                 f"{worst:.1f} %",
+                FITTED[name.partition("_")[0]],
             )
         )
-    head = ("`cluster=`", "nodes", "rate", "model", "times", "mean error", "worst error")
-    return DOMAIN.format(domain=table(lines, head))
+    head = ("`cluster=`", "library", "nodes", "rate", "model", "times", "mean", "worst", "fitted")
+    return DOMAIN.format(domain=table([*lines, *laws.rows()], head))
 
 
 def profile(name: str) -> Cluster:
