@@ -254,7 +254,7 @@ def test_what_the_profiles_say_of_their_links(tmp_path: Path) -> None:
     assert covenant.all_gather_seconds(2, 1.97e9) == pytest.approx(0.05 + 143.3, abs=0.05)
     assert covenant.all_gather_seconds(20, 1.97e9) == pytest.approx(2723, abs=0.5)
     two = make_experiment(tmp_path, "cluster=regions_2x4").run.cluster
-    assert two.all_reduce_seconds(8, 1e9) == pytest.approx(14 * (0.035 + 1.0))
+    assert two.all_reduce_seconds(8, 1e9) == pytest.approx(14 * 1.0 + 0.035)  # slices hide latency
 
 
 REGIONS = (
@@ -287,7 +287,7 @@ def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
             ("cluster.regions=[{nodes: 8, bandwidth_up: fast, bandwidth_down: 1, "
              "latency_seconds: 1}]",),
             "cluster.regions[0].bandwidth_up",
-            "'fast' is not a number in bit/s (such as 100Mbit/s).",
+            "'fast' is not a number in bit/s (such as 100Mbit/s) or a list such as [1,2].",
         ),
         (
             ("cluster=regions_2x4", "nodes=16"),
