@@ -34,18 +34,18 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 722,
+    "scripts": 815,
     "scripts/benchmarks": 1243,
     "scripts/claims": 1420,
     "scripts/pages": 376,
     "scripts/reproduce": 409,
-    "scripts/validation": 609,
+    "scripts/validation": 630,
     "sgp_runner": 38,
     "sgp_runner/algorithms": 1073,
     "sgp_runner/api": 570,
     "sgp_runner/calibration": 336,
     "sgp_runner/cli": 1814,
-    "sgp_runner/cluster": 776,
+    "sgp_runner/cluster": 777,
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2660,
     "sgp_runner/data": 2028,

@@ -30,7 +30,7 @@ DOMAIN = """\
 ## Where the profiles are valid
 
 The table lists the profiles that model machines with known real times, and the constants that were
-fitted. The errors are those of predicted times or, where all times were used in a fit, of the fit.
+fitted. The errors belong to predicted times or, where all times were used in a fit, to the fit.
 For the two `slowmo` profiles, each simulated time comes from a fit that leaves out the real time of
 its row. If a run
 uses another bandwidth, more nodes or a model of another size than in the table, its simulated times

@@ -61,12 +61,16 @@ def segmented_ring(
         max(2 x segment, 2 x latency + segment + host)
 
     Without delay this is the time of the bytes. With delay it is longer as soon as the round trip
-    and the host take longer than a segment.
+    and the host take longer than a segment. Two ranks (two rounds) have one connection for both
+    directions of the ring, so an announcement waits behind the segment that is being sent:
+
+        2 x latency + 2 x segment
 
     segments: segments of a chunk
     host: time of the host for a segment
     """
-    return rounds * segments / 2 * max(2 * segment, 2 * latency + segment + host)
+    waits = max(host, segment) if rounds == 2 else host
+    return rounds * segments / 2 * max(2 * segment, 2 * latency + segment + waits)
 
 
 def double_tree(ranks: int, whole: float, latency: float, part: float) -> float:

@@ -44,6 +44,12 @@ def test_a_round_trip_of_two_segments_bounds_a_segmented_ring() -> None:
     assert segmented_ring(6, segments=4, segment=1, latency=0, host=1) == 6 * 2 * 2
 
 
+def test_announcements_of_two_ranks_wait_behind_segments() -> None:
+    assert segmented_ring(2, segments=4, segment=3, latency=5) == 2 * 2 * (2 * 5 + 2 * 3)
+    assert segmented_ring(2, segments=4, segment=3, latency=5, host=4) == 2 * 2 * (10 + 3 + 4)
+    assert segmented_ring(2, segments=4, segment=3, latency=0) == 2 * 2 * 6
+
+
 def test_two_trees_have_few_hops_and_more_bytes_than_a_ring() -> None:
     # 8 ranks, 6 hops. One slice of 8 s: each hop waits for it.
     assert double_tree(8, whole=8, latency=10, part=8) == 6 * 18

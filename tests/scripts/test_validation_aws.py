@@ -8,7 +8,7 @@ import pytest
 import yaml
 from helpers.paths import ROOT
 
-from validation import aws
+from validation import aws, delays, laws, scaling
 from validation.cells import mean_and_worst
 
 
@@ -66,3 +66,22 @@ def test_the_constants_of_the_profiles_are_those_of_the_fits(library: str) -> No
     assert found.pop("share") == aws.SHARES[library]
     assert {key: getattr(cluster, key) for key in found} == found
     assert aws.fit_rate(library) == pytest.approx(cluster.all_reduce_bandwidth, rel=1e-3)
+
+
+def test_predicted_rows_of_jobs_and_the_errors_of_the_old_law() -> None:
+    errors = [
+        [round(cell.error, 1) for cell in cells if not cell.fitted]
+        for cells in (scaling.cells(), scaling.old_cells())
+    ]
+    assert errors == [[-3.4, 2.1, -13.2, -0.7], [52.8, 2.1, -14.1, -0.6]]
+
+
+def test_rings_of_gloo_on_our_own_links_with_delay() -> None:
+    two = [cell for cell in delays.cells() if cell.what[0] == "2"]
+    assert [round(cell.error, 1) for cell in two] == [2.8, 0.7, 5.7, 1.5]
+
+
+def test_no_given_cell_tells_the_slice_of_nccl() -> None:
+    cell = aws.timed("all_reduce", "nccl")[-1]
+    assert laws.change(cell, "slice") == 0
+    assert laws.change(cell, "rate") == pytest.approx(99.6, abs=0.1)
