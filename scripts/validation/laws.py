@@ -67,9 +67,8 @@ Gloo the error falls from 4 to 8 nodes; more nodes may take longer than simulate
 
 `scripts/gloo_delay.py` ran all-reduces of Gloo between network namespaces of one machine, whose
 packets a relay delays. Other programs ran on the machine, but the links determine these times:
-without delay the rings achieved {delay_share:.0f} % of the rate. The rate of each prediction is
-that of the line without delay; nothing else is fitted here. The table shows seconds, medians of
-three:
+without delay the rings achieved {delay_share:.0f} % of the rate. Each prediction has the rate of
+the line without delay; nothing else is fitted here. The table shows seconds, medians of three:
 
 {delays}
 
