@@ -122,7 +122,7 @@ def text() -> str:
     return LAWS.format(
         errors=error_table(),
         gloo_without=gloo_without_host(),
-        window=(aws.profile(aws.PROFILES["gloo"]).window_bytes or 0) / 1e6,
+        window=aws.profile(aws.PROFILES["gloo"]).window_bytes / 1e6,
         tells=tell_table(),
         nccl_share=aws.SHARES["nccl"],
         gloo_share=aws.SHARES["gloo"],

@@ -119,14 +119,14 @@ def ring_all_reduce(
     latency: float,
     whole: float,
     add: float = 0.0,
-    first_window_bytes: float | None = None,
+    first_window_bytes: float = 0.0,
 ) -> float:
     """Return the time of an all-reduce of ``num_bytes`` over a ring of ``ranks``.
 
     library: nccl (`pipelined_ring`, or `double_tree` where it is faster), gloo (`segmented_ring`)
         or None (`ring`)
     add: time of the host to add up ``num_bytes``; NCCL adds on the device
-    first_window_bytes: bytes of the first round trip of slow start; None: no slow start
+    first_window_bytes: bytes of the first round trip of slow start; 0: no slow start
     """
     rounds, chunk = 2 * (ranks - 1), whole / ranks
     if library is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 def connection_rate(
-    link: float, round_trip: float, window_bytes: float | None, connections: int = 1
+    link: float, round_trip: float, window_bytes: float, connections: int = 1
 ) -> float:
     """Return the bits per second of a stream that is split over several connections.
 
@@ -18,15 +18,15 @@ def connection_rate(
     trip).
 
     link: bits per second
-    window_bytes: largest window of a connection; None: no limit
+    window_bytes: largest window of a connection; 0: no limit
     """
-    if window_bytes is None or not round_trip:
+    if not window_bytes or not round_trip:
         return link
     return min(link, connections * window_bytes * 8 / round_trip)
 
 
 def slow_start_seconds(
-    num_bytes: float, rate: float, round_trip: float, first_window_bytes: float | None
+    num_bytes: float, rate: float, round_trip: float, first_window_bytes: float
 ) -> float:
     """Return the time that slow start adds to a message of ``num_bytes``.
 
@@ -34,7 +34,7 @@ def slow_start_seconds(
     The window doubles until it fills the link, or until it carries the rest of the message.
 
     rate: bits per second of the link
-    first_window_bytes: bytes of the first round trip, over all connections; None: no slow start
+    first_window_bytes: bytes of the first round trip, over all connections; 0: no slow start
     """
     late, window, rest = 0.0, first_window_bytes or num_bytes, num_bytes
     while window < rest and window * 8 < rate * round_trip:

@@ -33,13 +33,13 @@ ASYNC_HOST_PASSES = 3
 NOT_NEGATIVE = (
     *("latency_seconds", "message_overhead_seconds", "heterogeneity", "host_seconds_per_byte"),
     *("input_seconds", "connect_seconds", "mixing_seconds_per_byte", "passing_seconds_per_byte"),
-    *("serving_seconds_per_byte", "all_reduce_latency_seconds"),
+    *("serving_seconds_per_byte", "all_reduce_latency_seconds", "window_bytes"),
+    "first_window_bytes",
 )
 HOST_KEYS = ("ranks_per_host", "passing_seconds_per_byte", "mixing_seconds_per_byte")
 UNEQUAL_LINKS = ("bandwidth_up", "bandwidth_down", "node_bandwidth_up", "node_bandwidth_down")
 RINGS = ("ring", "hierarchical")
 RATES = ("bandwidth", "bandwidth_up", "bandwidth_down", "all_reduce_bandwidth", "device_bandwidth")
-POSITIVE = ("devices_per_node", "connections", "window_bytes", "first_window_bytes")
 VALIDATED = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 
 Collective = Literal["ring", "recursive_doubling", "halving_doubling", "tree", "hierarchical"]
@@ -118,9 +118,9 @@ class Cluster:
         devices enters and leaves each node once
     connections: number of connections of a message
     window_bytes: largest window of a connection, which carries at most one window per round trip;
-        null: no limit
+        0: no limit
     first_window_bytes: bytes of the first round trip of a message, over all its connections; slow
-        start doubles them in every round trip; null: no slow start
+        start doubles them in every round trip; 0: no slow start
     device_bandwidth: bits per second between devices of a node, for hierarchical collectives; null:
         no time passes inside a node
     """
@@ -161,8 +161,8 @@ class Cluster:
     library: Library | None = None
     ring_over: Literal["nodes", "devices"] = "nodes"
     connections: int = 1
-    window_bytes: Bytes | None = None
-    first_window_bytes: Bytes | None = None
+    window_bytes: Bytes = 0
+    first_window_bytes: Bytes = 0
     device_bandwidth: BitsPerSecond | None = None
 
     def __post_init__(self) -> None:
@@ -179,9 +179,8 @@ class Cluster:
                 "use cluster.collective=ring or hierarchical.",
             )
         self.check_hosts()
-        for key in POSITIVE:
-            if (value := getattr(self, key)) is not None:
-                check_positive(f"cluster.{key}", value)
+        for key in ("devices_per_node", "connections"):
+            check_positive(f"cluster.{key}", getattr(self, key))
         for key in ("step_batch", "step_seconds", "node_factors"):
             for name, value in getattr(self, key).items():
                 check_positive(f"cluster.{key}.{name}", value)

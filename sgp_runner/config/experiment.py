@@ -48,8 +48,8 @@ LATER: Mapping[str, object] = {
     "library": None,
     "ring_over": "nodes",
     "connections": 1,
-    "window_bytes": None,
-    "first_window_bytes": None,
+    "window_bytes": 0,
+    "first_window_bytes": 0,
     "device_bandwidth": None,
 }
 

@@ -89,7 +89,7 @@ def test_a_connection_carries_a_window_per_round_trip() -> None:
     assert connection_rate(1e9, 0.1, window_bytes=1e6, connections=4) == 320e6
     assert connection_rate(1e9, 0.1, window_bytes=1e6, connections=16) == 1e9
     assert connection_rate(1e9, 0.0, window_bytes=1e6) == 1e9
-    assert connection_rate(1e9, 0.1, window_bytes=None) == 1e9
+    assert connection_rate(1e9, 0.1, window_bytes=0) == 1e9
 
 
 def test_windows_double_until_they_fill_the_link() -> None:
@@ -98,5 +98,5 @@ def test_windows_double_until_they_fill_the_link() -> None:
     # A message of 600 bytes: 250, and then 350, for which the second window is large enough.
     assert slow_start_seconds(600, 8000, 1.0, 250) == pytest.approx(0.75)
     assert slow_start_seconds(200, 8000, 1.0, 250) == 0
-    assert slow_start_seconds(2000, 8000, 1.0, None) == 0
+    assert slow_start_seconds(2000, 8000, 1.0, 0) == 0
     assert slow_start_seconds(2000, 8000, 0.0, 250) == 0

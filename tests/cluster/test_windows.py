@@ -67,7 +67,11 @@ def test_a_window_delays_the_last_bit_of_a_message() -> None:
     assert arrivals(*network(4, **start, regions=TWO), (0, 2, 5)) == [100 + 200 + 3 * 4]
 
 
-@pytest.mark.parametrize("key", ["connections", "window_bytes", "first_window_bytes"])
-def test_no_window_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^cluster\.{key}: 0 must be positive and finite\.$"):
-        cluster(**{key: 0})
+def test_no_connections_and_negative_windows_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^cluster\.connections: 0 must be positive and finite\.$"
+    ):
+        cluster(connections=0)
+    for key in ("window_bytes", "first_window_bytes"):
+        with pytest.raises(ConfigError, match=rf"^cluster\.{key}: -1 must be zero or positive, "):
+            cluster(**{key: -1})

@@ -194,6 +194,8 @@ def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_pat
         words.append(f"data.path={tmp_path}")
     if "data=text" in words or "data=python_text" in words:
         words.append("faults.events=[]")  # events need an epoch of known length
+    nodes = {"cluster=aws_10_regions": 10, "cluster=halos_4_regions": 16}
+    words += [f"nodes={number}" for word, number in nodes.items() if word in words]
     made = experiment("model=timing_only", *words)
     data = choices[OTHERS.index("data")]
     assert data is None or data.startswith(made.run.data.name)
