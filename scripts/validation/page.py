@@ -263,7 +263,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
         f"**mean {mean:.1f} %, worst {worst:.1f} %**.",
         exchange=message_ms(slowmo.run_of("slowmo_wmt16_sgp")),
         images=message_ms(images),
-        hidden=1000 * images.cluster.input_seconds,
+        hidden=1000 * images.cluster.compute.input_seconds,
         pair=slowmo.without_local_adam().error,
         earlier=" and ".join(
             ", ".join(f"{abs(cell.error):.0f} %" for cell in slowmo.earlier_cells()).rsplit(", ", 1)
@@ -272,7 +272,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
 
 
 def message_ms(run: Run) -> float:
-    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.bandwidth
+    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.links.bandwidth
 
 
 def networks_section() -> str:
