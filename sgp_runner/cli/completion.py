@@ -90,6 +90,9 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
     if (group := group_of(key)) is not None:
         yield from choices_in(group, search)
         return
+    flat = key.removeprefix(f"{PROFILE}.")
+    if flat in old_names.SHORT and flat != key:
+        key = f"{PROFILE}.{old_names.NAMES[flat]}"
     parent, _, name = key.rpartition(".")
     node: Any = node_at(tree, parent)
     cls = class_at(node, parent) if isinstance(node, Mapping) else None

@@ -173,7 +173,7 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
         experiment = make_experiment(tmp_path / algo, *words)
         cluster = experiment.run.cluster
         assert cluster.compute_time.cv**2 == pytest.approx(exp(0.5) - 1, rel=1e-4)
-        assert cluster.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
+        assert cluster.compute.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
         summary = execute(experiment)
         assert summary is not None
         return float(str(summary["time_s"]))
