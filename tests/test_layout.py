@@ -35,7 +35,7 @@ MAX_STATEMENTS = 50  # of a function
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
     "scripts": 723,
-    "scripts/benchmarks": 1244,
+    "scripts/benchmarks": 1255,
     "scripts/claims": 1420,
     "scripts/pages": 376,
     "scripts/reproduce": 409,
@@ -44,21 +44,21 @@ CEILINGS = {
     "sgp_runner/algorithms": 1073,
     "sgp_runner/api": 570,
     "sgp_runner/calibration": 336,
-    "sgp_runner/cli": 1818,
+    "sgp_runner/cli": 1821,
     "sgp_runner/cluster": 738,
-    "sgp_runner/config": 1899,
+    "sgp_runner/config": 1900,
     "sgp_runner/core": 2660,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3062,
+    "sgp_runner/distributed": 3064,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2093,
+    "sgp_runner/recording": 2109,
     "sgp_runner/replay": 595,
     "sgp_runner/report": 1974,
     "sgp_runner/session": 633,
     "sgp_runner/simulator": 1675,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1307,
+    "sgp_runner/utils": 1322,
 }
 
 
