@@ -200,9 +200,9 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
         lines.append(
             (
                 f"`{name}`",
-                f"{limits['nodes']:g}",
-                bit_rate(limits["bandwidth"]),
-                num_bytes(limits["most_bytes"]),
+                str(limits.nodes),
+                bit_rate(limits.bandwidth or 0.0),
+                num_bytes(limits.most_bytes or 0),
                 str(len(found)),
                 f"{mean:.1f} %",
                 f"{worst:.1f} %",

@@ -141,7 +141,9 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
     ]
     siblings += ["experiment"] if not parent else []
     same = [other for other in everywhere if last(other) == word]
-    inside = [other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE]
+    inside = [
+        other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
+    ]
     close = same or similar(word, [*siblings, *inside] or everywhere)
     if close:
         return ConfigError(key, f"there is no such setting. Did you mean '{close[0]}'?")
