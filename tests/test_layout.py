@@ -49,16 +49,16 @@ CEILINGS = {
     "sgp_runner/config": 1900,
     "sgp_runner/core": 2660,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3064,
+    "sgp_runner/distributed": 3105,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2109,
+    "sgp_runner/recording": 2215,
     "sgp_runner/replay": 595,
     "sgp_runner/report": 1974,
-    "sgp_runner/session": 633,
-    "sgp_runner/simulator": 1675,
+    "sgp_runner/session": 635,
+    "sgp_runner/simulator": 1682,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1322,
+    "sgp_runner/utils": 1323,
 }
 
 
