@@ -26,6 +26,7 @@ from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.choices import CONFIGS, PRESET, class_of, groups
 from sgp_runner.config.command_line import Setting, condition_of, no_choice, parse, unmet
 from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.path_choices import SCHEME, PathChoices
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.plugins.loading import KEY, named
 from sgp_runner.config.schema import (
@@ -45,17 +46,20 @@ from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.secrets import refuse_secrets
 
 
+class Sources(SearchPathPlugin):
+    """The sources of Hydra besides this package: choices with a path, and plug-ins."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(SCHEME, f"{SCHEME}://")
+        for folder in composition.folders():
+            search_path.append(KEY, f"file://{folder}")
+
+
 @contextmanager
 def configs() -> Iterator[None]:
     """Initialise Hydra with the configuration trees of this package and of plug-ins."""
-
-    class Folders(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in composition.folders():
-                search_path.append(KEY, f"file://{folder}")
-
-    if composition.folders():
-        Plugins.instance().register(Folders)
+    for plugin in (PathChoices, Sources):
+        Plugins.instance().register(plugin)
     store, nodes = ConfigStore.instance(), list(composition.nodes())
     for group, name, node in nodes:
         store.store(name, node, group)
