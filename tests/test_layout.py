@@ -49,16 +49,16 @@ CEILINGS = {
     "sgp_runner/config": 1838,
     "sgp_runner/core": 2660,
     "sgp_runner/data": 2294,
-    "sgp_runner/distributed": 3067,
+    "sgp_runner/distributed": 3108,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 810,
-    "sgp_runner/recording": 2108,
+    "sgp_runner/recording": 2214,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1973,
-    "sgp_runner/session": 633,
-    "sgp_runner/simulator": 1674,
+    "sgp_runner/session": 635,
+    "sgp_runner/simulator": 1681,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1404,
+    "sgp_runner/utils": 1405,
 }
 
 
