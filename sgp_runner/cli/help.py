@@ -15,7 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.choices import (
+    ALGORITHM_PARTS,
+    CONFIGS,
+    NESTED,
+    PRESET,
+    group_of,
+    groups,
+    without_path,
+)
 from sgp_runner.config.experiment import flat
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.schema import (
@@ -183,7 +191,7 @@ def explained(
 
     folders: folders that may have the YAML file of the choice"""
     group = group_of(key) or key
-    paths = [folder / group / f"{choice}.yaml" for folder in folders]
+    paths = [folder / group / f"{without_path(group, choice)}.yaml" for folder in folders]
     text = next((read_text(path) for path in paths if path.is_file()), "")
     yield f"{key}={choice}"
     head = re.match(r"(?:#.*\n|\s)*", text)

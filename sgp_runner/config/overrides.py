@@ -29,6 +29,7 @@ from sgp_runner.config.choices import CONFIGS, PRESET, class_of, groups
 from sgp_runner.config.command_line import Setting, condition_of, no_choice, parse, unmet
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.old_names import grouped_file
+from sgp_runner.config.path_choices import SCHEME, PathChoices
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.plugins.loading import KEY, named
 from sgp_runner.config.schema import (
@@ -49,18 +50,21 @@ from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.user_code import nearby
 
 
+class Sources(SearchPathPlugin):
+    """The sources of Hydra besides this package: choices with a path, and plug-ins."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(SCHEME, f"{SCHEME}://")
+        for folder in composition.folders():
+            search_path.append(KEY, f"file://{folder}")
+
+
 @contextmanager
 def configs() -> Iterator[None]:
     """Initialise Hydra with the configuration trees of this package and of plug-ins."""
-
-    class Folders(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in composition.folders():
-                search_path.append(KEY, f"file://{folder}")
-
     plugins = Plugins.instance()  # registers the sources of files
-    if composition.folders():
-        plugins.register(Folders)
+    for plugin in (PathChoices, Sources):
+        plugins.register(plugin)
     store, nodes = ConfigStore.instance(), list(composition.nodes())
     for group, name, node in nodes:
         store.store(name, node, group)

@@ -130,13 +130,16 @@ class Gradients:
 
     def state(self) -> State:
         scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
-        return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
+        data = self.problem.dataset.train.state_dict()
+        buffers = [buffer.cpu() for buffer in self.buffers]
+        return {"model_buffers": buffers, "scale": scale, "data": data}
 
     def load_state_dict(self, states: list[State]) -> None:
         """Restore this device from the states of its node."""
         state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
+        self.problem.dataset.train.load_state_dict(state.get("data", {}))
         if self.scale is not None:
             for value, saved in zip(
                 (self.scale.factor, self.scale.in_a_row), state["scale"], strict=True
@@ -187,6 +190,7 @@ class Gradients:
             {
                 "model_buffers": state[:buffers],
                 "scale": None if self.scale is None else tuple(state[buffers:]),
+                "data": own["data"],  # all of them read the same
             }
             for state in states
         ]

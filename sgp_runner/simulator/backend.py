@@ -92,6 +92,7 @@ class SimulatedBackend:
         if found is None:
             return START
         with using(found.path):
+            self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
             at_steps = (
                 read(found.path / f"rank{worker.rank}.pt", self.network.device)
                 for worker in self.workers

@@ -39,7 +39,7 @@ def test_heavy_packages_wait_until_a_run_starts() -> None:
 import sys
 from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
-heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy"}
+heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy", "transformers", "datasets"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
 assert main(["check", "--help"]) == 0
 from sgp_runner.cli.completion import candidates
@@ -47,6 +47,7 @@ for words in (
     "nodez=4",
     "algo=sgpp",
     "nodes=abc",
+    "model=hf:gpt2 data=hf:org/text nodes=abc",
     "algo=ad_psgd algo.topology=ring nodes=3",
     "--cfg job -p algo",
     "-m nodes=4,x",

@@ -164,7 +164,7 @@ def test_every_algorithm_can_be_chosen(algo: str) -> None:
 
 @pytest.mark.parametrize("model", groups()["model"])
 def test_every_model_brings_data_that_it_reads(model: str) -> None:
-    found = experiment(f"model={model}")
+    found = experiment(f"model={model}", *(["model.path=gpt2"] if model == "hf" else []))
     name = found.config["model"]["name"]  # type: ignore[index]
     assert model == name or (model.startswith(("gpt_", "gpt2")) and name == "gpt")
     assert found.run.data.name == found.run.model.default_data
@@ -190,9 +190,11 @@ def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_pat
     if "algo.topology=edges" in words:
         (tmp_path / "graph.txt").write_text("\n".join(f"{i} {(i + 1) % 8}" for i in range(8)))
         words.append(f"algo.topology.path={tmp_path}/graph.txt")
+    if "data=hf" in words:
+        words += ["data.path=hf", "data.tokenizer=gpt2"]
     if "data=text" in words:
         words.append(f"data.path={tmp_path}")
-    if "data=text" in words or "data=python_text" in words:
+    if {"data=text", "data=python_text", "data=hf"} & {*words}:
         words.append("faults.events=[]")  # events need an epoch of known length
     made = experiment("model=timing_only", *words)
     data = choices[OTHERS.index("data")]

@@ -29,6 +29,8 @@ FREE = {
     "Wandb.entity",
     "Wandb.group",
     "Edges.sha256",  # compared with the file
+    "HubModel.sha256",
+    "HubText.sha256",
 }
 # Settings of any text or of ranks -> words with a mistyped name, and the key of the refusal.
 NAMES = {
@@ -65,6 +67,9 @@ NAMES = {
     "Gloo.device": ("network=gloo network.device=gpu", "network.device"),
     "Wandb.mode": ("logger=wandb logger.mode=ofline", "logger.mode"),
     "Torchvision.arch": ("model=torchvision model.arch=mobilenet_v3_smal", "model.arch"),
+    "HubModel.path": ("model=hf:./nowhere", "model.path"),
+    "HubText.path": ("model=hf:gpt2 data=hf:./nowhere", "data.path"),
+    "HubText.tokenizer": ("model=gpt data=hf:org/text data.tokenizer=./nowhere", "data.tokenizer"),
     "Text.path": ("data=text model=gpt_small data.path=nowhere", "data.path"),
     "Edges.path": ("algo=sgp algo.topology=edges algo.topology.path=nowhere", "algo.topology.path"),
     "Cifar.root": ("data=cifar10 data.root=nowhere", "data.root"),
@@ -74,6 +79,8 @@ NAMES = {
 }
 # These need fairseq; tests/models/test_fairseq.py mistypes them.
 OF_FAIRSEQ = {"FairseqTransformer.arch", "FairseqTransformer.overrides"}
+# These need a data set; tests/data/test_hub_text.py mistypes them.
+OF_HUB = {f"HubText.{name}" for name in ("subset", "split", "valid_split", "text_key")}
 # From an epoch on.
 OF_EPOCHS = {"DirectedExponential.peers"}
 
@@ -110,7 +117,7 @@ def test_every_setting_that_may_name_something_is_mistyped_here() -> None:
         for name, hint in settings()
         if any(kind is str or (kind is Mapping and arms[0] is int) for kind, arms in within(hint))
     }
-    known = {*NAMES, *FREE, *OF_FAIRSEQ, *OF_EPOCHS}
+    known = {*NAMES, *FREE, *OF_FAIRSEQ, *OF_HUB, *OF_EPOCHS}
     assert texts - set(CHOSEN) == known
 
 

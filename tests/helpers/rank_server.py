@@ -18,7 +18,6 @@ from contextlib import suppress
 from functools import cache
 from multiprocessing import get_context, reduction
 from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
