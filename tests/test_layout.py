@@ -47,18 +47,18 @@ CEILINGS = {
     "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
-    "sgp_runner/core": 2660,
+    "sgp_runner/core": 2742,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3062,
-    "sgp_runner/elastic": 397,
+    "sgp_runner/distributed": 3260,
+    "sgp_runner/elastic": 399,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2092,
+    "sgp_runner/recording": 2101,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1973,
     "sgp_runner/session": 633,
     "sgp_runner/simulator": 1672,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1307,
+    "sgp_runner/utils": 1308,
 }
 
 

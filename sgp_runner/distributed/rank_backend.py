@@ -11,6 +11,7 @@ from typing import Any
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import steps_in
 from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.parts import norm
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import StepListener
@@ -19,6 +20,7 @@ from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.node_results import results_of, throughput_of
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.saving import RankSaver, check_fits, serve
+from sgp_runner.distributed.state_parts import PartListener, evaluate_with_others
 from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
@@ -90,6 +92,7 @@ class RankBackend:
     def open(self) -> Found | None:
         world = self.world
         check_agreement(world, "configuration", self.experiment.digest[:16])
+        check_agreement(world, "cut of the state (network.shard)", str(world.cut))
         check_agreement(world, "code version", code_version())
         candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
         own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
@@ -116,8 +119,9 @@ class RankBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
         self.membership, self.found = membership, found
-        self.listener = self.traced(listener)
         world, run, layout = self.world, membership.run, self.world.layout
+        follows = world.cut is not None and layout.device > 0
+        self.listener = self.traced(PartListener(run, listener) if follows else listener)
         if not self.built:
             self.make_problem()
         self.built = True
@@ -172,7 +176,7 @@ class RankBackend:
         try:
             with using(found.path):
                 saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
-                check_fits(saved, self.problem, self.membership.run.optim)
+                check_fits(saved, self.problem, self.membership.run.optim, world)
                 if not layout.device:
                     position_in(saved["observer"])
         except UnusableCheckpoint as error:
@@ -203,7 +207,7 @@ class RankBackend:
             survives=survives,
             listener=self.listener,
         )
-        runtime = self.runtime
+        runtime, parts = self.runtime, self.runtime.gradients.parts
         if self.throughput is not None:
             self.throughput.waited = runtime.clock.meter.seconds
         self.worker = build_worker(
@@ -214,6 +218,7 @@ class RankBackend:
             budget,
             runtime,
             runtime.gradients.buffers,
+            None if parts is None else parts.shapes,
         )
         self.watch.follow(runtime.clock)
         self.watch.begun = lambda: runtime.paused > 0
@@ -362,6 +367,9 @@ class RankBackend:
     def evaluate(self, observer: Observer | None) -> dict[str, object] | None:
         """Evaluate every rank's model and their average (or the server's)."""
         worker, world = self.worker, self.world
+        if observer is None and world.cut is not None:
+            evaluate_with_others(worker, world)
+            return None
         if observer is None:
             world.mean(worker.model.clone())
             check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
@@ -375,12 +383,14 @@ class RankBackend:
             "checksum": checksum(worker.params),
             "metrics": observer.evaluate(worker, run.epochs),
         }
-        mean = worker.model.clone()
+        mean = worker.own_model.clone()
         if not worker.is_server:
             world.mean(mean)
-            own["square"] = float((worker.model - mean).norm()) ** 2
+            own["square"] = float(norm(worker.own_model - mean, worker.shapes)) ** 2
+        mean = worker.gathered(mean)
         processes = world.gather(own)
-        check_alike(processes, world.layout)
+        if world.cut is None:
+            check_alike(processes, world.layout)
         if self.original_rank != 0:
             return None
         ranks = [end for end in processes if end is not None and "cost" in end]
