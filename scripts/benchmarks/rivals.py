@@ -1,4 +1,4 @@
-"""Other libraries, used as in their documentation.
+"""Other libraries, and `sgp_runner.Averager`, used as in their documentation.
 
 The model, optimizer, data and batches come from the settings of an ``sgp-run`` command.
 """
@@ -6,7 +6,8 @@ The model, optimizer, data and batches come from the settings of an ``sgp-run`` 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import SGD
 
+    from sgp_runner import Averager
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.core.problem import Problem
 
@@ -46,8 +48,8 @@ def loop(
     problem: Problem,
     rank: int,
     net: nn.Module,
-    sgd: Callable[..., SGD],
-    mix: Callable[[SGD], None] = lambda _: None,
+    sgd: Callable[..., SGD | Averager],
+    mix: Callable[[SGD | Averager], None] = lambda _: None,
 ) -> Step:
     """Return a step as in PyTorch's tutorials, followed by a call of ``mix``."""
     optimizer = sgd(net.parameters())
@@ -61,6 +63,17 @@ def loop(
         return loss.detach()
 
     return step
+
+
+@contextmanager
+def averager(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Iterator[Step]:
+    """Enter a step of SGP with `sgp_runner.Averager` in PyTorch's loop."""
+    from sgp_runner import Averager
+
+    net = problem.flat.module
+    optimizer = Averager("sgp", net, sgd(net.parameters()))
+    yield loop(problem, rank, net, lambda _: optimizer)
+    optimizer.finish()
 
 
 def fairscale(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
@@ -110,7 +123,9 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
     return step
 
 
-def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[str, float]:
+def train(
+    make: Callable[..., Step | AbstractContextManager[Step]], words: Sequence[str], steps: int
+) -> dict[str, float]:
     """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps."""
     import torch.distributed as dist
     from torch.distributed import PrefixStore
@@ -140,16 +155,17 @@ def train(make: Callable[..., Step], words: Sequence[str], steps: int) -> dict[s
         "gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size
     )
     try:
-        step = make(problem, rank, sgd)
-        problem.flat.module.train()
-        for number in range(steps):
-            step(number)
-        settle(device)
-        start = time.monotonic()
-        for number in range(steps, 2 * steps):
-            loss = step(number)
-        settle(device)
-        seconds = time.monotonic() - start
+        made = make(problem, rank, sgd)
+        with made if isinstance(made, AbstractContextManager) else nullcontext(made) as step:
+            problem.flat.module.train()
+            for number in range(steps):
+                step(number)
+            settle(device)
+            start = time.monotonic()
+            for number in range(steps, 2 * steps):
+                loss = step(number)
+            settle(device)
+            seconds = time.monotonic() - start
         dist.barrier()
     finally:
         dist.destroy_process_group()

@@ -31,8 +31,10 @@ from sgp_runner.elastic.build import build_problem
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp", "OSGP": "algo=osgp"}
 TCP = "network.shared_memory=false"
 OVER_TCP = {f"{name} over TCP": f"{OURS[name]} {TCP}" for name in ("SGP", "OSGP")}
+AVERAGER = "SGP by Averager"
 PLAIN, COPY = "a plain loop, no messages", "a copy of the parameters"
 THEIRS = {
+    AVERAGER: (rivals.averager, "sgp_runner"),
     "DDP": (rivals.ddp, "torch"),
     "fairscale's SGP": (rivals.fairscale, "fairscale"),
     "decent-dp": (rivals.decent_dp, "decent_dp"),
@@ -44,7 +46,8 @@ GOALS: tuple[tuple[str, str, Goal | None], ...] = (
     ("SGP", "decent-dp", Goal("at most", 0.70)),
     ("OSGP", "SGP", Goal("at most", 1.0)),
     ("OSGP", "DDP", None),
-    *((name, other, None) for name in OVER_TCP for other in THEIRS),
+    *((AVERAGER, other, None) for other in ("DDP", "decent-dp", "SGP")),
+    *((name, other, None) for name in OVER_TCP for other in THEIRS if other != AVERAGER),
     ("OSGP over TCP", "SGP over TCP", None),
     *((name, other, None) for name in OURS for other in (PLAIN, COPY)),
 )

@@ -18,6 +18,7 @@ from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.state_parts import StateParts, parts_of
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.spans import span
 from sgp_runner.utils.waits import waiting_for
 
 STOP, LOCAL, MEAN, SAVE = range(4)  # requests of a node's first device to the others
@@ -229,7 +230,8 @@ class Gradients:
             whole = parts.gathered_for_gradient(at)
         factor = None if scale is None else scale.factor
         where = whole, self.buffers, self.rank, number, self.module(None)
-        loss = self.problem.backward(*where, factor)
+        with span(f"gradient {number}"):
+            loss = self.problem.backward(*where, factor)
         with self.meter.waiting(device), waiting_for(f"waits for the mean of gradient {number}"):
             g = parts.mean(self.problem.flat.detach_parts())
             if group is self.world.workers:
@@ -241,13 +243,14 @@ class Gradients:
         self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool
     ) -> tuple[Gradient, Tensor]:
         where = at, self.buffers, self.rank, number, self.module(group)
-        if self.scale is not None:
-            value, loss = self.problem.gradient(*where, self.scale.factor)
-            return self.scale.removed(value), loss
-        if allow_parts and self.stream is None:
-            loss = self.problem.backward(*where)
-            return self.problem.flat.detach_large_parts(), loss
-        return self.problem.gradient(*where)
+        with span(f"gradient {number}"):
+            if self.scale is not None:
+                value, loss = self.problem.gradient(*where, self.scale.factor)
+                return self.scale.removed(value), loss
+            if allow_parts and self.stream is None:
+                loss = self.problem.backward(*where)
+                return self.problem.flat.detach_large_parts(), loss
+            return self.problem.gradient(*where)
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
         """Return the module that computes a gradient averaged over ``group``."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from sgp_runner.core.worker import StepListener, Worker
 from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.spans import mark_spans
 
 if TYPE_CHECKING:
     from torch.profiler import profile
 
 US = 1e6  # Chrome's unit, a microsecond
-ALL_NODES = -1  # track of what all nodes do together
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,20 @@ class Span:
         own |= {"args": self.details} if self.details else {}
         if self.number is None:
             return [own | {"ph": "X", "ts": self.begin * US, "dur": (self.end - self.begin) * US}]
-        own |= {"cat": "network", "id": self.number}
+        own |= {"cat": "network", "id2": {"local": self.number}}
         return [own | {"ph": "b", "ts": self.begin * US}, own | {"ph": "e", "ts": self.end * US}]
 
 
 class SimulatedTrace:
     """Records the spans of ``steps`` of all nodes of a simulation from the events of its clock.
 
-    spans: spans, ordered by their ends
+    spans: spans, ordered by their ends; those of all nodes together have their number as node
     started: begin of each unfinished gradient, by rank and step
     sent: begin and bytes of each message under way
     joined: time at which the first rank joined each collective under way
     computed: end of the last traced gradient, by rank
     beyond: ranks that have passed the traced steps
+    size: number of nodes
     """
 
     def __init__(self, steps: range) -> None:
@@ -66,10 +67,12 @@ class SimulatedTrace:
         self.joined: dict[int, float] = {}
         self.computed: dict[int, float] = {}
         self.beyond: set[int] = set()
+        self.size = 0
 
     def follow(self, simulation: Any) -> None:
         """Record the events of ``simulation`` from now on."""
         machines, clock = simulation.machines, simulation.clock
+        self.size = simulation.size
         start, transmit = machines.start_gradient, machines.fabric.transmit
         contribute = machines.collectives.contribute
 
@@ -78,12 +81,12 @@ class SimulatedTrace:
             start(gradient, contribution)
 
         def on_send(sent: Any, num_bytes: float) -> None:
-            if self.active(simulation.size):
+            if len(self.beyond) < self.size:
                 self.sent[id(sent)] = clock.now, num_bytes
             transmit(sent, num_bytes)
 
         def on_join(number: int, *arguments: Any) -> None:
-            if self.active(simulation.size):
+            if len(self.beyond) < self.size:
                 self.joined.setdefault(number, clock.now)
             contribute(number, *arguments)
 
@@ -99,9 +102,9 @@ class SimulatedTrace:
         for event, note in before.items():
             clock.handlers[event] = both(note, clock.handlers[event])
 
-    def active(self, size: int) -> bool:
-        """Return whether any rank may be in the traced steps."""
-        return bool(self.started or self.computed) and len(self.beyond) < size
+    def began(self) -> bool:
+        """Return whether any rank has reached the traced steps."""
+        return bool(self.started or self.computed)
 
     def on_start(self, rank: int, step: int, now: float) -> None:
         if step > self.steps[-1]:
@@ -118,16 +121,18 @@ class SimulatedTrace:
             self.computed[rank] = end
 
     def on_arrival(self, sent: Any, now: float) -> None:
-        if (under_way := self.sent.pop(id(sent), None)) is not None:
+        under_way = self.sent.pop(id(sent), None)
+        if under_way is not None and self.began():
             begin, num_bytes = under_way
             details = {"bytes": num_bytes, "tag": sent.tag}
             name = f"to node {sent.dst}"
             self.spans.append(Span(sent.src, name, begin, now, len(self.spans), details))
 
     def on_collective_end(self, number: int, now: float) -> None:
-        if (begin := self.joined.pop(number, None)) is not None:
-            name = f"collective {number}"
-            self.spans.append(Span(ALL_NODES, name, begin, now, len(self.spans)))
+        begin = self.joined.pop(number, None)
+        if begin is not None and self.began():
+            details: dict[str, object] = {"number": number}
+            self.spans.append(Span(self.size, "collective", begin, now, len(self.spans), details))
 
     def events(self) -> list[dict[str, object]]:
         """Return the events of the traced steps, from their first gradient to their last."""
@@ -135,15 +140,22 @@ class SimulatedTrace:
         if not gradients:
             return []
         begin, end = min(each.begin for each in gradients), max(each.end for each in gradients)
-        spans = [each for each in self.spans if each.begin <= end and each.end >= begin]
-        names = {node: f"node {node}" for node in sorted({each.node for each in spans})}
-        if ALL_NODES in names:
-            names[ALL_NODES] = "all nodes"
-        titles: list[dict[str, object]] = [
-            {"ph": "M", "name": "process_name", "pid": node, "args": {"name": name}}
-            for node, name in names.items()
-        ]
+        spans = [each for each in self.spans if each.begin <= end and each.end > begin]
+        nodes = sorted({each.node for each in spans})
+        titles = [title for node in nodes for title in self.titles(node)]
         return titles + [event for each in spans for event in each.events()]
+
+    def titles(self, node: int) -> list[dict[str, object]]:
+        """Return names and place of a node's group and row; Perfetto adds the node's number."""
+        titles: dict[str, dict[str, object]] = {
+            "process_name": {"name": "node" if node < self.size else "all nodes"},
+            "process_sort_index": {"sort_index": node},
+            "thread_name": {"name": "computes"},
+        }
+        return [
+            {"ph": "M", "name": kind, "pid": node, "tid": 0, "args": value}
+            for kind, value in titles.items()
+        ]
 
     def write(self, path: Path) -> None:
         content = {
@@ -163,7 +175,10 @@ def both(note: Callable[..., None], handle: Callable[..., None]) -> Callable[...
 
 
 class ProfiledSteps:
-    """Listener of a real rank that profiles ``steps`` and forwards all calls to ``listener``."""
+    """Listener of a real rank that profiles ``steps`` and forwards all calls to ``listener``.
+
+    The profiler is prepared a step before: this takes seconds, for which other ranks wait.
+    """
 
     def __init__(self, listener: StepListener, steps: range, path: Path) -> None:
         self.listener, self.steps, self.path = listener, steps, path
@@ -171,15 +186,27 @@ class ProfiledSteps:
 
     def start_of_step(self, worker: Worker) -> None:
         self.listener.start_of_step(worker)
-        if self.profiler is None and worker.step + 1 == self.steps.start:
-            from torch.profiler import profile
+        step = worker.step + 1
+        if step in (self.steps.start - 1, self.steps.start) and self.profiler is None:
+            self.profiler = self.prepared()
+        if step == self.steps.start and self.profiler is not None:
+            from torch.profiler import record_function
 
-            self.profiler = profile()
-            self.profiler.start()
+            self.profiler.start_trace()
+            mark_spans(record_function)
+
+    def prepared(self) -> profile:
+        from torch._C._profiler import _ExperimentalConfig
+        from torch.profiler import profile
+
+        profiler = profile(experimental_config=_ExperimentalConfig(profile_all_threads=True))
+        profiler.prepare_trace()
+        return profiler
 
     def end_of_step(self, worker: Worker) -> None:
         if self.profiler is not None and worker.step >= self.steps[-1]:
-            self.profiler.stop()
+            mark_spans(None)
+            self.profiler.stop_trace()
             self.profiler.export_chrome_trace(str(self.path))
             self.profiler, self.steps = None, range(-1, 0)
         self.listener.end_of_step(worker)

@@ -29,8 +29,9 @@ VARIABLES = {
 # Set by `sgp_runner.distributed.launch` for the ranks that it starts: the file of their store, in a
 # folder of their own, and the id of its process.
 STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
-# PyTorch's connections print warnings and C++ frames about what our sentences say.
-QUIET_LIBRARIES = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+# PyTorch's connections print warnings and C++ frames about what our sentences say, and its profiler
+# prints that it starts and stops.
+QUIET_LIBRARIES = {"TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "6"}
 # A batch script has a SLURM_PROCID too; only processes started by srun are in a step.
 IN_A_STEP = "SLURM_STEP_ID"
 

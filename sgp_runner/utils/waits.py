@@ -11,8 +11,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NoReturn, TypeVar
 
+from sgp_runner.utils.spans import Name, span
+
 T = TypeVar("T")
-Name = str | Callable[[], str]  # formatted only when needed
 
 LOOK_SECONDS = 0.2
 
@@ -29,7 +30,8 @@ def waiting_for(what: Name) -> Iterator[None]:
     number = next(_numbers)
     _waits[number] = what, time.monotonic()
     try:
-        yield
+        with span(what):
+            yield
     finally:
         del _waits[number]
 

@@ -43,10 +43,15 @@ def spans(of: list[dict[str, Any]], node: int) -> list[tuple[str, int, int]]:
         if event["ph"] == "X":
             found.append((event["name"], event["ts"], event["ts"] + event["dur"]))
         elif event["ph"] == "b":
-            begins[event["id"]] = event["ts"]
+            begins[event["id2"]["local"]] = event["ts"]
         elif event["ph"] == "e":
-            found.append((event["name"], begins[event["id"]], event["ts"]))
+            found.append((event["name"], begins[event["id2"]["local"]], event["ts"]))
     return [(name, round(begin / 1000), round(end / 1000)) for name, begin, end in found]
+
+
+def titles(of: list[dict[str, Any]]) -> list[tuple[int, Any]]:
+    """Groups with their names, places and rows."""
+    return [(each["pid"], *each["args"].values()) for each in of if each["ph"] == "M"]
 
 
 def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
@@ -59,7 +64,14 @@ def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
         ("to node 1", 230, 240),
         ("waits", 170, 180),
     ]
-    assert [each["args"]["name"] for each in of if each["ph"] == "M"] == ["node 0", "node 1"]
+    assert titles(of) == [
+        (0, "node"),
+        (0, 0),
+        (0, "computes"),
+        (1, "node"),
+        (1, 1),
+        (1, "computes"),
+    ]
     sizes = {each["args"]["bytes"] for each in of if each["ph"] == "b"}
     assert sizes == {4 * 4811}  # parameters and a weight
 
@@ -67,7 +79,14 @@ def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
 def test_all_nodes_take_part_in_a_collective(tmp_path: Path) -> None:
     of = events(tmp_path, "algo=local_sgd", "algo.tau=2", "trace_steps=1")
     assert [name for name, *_ in spans(of, 0)] == ["gradient 1"]
-    assert [name for name, *_ in spans(of, -1)] == ["collective 0"]
+    assert [name for name, *_ in spans(of, 2)] == ["collective"]
+    assert titles(of)[-3:] == [(2, "all nodes"), (2, 2), (2, "computes")]
+
+
+def test_messages_sent_right_before_the_first_traced_gradient_are_shown(tmp_path: Path) -> None:
+    of = events(tmp_path, "algo=osgp", "trace_steps=2-3")
+    for node, peer in ((0, 1), (1, 0)):
+        assert (f"to node {peer}", 100, 110) in spans(of, node)
 
 
 def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
@@ -83,12 +102,13 @@ def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
 
 def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["network=gloo", "algo=sgp", "trace_steps=2", "name=run", "logger=jsonl"]
+    words = ["network=gloo", "algo=sgp", "trace_steps=2-3", "name=run", "logger=jsonl"]
     assert main([*TINY, *words]) == 0
     for rank in (0, 1):
         path = tmp_path / f"results/runs/run/trace.rank{rank}.json"
         names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
-        assert {"aten::addmm", "aten::mul"} & names
+        assert {"aten::addmm", "gradient 3"} <= names
+        assert f"waits for a message from rank {1 - rank}" in names
 
 
 @pytest.mark.parametrize("text", ["", "3-2", "-1", "a", "1-2-3"])
