@@ -52,7 +52,7 @@ CEILINGS = {
     "sgp_runner/distributed": 3262,
     "sgp_runner/elastic": 399,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2118,
+    "sgp_runner/recording": 2119,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1973,
     "sgp_runner/session": 633,

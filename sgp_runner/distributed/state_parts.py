@@ -48,14 +48,14 @@ class StateParts:
         self.longest = max(self.lengths)
         self.where = parts[world.layout.device]
         self.shapes = PartShapes(shapes, self.where, self)
-        # Only zeros follow the first short part, so gathered parts need no other order.
+        # Whether the gathered parts are the vector [D], followed by zeros.
         self.is_dense = all(
             length == self.longest or not any(self.lengths[device + 1 :])
             for device, length in enumerate(self.lengths)
         )
         ends = [*accumulate(self.lengths)]
         self.numel = ends[-1]
-        self.zeros: dict[int, int] = {}  # to add behind the element that ends here
+        self.zeros: dict[int, int] = {}  # number of zeros that follow this many elements
         for end, length in zip(ends, self.lengths, strict=True):
             self.zeros[end] = self.zeros.get(end, 0) + self.longest - length
         # Memory of the gathered parameters of gradients: one row per part, and the vector [D].

@@ -144,7 +144,9 @@ def bytes_sent(worker: Worker) -> int:
     shapes, own = worker.shapes, worker.comm.num_bytes_sent
     if not isinstance(shapes, PartShapes):
         return own
-    return int(shapes.devices.total(worker.push_sum.new_tensor(own).long()))
+    import torch
+
+    return int(shapes.devices.total(worker.push_sum.new_tensor(own, dtype=torch.int64)))
 
 
 class Observer:
