@@ -86,7 +86,7 @@ class Progress:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """One worker. ``D`` is the number of parameters.
+    """One worker. ``D`` is the number of parameters, or of those in this device's part.
 
     rank, size: this worker and the number of gradient workers; a parameter server has ``rank >=
     size``.
