@@ -49,16 +49,16 @@ CEILINGS = {
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2742,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3262,
+    "sgp_runner/distributed": 3296,
     "sgp_runner/elastic": 399,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2119,
+    "sgp_runner/recording": 2234,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1973,
-    "sgp_runner/session": 633,
-    "sgp_runner/simulator": 1672,
+    "sgp_runner/session": 635,
+    "sgp_runner/simulator": 1679,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1323,
+    "sgp_runner/utils": 1324,
 }
 
 

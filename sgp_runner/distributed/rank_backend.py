@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.run import steps_in
 from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.parts import norm
 from sgp_runner.core.problem import Problem
@@ -41,8 +40,9 @@ from sgp_runner.recording.checkpoint import (
     UnusableCheckpoint,
     read,
     using,
+    verify,
 )
-from sgp_runner.recording.chrome_trace import ProfiledSteps
+from sgp_runner.recording.chrome_trace import traced
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer, cost_of, position_in
 from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
@@ -75,7 +75,8 @@ class RankBackend:
         self.idle_votes = 0  # latest votes that missed no rank, without a step between them
         self.abandoned: list[GlooTransport] = []  # that survivors may still wait for
         self.record: TraceRecorder | None = None
-        self.candidates = Candidates(experiment)  # that process rank 0 proposes
+        # Process rank 0 proposes them; each process verifies the file that it reads.
+        self.candidates = Candidates(experiment, files=["rank0.pt"])
         self.built = False
         self.throughput: Throughput | None = None
 
@@ -121,7 +122,8 @@ class RankBackend:
         self.membership, self.found = membership, found
         world, run, layout = self.world, membership.run, self.world.layout
         follows = world.cut is not None and layout.device > 0
-        self.listener = self.traced(PartListener(run, listener) if follows else listener)
+        followed = PartListener(run, listener) if follows else listener
+        self.listener = traced(self.experiment, followed, world.process_rank)
         if not self.built:
             self.make_problem()
         self.built = True
@@ -145,14 +147,6 @@ class RankBackend:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
 
-    def traced(self, listener: StepListener) -> StepListener:
-        """Return ``listener``, or one that also profiles the steps of ``trace_steps``."""
-        steps = self.experiment.run.trace_steps
-        if steps is None:
-            return listener
-        name = f"trace.rank{self.world.process_rank}.json"
-        return ProfiledSteps(listener, steps_in(steps), self.experiment.directory / name)
-
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout
         problem = build_problem(self.membership.run, world.compute)
@@ -166,23 +160,34 @@ class RankBackend:
         """Return this process's part of a checkpoint, or the part of its leading device.
 
         A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
-        processes if the part of any does not fit.
+        processes if the part of any is damaged or does not fit.
         """
-        world, layout = self.world, self.world.layout
-        own = world.process_rank - (layout.device if world.leader_mode else 0)
-        number = 0 if own in found.back else found.original_ranks.index(own)
         saved: State = {}
-        reason = None
+        misfit = None
         try:
             with using(found.path):
-                saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
-                check_fits(saved, self.problem, self.membership.run.optim, world)
-                if not layout.device:
+                saved = self.read(found)
+                check_fits(saved, self.problem, self.membership.run.optim, self.world)
+                if not self.world.layout.device:
                     position_in(saved["observer"])
         except UnusableCheckpoint as error:
-            reason = error.reason
-        for misfit in filter(None, world.gather(reason)):
-            raise UnusableCheckpoint(found.path, misfit)
+            misfit = error.reason, error.damaged
+        for reason, damaged in filter(None, self.world.gather(misfit)):
+            raise UnusableCheckpoint(found.path, reason, damaged)
+        return saved
+
+    def read(self, found: Found) -> State:
+        """Read the file of this process, and what the devices of its node share from the first."""
+        world, layout, compute = self.world, self.world.layout, self.problem.compute
+        device = 0 if world.leader_mode else layout.device
+        own = world.process_rank - layout.device + device
+        number = 0 if own in found.back else found.original_ranks.index(own)
+        if number:  # `open` has verified the file of rank 0
+            verify(found.path, self.experiment.digest, f"rank{number}.pt")
+        saved = read(found.path / f"rank{number}.pt", compute.device)
+        if "push_sum" not in saved["worker"] and number:
+            first = read(found.path / f"rank{number - device}.pt", compute.device)
+            saved["worker"] = first["worker"] | saved["worker"]
         return saved
 
     def make_worker(self) -> None:
@@ -367,12 +372,8 @@ class RankBackend:
     def evaluate(self, observer: Observer | None) -> dict[str, object] | None:
         """Evaluate every rank's model and their average (or the server's)."""
         worker, world = self.worker, self.world
-        if observer is None and world.cut is not None:
-            evaluate_with_others(worker, world)
-            return None
         if observer is None:
-            world.mean(worker.model.clone())
-            check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
+            evaluate_with_others(worker, world)
             return None
         observer.recorder.check()  # while the other ranks can still learn of an error
         run = self.membership.run

@@ -22,7 +22,7 @@ from sgp_runner.core.parts import PartShapes, cut, norm
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import StepListener, Worker
 from sgp_runner.distributed.sharded import NODE, all_gather_single
-from sgp_runner.distributed.world import World
+from sgp_runner.distributed.world import World, check_alike, checksum
 from sgp_runner.recording.divergence import check_parameters
 from sgp_runner.recording.observer import Grid, bytes_sent, is_recorded
 from sgp_runner.utils.waits import waiting_for
@@ -151,6 +151,10 @@ def record_with_others(worker: Worker) -> None:
 
 def evaluate_with_others(worker: Worker, world: World) -> None:
     """Make the node's calls of `RankBackend.evaluate`, on a device that does not record."""
+    if world.cut is None:
+        world.mean(worker.model.clone())
+        check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
+        return
     record_with_others(worker)
     bytes_sent(worker)
     worker.gathered(worker.own_model)

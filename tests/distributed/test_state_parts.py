@@ -196,11 +196,18 @@ def test_parts_are_evaluated_as_the_whole(saved: dict[str, Experiment]) -> None:
 
 
 def numbers_held(experiment: Experiment) -> list[int]:
-    """Return how many numbers each process has in its parameters and its state."""
+    """Return how many numbers each process has in its parameters and its state.
+
+    Of devices with whole vectors only the first saves them.
+    """
 
     files = [experiment.checkpoints / "step-6" / f"rank{process}.pt" for process in range(4)]
     workers = [torch.load(file, weights_only=True)["worker"] for file in files]
-    return [sum(map(count, (each["push_sum"], each["buffers"], each["state"]))) for each in workers]
+    return [
+        sum(map(count, (each["push_sum"], each["buffers"], each["state"])))
+        for each in workers
+        if "push_sum" in each
+    ]
 
 
 def count(value: Any) -> int:
@@ -214,7 +221,7 @@ def test_a_device_holds_its_part_of_all_vectors(saved: dict[str, Experiment]) ->
     """4,810 = 2,432 + 2,378, both multiples of 128 as far as they can be. AdamW has two vectors
     and a number, SlowMo two vectors; the push-sum weight is on every device.
     """
-    assert numbers_held(saved["sgp whole"]) == [3 * 4810 + 2] * 4
+    assert numbers_held(saved["sgp whole"]) == [3 * 4810 + 2] * 2
     assert numbers_held(saved["sgp"]) == [3 * 2432 + 2, 3 * 2378 + 2] * 2
     assert numbers_held(saved["slowmo"]) == [5 * 2432 + 2, 5 * 2378 + 2] * 2
 
