@@ -20,6 +20,7 @@ from sgp_runner.config.experiment import flat
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.schema import (
     NAME,
+    PARTS_OF_PROFILE,
     class_at,
     completed,
     fields_of,
@@ -154,7 +155,8 @@ def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, obj
     said = descriptions(cls)
     for name, field in fields_of(cls, key).items():
         inner = join(key, name)
-        value = node.get(name, default_of(field) if has_default(field) else ...)
+        default = default_of(field) if has_default(field) else ...
+        value = node.get(name, {} if inner in PARTS_OF_PROFILE else default)
         if (group := group_of(inner)) is not None:
             chosen = value.get(NAME, ...) if is_node(value, inner) else ...
             yield inner, chosen, f"{said[name]} (one of {' '.join(groups()[group])})"

@@ -22,6 +22,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from sgp_runner.config.choices import NESTED, PRESET, group_of, groups, has_names
+from sgp_runner.config.old_names import renamed
 from sgp_runner.config.schema import too_long
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
@@ -150,6 +151,7 @@ def parse(overrides: Sequence[str]) -> list[Setting]:
 def parse_with_hydra(text: str) -> Override:
     """Parse one override. Raises ConfigError unless it is written ``key=value``."""
 
+    text = renamed(text)
     key = text.partition("=")[0].lstrip("+~") or text
     if key in groups():  # Hydra's users write +experiment=name; the + is superfluous
         text = text.lstrip("+")

@@ -131,7 +131,7 @@ class Run:
             object.__setattr__(self, "timed_as", timed_as)
         self.timed_as.check(self.cluster, groups()["model"], self.model.name)
         check_row("row", [self.row] if self.row is not None else [])
-        check_row("cluster.fitted_on", self.cluster.fitted_on)
+        check_row("cluster.validated.fitted_on", self.cluster.validated.fitted_on)
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
