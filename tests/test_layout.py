@@ -47,18 +47,18 @@ CEILINGS = {
     "sgp_runner/cli": 1821,
     "sgp_runner/cluster": 738,
     "sgp_runner/config": 1944,
-    "sgp_runner/core": 2660,
+    "sgp_runner/core": 2742,
     "sgp_runner/data": 2294,
-    "sgp_runner/distributed": 3108,
-    "sgp_runner/elastic": 397,
+    "sgp_runner/distributed": 3299,
+    "sgp_runner/elastic": 399,
     "sgp_runner/models": 810,
-    "sgp_runner/recording": 2215,
+    "sgp_runner/recording": 2235,
     "sgp_runner/replay": 595,
     "sgp_runner/report": 1974,
     "sgp_runner/session": 635,
     "sgp_runner/simulator": 1684,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1405,
+    "sgp_runner/utils": 1406,
 }
 
 

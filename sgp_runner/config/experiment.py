@@ -32,7 +32,8 @@ NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
     *("data.root", "data.workers", "format", *(f"cluster.validated.{key}" for key in LIMITS)),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
-    *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
+    *("network.vote_seconds", "network.silence_seconds"),
+    *("network.shared_memory", "network.shard"),
 )
 
 # Keys added later, or keys of one choice -> the value that is equivalent to their absence and not
