@@ -7,15 +7,16 @@ fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 
-from sgp_runner.cluster.connections import connection_rate
+from sgp_runner.cluster.connection_laws import connection_rate
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.config.overrides import experiment_of
@@ -75,28 +76,41 @@ def profile(name: str) -> Cluster:
     return experiment_of(["model=timing_only", f"cluster={name}"]).run.cluster
 
 
+def changed(cluster: Cluster, **groups: Mapping[str, Any]) -> Cluster:
+    """Return the cluster with other settings in some of its groups."""
+    parts = {name: replace(getattr(cluster, name), **new) for name, new in groups.items()}
+    return replace(cluster, **parts)
+
+
 def shaped(cluster: Cluster, cell: Timed, share: float) -> Cluster:
     """Return the cluster on links with the delay and ``share`` of the rate of a cell."""
     if cell.delay or cell.rate is not None:
-        cluster = replace(cluster, latency_seconds=cell.delay)
+        cluster = changed(cluster, links={"latency_seconds": cell.delay})
     if cell.rate is None:
         return cluster
     rate = share * cell.rate
-    return replace(cluster, bandwidth=min(rate, cluster.bandwidth), all_reduce_bandwidth=rate)
+    return changed(
+        cluster,
+        links={"bandwidth": min(rate, cluster.links.bandwidth)},
+        collectives={"all_reduce_bandwidth": rate},
+    )
 
 
 def seconds_of(cluster: Cluster, cell: Timed) -> float:
     """Return the simulated time of a cell on its links."""
     if cell.operation == "all_reduce":
         return cluster.all_reduce_seconds(cell.nodes, cell.num_bytes)
-    fabric = Fabric(cluster, Faults(), VirtualClock(), 2, lambda sent: None)
-    return cluster.latency_seconds + fabric.stream_seconds(0, 1, cell.num_bytes)
+    fabric = Fabric(cluster.links, Faults(), VirtualClock(), 2, lambda sent: None)
+    return cluster.links.latency_seconds + fabric.stream_seconds(0, 1, cell.num_bytes)
 
 
 def old_law(cluster: Cluster) -> Cluster:
     """Return the cluster with a latency per round and no windows."""
-    return replace(
-        cluster, library=None, host_seconds_per_byte=0.0, window_bytes=0, first_window_bytes=0
+    return changed(
+        cluster,
+        links={"window_bytes": 0, "first_window_bytes": 0},
+        collectives={"library": None},
+        hosts={"host_seconds_per_byte": 0.0},
     )
 
 
@@ -158,8 +172,12 @@ def fit(library: str) -> dict[str, float]:
     found = [cell for cell in found if cell.operation == "send" or cell.rate is not None]
 
     def error(values: Sequence[float]) -> float:
-        share, *rest = values
-        cluster = replace(known, **dict(zip([*grids][1:], rest, strict=True)))
+        share, first_window, window, host = values
+        cluster = changed(
+            known,
+            links={"first_window_bytes": first_window, "window_bytes": window},
+            hosts={"host_seconds_per_byte": host},
+        )
         return fmean(
             abs(seconds_of(shaped(cluster, cell, share), cell) / cell.seconds - 1) for cell in found
         )

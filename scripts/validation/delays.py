@@ -5,7 +5,7 @@ The rate is that of the line without delay; the time of the host is that of AWS'
 
 from __future__ import annotations
 
-from sgp_runner.cluster.collectives import Library, ring_all_reduce
+from sgp_runner.cluster.collective_laws import Library, ring_all_reduce
 from sgp_runner.utils.units import bit_rate
 from validation import aws
 from validation.cells import Cell
@@ -37,7 +37,7 @@ def rates() -> dict[tuple[int, float], float]:
 
 def cells(library: Library | None = "gloo") -> list[Cell]:
     """Return the times with delay, by the law of ``library``."""
-    host = aws.profile(aws.PROFILES["gloo"]).host_seconds_per_byte if library else 0.0
+    host = aws.profile(aws.PROFILES["gloo"]).hosts.host_seconds_per_byte if library else 0.0
     return [
         Cell(
             (str(ranks), bit_rate(limit), f"{size / 2**20:g} MiB", f"{1000 * delay:g} ms"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, median
 
 from pages.settings import table
-from sgp_runner.cluster.collectives import (
+from sgp_runner.cluster.collective_laws import (
     GLOO_SEGMENT,
     NCCL_SLICE,
     pipelined_ring,
@@ -21,10 +20,10 @@ from validation.diloco import lines
 LAWS = """\
 ## Laws of networks with delay
 
-Four laws (`sgp_runner.cluster.collectives` and `sgp_runner.cluster.connections`) replace a latency
-for each round of a ring. The table shows the mean and the worst error of each law, and of the law
-that it replaces with the whole rate of the link. All given times were used in the fits, in a commit
-before this page was written, unless they are called predicted.
+Four laws (`sgp_runner.cluster.collective_laws` and `sgp_runner.cluster.connection_laws`) replace a
+latency for each round of a ring. The table shows the mean and the worst error of each law, and of
+the law that it replaces with the whole rate of the link. All given times were used in the fits, in
+a commit before this page was written, unless they are called predicted.
 
 {errors}
 
@@ -122,7 +121,7 @@ def text() -> str:
     return LAWS.format(
         errors=error_table(),
         gloo_without=gloo_without_host(),
-        window=aws.profile(aws.PROFILES["gloo"]).window_bytes / 1e6,
+        window=aws.profile(aws.PROFILES["gloo"]).links.window_bytes / 1e6,
         tells=tell_table(),
         nccl_share=aws.SHARES["nccl"],
         gloo_share=aws.SHARES["gloo"],
@@ -173,10 +172,10 @@ def row(name: str, cells: Sequence[Cell], fitted: str) -> tuple[str, ...]:
     """Return a line of the first table; if no time is predicted, with the fitted times."""
     cluster, found = aws.profile(name), [cell for cell in cells if not cell.fitted]
     count = f"{len(found)}" if found else f"{len(cells)} fitted"
-    nodes, most = cluster.validated["nodes"], cluster.validated["most_bytes"]
-    size, rate = num_bytes(most), bit_rate(cluster.bandwidth)
-    library = cluster.library or ""
-    return (f"`{name}`", library, f"{nodes:g}", rate, size, count, *two(found or cells), fitted)
+    limits, library = cluster.validated, cluster.collectives.library or ""
+    size, rate = num_bytes(limits.most_bytes or 0), bit_rate(cluster.links.bandwidth)
+    errors = two(found or cells)
+    return (f"`{name}`", library, str(limits.nodes), rate, size, count, *errors, fitted)
 
 
 def two(cells: Sequence[Cell]) -> tuple[str, str]:
@@ -203,7 +202,7 @@ def error_table() -> str:
 def gloo_without_host() -> float:
     """Return the mean error of Gloo's rings with a rate, if the host takes no time."""
     cluster, share = aws.profile(aws.PROFILES["gloo"]), aws.SHARES["gloo"]
-    cluster = replace(cluster, host_seconds_per_byte=0.0)
+    cluster = aws.changed(cluster, hosts={"host_seconds_per_byte": 0.0})
     cells = [cell for cell in aws.timed("all_reduce", "gloo") if cell.rate is not None]
     return fmean(
         abs(100 * (aws.seconds_of(aws.shaped(cluster, cell, share), cell) / cell.seconds - 1))
@@ -342,15 +341,18 @@ def altered(cell: aws.Timed, constant: str, by: float) -> float:
     """Return the simulated time of a cell with one constant multiplied by ``by``."""
     cluster = aws.shaped(aws.profile(aws.PROFILES[cell.library]), cell, aws.SHARES[cell.library])
     keys = {
-        "rate": ("bandwidth", "all_reduce_bandwidth"),
-        "latency": ("latency_seconds",),
-        "first window": ("first_window_bytes",),
-        "window": ("window_bytes",),
-        "host": ("host_seconds_per_byte",),
+        "rate": {"links": "bandwidth", "collectives": "all_reduce_bandwidth"},
+        "latency": {"links": "latency_seconds"},
+        "first window": {"links": "first_window_bytes"},
+        "window": {"links": "window_bytes"},
+        "host": {"hosts": "host_seconds_per_byte"},
     }
     if constant in keys:
-        changed = {key: by * getattr(cluster, key) for key in keys[constant]}
-        return aws.seconds_of(replace(cluster, **changed), cell)
+        new = {
+            group: {key: by * getattr(getattr(cluster, group), key)}
+            for group, key in keys[constant].items()
+        }
+        return aws.seconds_of(aws.changed(cluster, **new), cell)
     seconds = aws.seconds_of(cluster, cell)
     if cell.operation == "send":
         return seconds
@@ -360,9 +362,10 @@ def altered(cell: aws.Timed, constant: str, by: float) -> float:
 def ring_of(cell: aws.Timed, cluster: aws.Cluster, by: float) -> float:
     """Return the time of a ring without slow start, with another slice or segment."""
     rounds, chunk = 2 * (cell.nodes - 1), cell.num_bytes / cell.nodes
-    each, latency = 8 / (cluster.all_reduce_bandwidth or cluster.bandwidth), cluster.latency_seconds
+    rate = cluster.collectives.all_reduce_bandwidth or cluster.links.bandwidth
+    each, latency = 8 / rate, cluster.links.latency_seconds
     if cell.library == "nccl":
         return pipelined_ring(rounds, chunk * each, latency, by * NCCL_SLICE * each)
     size = by * GLOO_SEGMENT
-    host = size * cluster.host_seconds_per_byte
+    host = size * cluster.hosts.host_seconds_per_byte
     return segmented_ring(rounds, chunk / size, size * each, latency, host)

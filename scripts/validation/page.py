@@ -30,11 +30,10 @@ DOMAIN = """\
 ## Where the profiles are valid
 
 The table lists the profiles that model machines with known real times, and the constants that were
-fitted. The errors belong to predicted times or, where all times were used in a fit, to the fit.
-For the two `slowmo` profiles, each simulated time comes from a fit that leaves out the real time of
-its row. If a run
-uses another bandwidth, more nodes or a model of another size than in the table, its simulated times
-are extrapolated, and the run prints one line about it (`cluster.validated`).
+fitted. The errors belong to predicted times or, where all times were used in a fit, to the fit. For
+the two `slowmo` profiles, each simulated time comes from a fit that leaves out the real time of its
+row. If a run uses another bandwidth, more nodes or a model of another size than in the table, its
+simulated times are extrapolated, and the run prints one line about it (`cluster.validated`).
 
 {domain}
 
@@ -42,10 +41,10 @@ No training times were compared at higher rates than in the table, with more tha
 messages of more than 840 MB, on InfiniBand, or on links between regions. The profiles
 `ethernet_10g`, `infiniband_100g`, `dgx_v100_100g`, `laptop`, `wan_1g`, `regions_2x4`,
 `halos_4_regions` and `pipesgd_titanxp` were not compared with real times either; they calculate
-times from stated assumptions. Runs on these profiles print no line about
-extrapolation, because the profiles have no validated range. A profile from `sgp-run calibrate` is
-valid on the machine and network where it was measured. The section
-[Our own slow networks](#our-own-slow-networks) shows the accuracy of such a profile."""
+times from stated assumptions. Runs on these profiles print no line about extrapolation, because the
+profiles have no validated range. A profile from `sgp-run calibrate` is valid on the machine and
+network where it was measured. The section [Our own slow networks](#our-own-slow-networks) shows the
+accuracy of such a profile."""
 
 DILOCO = """\
 ## DiLoCo on four machines, measured by others
@@ -213,9 +212,9 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
             (
                 f"`{name}`",
                 LIBRARIES.get(name.partition("_")[0], ""),
-                f"{limits['nodes']:g}",
-                bit_rate(limits["bandwidth"]),
-                num_bytes(limits["most_bytes"]),
+                str(limits.nodes),
+                bit_rate(limits.bandwidth or 0.0),
+                num_bytes(limits.most_bytes or 0),
                 str(len(found)),
                 f"{mean:.1f} %",
                 f"{worst:.1f} %",
@@ -277,7 +276,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
         f"**mean {mean:.1f} %, worst {worst:.1f} %**.",
         exchange=message_ms(slowmo.run_of("slowmo_wmt16_sgp")),
         images=message_ms(images),
-        hidden=1000 * images.cluster.input_seconds,
+        hidden=1000 * images.cluster.compute.input_seconds,
         pair=slowmo.without_local_adam().error,
         earlier=" and ".join(
             ", ".join(f"{abs(cell.error):.0f} %" for cell in slowmo.earlier_cells()).rsplit(", ", 1)
@@ -286,7 +285,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
 
 
 def message_ms(run: Run) -> float:
-    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.bandwidth
+    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.links.bandwidth
 
 
 def networks_section() -> str:

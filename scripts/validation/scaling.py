@@ -9,10 +9,9 @@ or rate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from sgp_runner.cluster.hardware import Cluster
-from validation.aws import profile
+from validation.aws import changed, profile
 from validation.cells import Cell
 from validation.diloco import lines
 from validation.tcp import achieved
@@ -26,12 +25,17 @@ def rows(source: str) -> list[Mapping[str, str]]:
     return [line for line in lines("scaling.csv") if source in line["source"]]
 
 
+def profile_over(name: str, over: str) -> Cluster:
+    """Return a profile with a ring over ``nodes`` or ``devices``."""
+    return changed(profile(name), collectives={"ring_over": over})
+
+
 def bert(over: str = "devices") -> list[Cell]:
     """Return the all-reduces of BERT-Large on 2 and 8 machines, of a ring over devices or nodes.
 
     The rate of a ring over nodes is fitted to the same row.
     """
-    cluster, found = replace(profile("bert_40g"), ring_over=over), []
+    cluster, found = profile_over("bert_40g", over), []
     for row in rows("2102.02888"):
         nodes, size = int(row["nodes"]), 1e6 * float(row["gradient_megabytes"])
         if row["quantity"] != "all-reduce" or "Ethernet" not in row["network"] or nodes == 1:
@@ -39,7 +43,7 @@ def bert(over: str = "devices") -> list[Cell]:
         real = float(row["value"]) / 1000
         if nodes == 2:
             bits = 8 * cluster.all_reduce_bytes(nodes, size)
-            cluster = replace(cluster, all_reduce_bandwidth=bits / real)
+            cluster = changed(cluster, collectives={"all_reduce_bandwidth": bits / real})
         words = (BERT.format(**row),)
         found.append(Cell(words, real, cluster.all_reduce_seconds(nodes, size), fitted=nodes == 2))
     return found
@@ -47,7 +51,7 @@ def bert(over: str = "devices") -> list[Cell]:
 
 def resnet(over: str = "devices") -> list[Cell]:
     """Return the iterations of ResNet-50 and ResNet-101 on 2 machines, from those on one."""
-    cluster, found = replace(profile("p3_16xlarge_25g"), ring_over=over), []
+    cluster, found = profile_over("p3_16xlarge_25g", over), []
     images: dict[str, dict[str, float]] = {}
     sizes = {}
     for row in rows("issue 396"):
@@ -60,7 +64,8 @@ def resnet(over: str = "devices") -> list[Cell]:
         step, real = 512 / images[model]["1 x 8"], 1024 / images[model]["2 x 8"]
         if model == "ResNet-50":
             bits = 8 * cluster.all_reduce_bytes(2, sizes[model])
-            cluster = replace(cluster, all_reduce_bandwidth=bits / (real - step))
+            rate = bits / (real - step)
+            cluster = changed(cluster, collectives={"all_reduce_bandwidth": rate})
         seconds = step + cluster.all_reduce_seconds(2, sizes[model])
         words = (f"{model}, 2 x 8, iteration",)
         found.append(Cell(words, real, seconds, fitted=model == "ResNet-50"))
@@ -89,10 +94,13 @@ def torchft_cluster(rate: float, old: bool) -> Cluster:
     """Return two replicas on a link of ``rate``; Gloo's constants are those of AWS's machines."""
     known = profile("aws_p3_10g_gloo")
     bits = achieved(rate)
-    cluster = replace(
-        known, bandwidth=bits, all_reduce_bandwidth=bits, latency_seconds=TORCHFT_DELAY
+    cluster = changed(
+        known,
+        links={"bandwidth": bits, "latency_seconds": TORCHFT_DELAY},
+        collectives={"all_reduce_bandwidth": bits},
     )
-    return replace(cluster, library=None, host_seconds_per_byte=0.0) if old else cluster
+    law = {"collectives": {"library": None}, "hosts": {"host_seconds_per_byte": 0.0}}
+    return changed(cluster, **law) if old else cluster
 
 
 def cells() -> list[Cell]:

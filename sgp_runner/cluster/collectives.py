@@ -1,160 +1,78 @@
-"""Times of collectives, as laws of plain numbers.
-
-In every round of a ring, a rank sends a chunk of the data to its neighbour. An all-reduce of n
-ranks has 2 (n - 1) rounds and chunks of 1 / n of the data. All arguments are seconds if nothing
-else is stated: ``whole``, ``chunk``, ``part`` and ``segment`` are transfer times of bytes, and
-``latency`` is the time of a byte from sender to receiver. docs/validation.md has the errors of
-these laws on other people's clusters.
-"""
+"""Settings of all-reduces and all-gathers: algorithm, library, overlap with gradients."""
 
 from __future__ import annotations
 
-from math import ceil, inf, log2
+from dataclasses import dataclass, field
+from math import ceil, log2
 from typing import Literal
 
-from sgp_runner.cluster.connections import slow_start_seconds
+from sgp_runner.cluster.checks import check_each_not_negative, check_rate
+from sgp_runner.cluster.collective_laws import Library
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 
-# Bytes that NCCL passes on at once: a quarter of its buffer of 4 MiB (its source). Assumed: no
-# measurement that we have tells slices of 64 KiB to 4 MiB apart.
-NCCL_SLICE = 2**20
-# Largest number of bytes that Gloo sends at once, of which it has two in flight (its source).
-GLOO_SEGMENT = 2**20
-
-Library = Literal["nccl", "gloo"]
+CollectiveAlgorithm = Literal[
+    "ring", "recursive_doubling", "halving_doubling", "tree", "hierarchical"
+]
 
 
-def ring(rounds: int, chunk: float, latency: float) -> float:
-    """Return the time of a ring that sends whole chunks.
+@dataclass(frozen=True)
+class Collectives:
+    """The all-reduces and all-gathers of a cluster.
 
-    A rank sends a chunk onward after its last byte has arrived, so each round costs a latency:
-    rounds x (latency + chunk).
+    algorithm: the all-reduce algorithm. hierarchical: reduce inside each region, or inside each
+        node if there are none, then a ring of the leaders, then broadcast
+    library: law of a ring: nccl (chunks pass in slices, which hides latency), gloo (two segments in
+        flight), or null (every round costs a latency)
+    ring_over: ranks of a ring: nodes, which reduce first, or all devices, which do not; a ring of
+        devices enters and leaves each node once
+    overlap: share of a gradient's compute time during which its all-reduce can already run
+        (bucketed backward pass)
+    bucket_bytes: size of the last bucket, whose all-reduce starts only when the gradient is
+        complete
+    exchange_overlap: share of the last gradient's compute time during which an all-reduce or
+        all-gather of the local change can already run, layer by layer at the end of the backward
+        pass; it does not affect the results of training
+    fragment_overlap: like exchange_overlap, for the exchange of one fragment of the model
+    all_reduce_bandwidth: measured bits per second of a node's interface in an all-reduce; null: the
+        bandwidth of the links
+    all_reduce_latency_seconds: measured latency of a round of an all-reduce; null: latency_seconds
+        plus message_overhead_seconds of the links
+    device_bandwidth: bits per second between devices of a node, for hierarchical collectives; null:
+        no time passes inside a node
+    connect_seconds: extra time of the first collective of a run, in which libraries such as NCCL
+        connect the nodes
     """
-    return rounds * (latency + chunk)
 
+    algorithm: CollectiveAlgorithm = field(default="ring", metadata={"was": "collective"})
+    library: Library | None = None
+    ring_over: Literal["nodes", "devices"] = "nodes"
+    overlap: float = 0.0
+    bucket_bytes: Bytes = 25 * 2**20
+    exchange_overlap: float = 0.0
+    fragment_overlap: float = 0.0
+    all_reduce_bandwidth: BitsPerSecond | None = None
+    all_reduce_latency_seconds: Seconds | None = None
+    device_bandwidth: BitsPerSecond | None = None
+    connect_seconds: Seconds = 0.0
 
-def pipelined_ring(rounds: int, chunk: float, latency: float, part: float) -> float:
-    """Return the time of a ring that sends a chunk in slices of ``part``, as NCCL does.
+    def __post_init__(self) -> None:
+        key = "cluster.collectives"
+        for name in ("all_reduce_bandwidth", "device_bandwidth"):
+            if (rate := getattr(self, name)) is not None:
+                check_rate(f"{key}.{name}", rate)
+        check_each_not_negative(self, key, "all_reduce_latency_seconds", "connect_seconds")
+        if self.bucket_bytes < 1:
+            raise ConfigError(f"{key}.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
+        for name in ("overlap", "exchange_overlap", "fragment_overlap"):
+            if not 0 <= (share := getattr(self, name)) < 1:
+                raise ConfigError(f"{key}.{name}", f"{share} must be in [0, 1).")
 
-    A rank passes a slice on when it has arrived. It begins a round when the first slice of the
-    previous round has arrived, latency + part after that round began, or when its interface is
-    free, a chunk after it. So a round takes max(chunk, latency + part), and the last round ends
-    when its last byte has arrived:
+    @property
+    def has_ring(self) -> bool:
+        """Whether all nodes, or the leaders of their groups, form a ring."""
+        return self.algorithm in ("ring", "hierarchical")
 
-        (rounds - 1) x max(chunk, latency + part) + chunk + latency
-
-    Latency is hidden if a chunk takes longer than it. If a chunk is one slice, this is `ring`.
-    """
-    if not rounds:
-        return 0.0
-    return (rounds - 1) * max(chunk, latency + part) + chunk + latency
-
-
-def segmented_ring(
-    rounds: int, segments: float, segment: float, latency: float, host: float = 0.0
-) -> float:
-    """Return the time of a ring with two segments in flight, as Gloo sends.
-
-    A rank announces that it can receive a segment; the announcement takes a latency, the segment
-    takes its own time and a latency. Then the host copies and adds the segment, and announces the
-    next but one. Two segments are under way, so two of them take
-
-        max(2 x segment, 2 x latency + segment + host)
-
-    Without delay this is the time of the bytes. With delay it is longer as soon as the round trip
-    and the host take longer than a segment. Two ranks (two rounds) have one connection for both
-    directions of the ring, so an announcement waits behind the segment that is being sent:
-
-        2 x latency + 2 x segment
-
-    segments: segments of a chunk
-    host: time of the host for a segment
-    """
-    waits = max(host, segment) if rounds == 2 else host
-    return rounds * segments / 2 * max(2 * segment, 2 * latency + segment + waits)
-
-
-def double_tree(ranks: int, whole: float, latency: float, part: float) -> float:
-    """Return the time of an all-reduce over two binary trees, each for half of the data.
-
-    A rank is inside one tree and a leaf of the other, so every interface sends the data once up and
-    once down, in slices of ``part`` that pass 2 log2(n) hops. Source: Sanders, Speck & Traeff 2009.
-    NCCL takes it instead of the ring where it is faster, for small messages on many nodes. Assumed:
-    we have no measurement of it.
-    """
-    return 2 * ceil(log2(ranks)) * (latency + part) + 2 * (whole - part)
-
-
-def chain(ranks: int, whole: float, latency: float, part: float) -> float:
-    """Return the time to reduce to the first of ``ranks`` in a chain, or to broadcast from it.
-
-    The last of the slices of ``part`` leaves the far end after all others and passes ranks - 1
-    hops: whole + (ranks - 1) x latency + (ranks - 2) x part.
-    """
-    return whole + (ranks - 1) * latency + (ranks - 2) * part if ranks > 1 else 0.0
-
-
-def reduce_and_broadcast(ranks: int, num_bytes: float, latency: float, whole: float) -> float:
-    """Return the time that a hierarchical all-reduce spends in its largest group of ``ranks``.
-
-    The group reduces to its leader in a `chain`; the leaders of all groups form a ring; then each
-    leader broadcasts to its group.
-    """
-    return 2 * chain(ranks, whole, latency, slice_of(num_bytes, whole))
-
-
-def pipelined_all_gather(ranks: int, num_bytes: float, latency: float, whole: float) -> float:
-    """Return the time of an all-gather of ``num_bytes`` per rank, as `pipelined_ring`."""
-    return pipelined_ring(ranks - 1, whole, latency, slice_of(num_bytes, whole))
-
-
-def slice_of(num_bytes: float, whole: float) -> float:
-    """Return the time of a slice of NCCL, of ``num_bytes`` that take ``whole``."""
-    return whole * min(1.0, NCCL_SLICE / num_bytes) if num_bytes else 0.0
-
-
-def ring_all_reduce(
-    library: Library | None,
-    ranks: int,
-    num_bytes: float,
-    latency: float,
-    whole: float,
-    add: float = 0.0,
-    first_window_bytes: float = 0.0,
-) -> float:
-    """Return the time of an all-reduce of ``num_bytes`` over a ring of ``ranks``.
-
-    library: nccl (`pipelined_ring`, or `double_tree` where it is faster), gloo (`segmented_ring`)
-        or None (`ring`)
-    add: time of the host to add up ``num_bytes``; NCCL adds on the device
-    first_window_bytes: bytes of the first round trip of slow start; 0: no slow start
-    """
-    rounds, chunk = 2 * (ranks - 1), whole / ranks
-    if library is None:
-        return ring(rounds, chunk, latency) + (ranks - 1) / ranks * add
-    sent, rate = rounds * num_bytes / ranks, 8 * num_bytes / whole if whole else inf
-    late = slow_start_seconds(sent, rate, 2 * latency, first_window_bytes)
-    if library == "gloo":
-        segments = max(2.0, num_bytes / ranks / GLOO_SEGMENT)
-        host = add / ranks / segments
-        return late + segmented_ring(rounds, segments, chunk / segments, latency, host)
-    part = slice_of(num_bytes, whole)
-    return late + min(
-        pipelined_ring(rounds, chunk, latency, min(chunk, part)),
-        double_tree(ranks, whole, latency, part),
-    )
-
-
-def all_reduce_in_rounds(
-    collective: str, nodes: int, latency: float, whole: float, add: float
-) -> float:
-    """Return the time of an all-reduce that is no ring.
-
-    Each round costs a latency and the transfer time of its bytes. ``add`` is the time to add up the
-    data. Source: Thakur, Rabenseifner & Gropp 2005, sections 4.4-4.5.
-    """
-    rounds = ceil(log2(nodes))
-    if collective == "recursive_doubling":
-        return rounds * (latency + whole + add)
-    if collective == "halving_doubling":
-        return 2 * rounds * latency + (nodes - 1) / nodes * (2 * whole + add)
-    return rounds * (2 * (latency + whole) + add)  # tree: reduce to the root, then broadcast
+    def all_gather_rounds(self, nodes: int) -> int:
+        """Return the number of consecutive rounds of an all-gather (ring or recursive doubling)."""
+        return nodes - 1 if self.has_ring else ceil(log2(nodes))

@@ -34,7 +34,7 @@ class Region:
     latency_seconds: Seconds | Sequence[Seconds]
 
     def __post_init__(self) -> None:
-        key = "cluster.regions"
+        key = "cluster.links.regions"
         if self.nodes < 0:
             raise ConfigError(f"{key}.nodes", f"{self.nodes} must be zero or positive.")
         for rate in as_list(self.bandwidth_up):
@@ -66,7 +66,7 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
 
     An empty list of regions fits any number of nodes.
     """
-    key, sizes = "cluster.regions", [region.nodes for region in regions]
+    key, sizes = "cluster.links.regions", [region.nodes for region in regions]
     for number, region in enumerate(regions):
         for name in ("latency_seconds", "bandwidth_up"):
             count = len(as_list(getattr(region, name)))

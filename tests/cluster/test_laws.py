@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sgp_runner.cluster.collectives import (
+from sgp_runner.cluster.collective_laws import (
     GLOO_SEGMENT,
     NCCL_SLICE,
     chain,
@@ -16,7 +16,7 @@ from sgp_runner.cluster.collectives import (
     ring_all_reduce,
     segmented_ring,
 )
-from sgp_runner.cluster.connections import connection_rate, slow_start_seconds
+from sgp_runner.cluster.connection_laws import connection_rate, slow_start_seconds
 
 
 def test_whole_chunks_cost_a_latency_per_round() -> None:

@@ -69,9 +69,9 @@ def test_a_window_delays_the_last_bit_of_a_message() -> None:
 
 def test_no_connections_and_negative_windows_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"^cluster\.connections: 0 must be positive and finite\.$"
+        ConfigError, match=r"^cluster\.links\.connections: 0 must be positive and finite\.$"
     ):
         cluster(connections=0)
     for key in ("window_bytes", "first_window_bytes"):
-        with pytest.raises(ConfigError, match=rf"^cluster\.{key}: -1 must be zero or positive, "):
+        with pytest.raises(ConfigError, match=rf"^cluster\.links\.{key}: -1 must be zero "):
             cluster(**{key: -1})
