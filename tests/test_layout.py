@@ -35,7 +35,7 @@ MAX_STATEMENTS = 50  # of a function
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
     "scripts": 722,
-    "scripts/benchmarks": 1243,
+    "scripts/benchmarks": 1254,
     "scripts/claims": 1420,
     "scripts/pages": 376,
     "scripts/reproduce": 409,
@@ -49,16 +49,16 @@ CEILINGS = {
     "sgp_runner/config": 1794,
     "sgp_runner/core": 2660,
     "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3064,
+    "sgp_runner/distributed": 3105,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
-    "sgp_runner/recording": 2108,
+    "sgp_runner/recording": 2214,
     "sgp_runner/replay": 588,
     "sgp_runner/report": 1973,
-    "sgp_runner/session": 633,
-    "sgp_runner/simulator": 1672,
+    "sgp_runner/session": 635,
+    "sgp_runner/simulator": 1679,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1322,
+    "sgp_runner/utils": 1323,
 }
 
 

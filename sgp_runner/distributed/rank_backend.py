@@ -39,6 +39,7 @@ from sgp_runner.recording.checkpoint import (
     UnusableCheckpoint,
     read,
     using,
+    verify,
 )
 from sgp_runner.recording.chrome_trace import ProfiledSteps
 from sgp_runner.recording.estimate import Work
@@ -73,7 +74,8 @@ class RankBackend:
         self.idle_votes = 0  # latest votes that missed no rank, without a step between them
         self.abandoned: list[GlooTransport] = []  # that survivors may still wait for
         self.record: TraceRecorder | None = None
-        self.candidates = Candidates(experiment)  # that process rank 0 proposes
+        # Process rank 0 proposes them; each process verifies the file that it reads.
+        self.candidates = Candidates(experiment, files=["rank0.pt"])
         self.built = False
         self.throughput: Throughput | None = None
 
@@ -162,23 +164,34 @@ class RankBackend:
         """Return this process's part of a checkpoint, or the part of its leading device.
 
         A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
-        processes if the part of any does not fit.
+        processes if the part of any is damaged or does not fit.
         """
-        world, layout = self.world, self.world.layout
-        own = world.process_rank - (layout.device if world.leader_mode else 0)
-        number = 0 if own in found.back else found.original_ranks.index(own)
         saved: State = {}
-        reason = None
+        misfit = None
         try:
             with using(found.path):
-                saved = read(found.path / f"rank{number}.pt", self.problem.compute.device)
+                saved = self.read(found)
                 check_fits(saved, self.problem, self.membership.run.optim)
-                if not layout.device:
+                if not self.world.layout.device:
                     position_in(saved["observer"])
         except UnusableCheckpoint as error:
-            reason = error.reason
-        for misfit in filter(None, world.gather(reason)):
-            raise UnusableCheckpoint(found.path, misfit)
+            misfit = error.reason, error.damaged
+        for reason, damaged in filter(None, self.world.gather(misfit)):
+            raise UnusableCheckpoint(found.path, reason, damaged)
+        return saved
+
+    def read(self, found: Found) -> State:
+        """Read the file of this process, and what the devices of its node share from the first."""
+        world, layout, compute = self.world, self.world.layout, self.problem.compute
+        device = 0 if world.leader_mode else layout.device
+        own = world.process_rank - layout.device + device
+        number = 0 if own in found.back else found.original_ranks.index(own)
+        if number:  # `open` has verified the file of rank 0
+            verify(found.path, self.experiment.digest, f"rank{number}.pt")
+        saved = read(found.path / f"rank{number}.pt", compute.device)
+        if device and number:
+            first = read(found.path / f"rank{number - device}.pt", compute.device)
+            saved["worker"] = first["worker"] | saved["worker"]
         return saved
 
     def make_worker(self) -> None:

@@ -8,9 +8,10 @@ All ranks save together, quiesced and with no message pending between them:
    whenever it waits for a gradient.
 2. *Quiescing.* A rank that is ready keeps serving its other activities until all are, and until
    every message sent has been received.
-3. *Saving.* Each rank writes a file; rank 0 writes the manifest for all of them. If the
-   first device of a node leads, its file holds the state of its followers, which pass signals on to
-   it.
+3. *Saving.* Each rank copies its state and continues; a thread writes the copy to a file and the
+   checksum to the store. Once all have done so, the thread of rank 0 writes the manifest. Devices
+   of a node have the same parameters and messages, which only the first one writes. If the first
+   device leads, its file holds the state of its followers, which pass signals on to it.
 
 No rank is ready once it has taken its last step; a checkpoint requested so late is dropped, and the
 run ends.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from threading import Lock
@@ -34,13 +36,15 @@ from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.watchdog import Watchdog
 from sgp_runner.distributed.world import World
-from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
+from sgp_runner.recording.checkpoint import Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.recording.draft import BackgroundWriter, Draft
 from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.utils.waits import waiting_for
 
 POLL_SECONDS = 0.01
+SHARED = ("push_sum", "buffers", "state", "comm")  # state of a worker, equal on a node's devices
 COUNTS = ("step", "steps_taken", "gradients", "taken", "num_bytes_sent")
 
 
@@ -67,6 +71,8 @@ class RankSaver:
         self.pauses = 0
         self.saving = False
         self.unchecked = False  # whether a server has saved in the midst of a step
+        folder = experiment.checkpoints if world.process_rank == 0 else None
+        self.writer = BackgroundWriter(folder, runtime.clock.exclude)
         self.unsaved_state = UnsavedState(
             experiment.run.algo.title,
             runtime.scheduler,
@@ -101,6 +107,7 @@ class RankSaver:
     # Called on the scheduler's thread.
 
     def start_of_step(self, worker: Worker) -> None:
+        self.writer.check()
         self.unsaved_state.begin(worker)
         if self.unchecked:
             self.unsaved_state.check(worker)
@@ -139,6 +146,7 @@ class RankSaver:
 
     def save(self) -> None:
         """Wait until all ranks are quiesced, and save. Raises Stopped after a signal."""
+        self.writer.wait()
         started = time.monotonic()
         self.saving, meter = True, self.runtime.clock.meter
         counting, meter.counting = meter.counting, False
@@ -148,6 +156,9 @@ class RankSaver:
             quiesced = self.quiesce()
         if quiesced:
             path, number = self.write()
+            if number is not None:
+                self.writer.wait()
+                self.world.all_gather_workers(None)  # once rank 0 has written the manifest
             self.trigger.saved(self.steps)
             if self.asked and (self.asynchronous or self.target == self.worker.step + 1):
                 with self.lock:
@@ -181,27 +192,51 @@ class RankSaver:
         time.sleep(POLL_SECONDS)
 
     def write(self) -> tuple[Path, int | None]:
-        """Write the checkpoint; return its path and the signal received by any rank, if one was."""
-        world, run = self.world, self.experiment.run
+        """Start to write a checkpoint; return its path, and a signal if any rank has received one.
+
+        On each rank the previous checkpoint is written.
+        """
+        world, number = self.world, 0
         check_parameters(self.worker)
         self.unsaved_state.check(self.worker)
         if self.observer is not None:
             self.observer.recorder.check()  # a checkpoint without its records is worth nothing
-        draft = Draft(self.experiment.checkpoints, world.all_gather_workers(self.steps)[0])
+        draft = Draft(self.experiment.checkpoints, self.steps)
         if world.process_rank == 0:
             draft.clear()
-        world.all_gather_workers(None)
-        name = f"rank{world.process_rank}.pt"
-        draft.add(name, self.state_dict())
-        written = world.all_gather_workers((draft.files[name], self.trigger.signal))
-        draft.files = {
-            f"rank{process}.pt": own
-            for process, (own, _) in zip(world.running, written, strict=True)
-        }
+            number = world.alarm.add("checkpoints", 1)
+        ranks = world.all_gather_workers((self.steps, number, self.trigger.signal))
+        steps, number, _ = ranks[0]
+        draft = Draft(self.experiment.checkpoints, steps)
+        state = self.writer.copy(self.state_dict())
+        self.writer.submit(partial(self.write_own, draft, number, state))
         if world.process_rank == 0:
-            draft.finish(self.experiment.digest, run.checkpoint.keep)
-        world.all_gather_workers(None)
-        return draft.final, next((number for _, number in written if number is not None), None)
+            self.writer.submit(partial(self.finish, draft, number))
+        return draft.final, next((signal for *_, signal in ranks if signal is not None), None)
+
+    # Called on the writer's thread, which makes no collective calls.
+
+    def write_own(self, draft: Draft, number: int, state: State) -> None:
+        """Write the file of this rank, and its checksum to the store; empty after an error."""
+        rank = self.world.process_rank
+        name = f"rank{rank}.pt"
+        try:
+            draft.add(name, state)
+        finally:
+            self.world.alarm.set(f"written {number} {rank}", draft.files.get(name, ""))
+
+    def finish(self, draft: Draft, number: int) -> None:
+        """Complete the checkpoint once all ranks have written; not if one of them cannot."""
+        alarm, running = self.world.alarm, self.world.running
+        keys = [f"written {number} {rank}" for rank in running]
+        while not alarm.check(keys):
+            if time.monotonic() > self.writer.deadline:
+                return
+            time.sleep(POLL_SECONDS)
+        checksums = [str(alarm.get(key), "utf-8") for key in keys]
+        draft.files = {f"rank{rank}.pt": own for rank, own in zip(running, checksums, strict=True)}
+        if all(checksums):
+            draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep)
 
     def state_dict(self) -> State:
         worker, runtime = self.worker, self.runtime
@@ -212,6 +247,8 @@ class RankSaver:
         # A waiting server has already begun a step with the gradient that it waits for.
         if isinstance(budget := worker.budget, ServerBudget) and not budget.ended:
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
+        if self.world.layout.device:
+            state = {key: each for key, each in state.items() if key not in SHARED}
         return {
             "worker": state,
             "devices": runtime.gradients.state_dict(),  # no gradient is pending by now

@@ -23,9 +23,9 @@ from zipfile import BadZipFile, ZipFile
 
 from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.recording.recorder import replace_file, sync, synced
-from sgp_runner.utils.errors import CannotWrite, ConfigError, DataError, Stopped
-from sgp_runner.utils.files import HashingWriter, checksum
+from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.errors import ConfigError, DataError, Stopped
+from sgp_runner.utils.files import checksum
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals
@@ -115,18 +115,19 @@ class Found:
 
 
 class UnusableCheckpoint(ConfigError):
-    """A checkpoint that matches its manifest but does not fit the run.
+    """A checkpoint that does not fit the run.
 
     reason: a sentence
+    damaged: whether a file does not match the manifest, which is no fault of the run
     """
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: Path, reason: str, damaged: bool = False) -> None:
         super().__init__(
             "resume",
             f"{path} is not a checkpoint of sgp-run; "
             "remove its folder, or start over with resume=never.",
         )
-        self.path, self.reason = path, reason
+        self.path, self.reason, self.damaged = path, reason, damaged
 
 
 @contextmanager
@@ -134,7 +135,7 @@ def using(path: Path) -> Iterator[None]:
     """Convert errors while reading or resuming the checkpoint ``path`` to UnusableCheckpoint."""
     try:
         yield
-    except DataError:
+    except (DataError, UnusableCheckpoint):
         raise
     except Exception as error:  # forged state can raise any
         what = str(error).partition("\n")[0]
@@ -147,12 +148,15 @@ class Candidates:
     """The valid checkpoints that an interrupted run may resume from, newest first.
 
     device: device to which the tensors of a checkpoint are loaded
+    files: names of the files that this process verifies; None: all
     """
 
-    def __init__(self, experiment: Experiment, device: str = "cpu") -> None:
+    def __init__(
+        self, experiment: Experiment, device: str = "cpu", files: Sequence[str] | None = None
+    ) -> None:
         self.device = device
         self.ranks = experiment.run.ranks
-        self.paths = valid_checkpoints(experiment)
+        self.paths = valid_checkpoints(experiment, files)
         self.refused: UnusableCheckpoint | None = None
 
     def next(self, name: str) -> tuple[Found, dict[str, Any]] | None:
@@ -173,7 +177,7 @@ class Candidates:
 
     def refuse(self, error: UnusableCheckpoint) -> None:
         """Report on stderr that a checkpoint is not used."""
-        self.refused = error
+        self.refused = self.refused if error.damaged else error
         warn(error.path, error.reason)
 
 
@@ -185,76 +189,13 @@ def ranks_in(state: Mapping[str, Any], ranks: int) -> list[int]:
     return names
 
 
-def valid_checkpoints(experiment: Experiment) -> Iterator[Path]:
-    """Yield the valid checkpoints of a run that may resume, newest first."""
-    if experiment.run.resume == "auto":
-        yield from valid(experiment.checkpoints, experiment.digest)
+def valid_checkpoints(experiment: Experiment, files: Sequence[str] | None = None) -> Iterator[Path]:
+    """Yield the valid checkpoints of a run that may resume, newest first.
 
-
-class Draft:
-    """A checkpoint that is being written.
-
-    folder: the folder of all checkpoints of this run
+    files: names of the files that are verified; None: all
     """
-
-    def __init__(self, folder: Path, steps: int) -> None:
-        self.folder, self.steps = folder, steps
-        self.path, self.final = folder / f".part-{steps}", folder / f"step-{steps}"
-        self.files: dict[str, str] = {}  # name -> checksum
-
-    def clear(self) -> None:
-        """Create the folder of the draft and remove unfinished drafts."""
-        for path in self.folder.glob(".part-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        with self.writing():
-            self.folder.mkdir(exist_ok=True)  # in the folder of the run, which must be there
-            self.path.mkdir()
-
-    def add(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state`` (tensors and plain data) to the file ``name``; replace an old file."""
-        import torch
-
-        path = self.path / name
-        with self.writing():
-            with synced(path) as file:
-                hashing = HashingWriter(file)
-                torch.save(dict(state), hashing)  # type: ignore[arg-type]
-            self.files[name] = hashing.checksum
-
-    def finish(self, run: str, keep: int, longer: bool = False) -> None:
-        """Make the draft the latest checkpoint of ``run`` and keep the ``keep`` newest checkpoints.
-
-        longer: whether the same run with more epochs would have this state at this step
-        """
-        manifest = {
-            "version": VERSION,
-            "run": run,
-            "steps": self.steps,
-            "files": self.files,
-            "longer": longer,
-        }
-        with self.writing():
-            with synced(self.path / MANIFEST) as file:
-                file.write(json.dumps(manifest, indent=1).encode())
-            sync(self.path)
-            # A valid checkpoint of the same step stays: a replacement is not atomic.
-            if invalid_reason(self.final, run) is None:
-                shutil.rmtree(self.path)
-            else:
-                shutil.rmtree(self.final, ignore_errors=True)
-                self.path.rename(self.final)
-            sync(self.folder)
-        for old in saved_steps(self.folder)[keep:]:
-            shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Remove the draft if an error occurs inside. Raises CannotWrite for disk errors."""
-        try:
-            yield
-        except (OSError, RuntimeError) as error:  # torch.save turns an OSError into a RuntimeError
-            shutil.rmtree(self.path, ignore_errors=True)
-            raise CannotWrite(f"the checkpoint {self.final}", error) from error
+    if experiment.run.resume == "auto":
+        yield from valid(experiment.checkpoints, experiment.digest, files)
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:
@@ -284,23 +225,32 @@ def check_uncompressed(path: Path) -> None:
         raise ValueError(f"{path.name} is compressed")
 
 
-def valid(folder: Path, run: str) -> Iterator[Path]:
+def valid(folder: Path, run: str, files: Sequence[str] | None = None) -> Iterator[Path]:
     """Yield the valid checkpoints of ``run``, newest first; report invalid ones on stderr."""
     for steps in saved_steps(folder):
         path = folder / f"step-{steps}"
-        problem = invalid_reason(path, run)
+        problem = invalid_reason(path, run, files)
         if problem is None:
             yield path
         else:
             warn(path, problem)
 
 
+def verify(path: Path, run: str, file: str) -> None:
+    """Raise UnusableCheckpoint if the manifest or ``file`` of a checkpoint is damaged."""
+    if (reason := invalid_reason(path, run, [file])) is not None:
+        raise UnusableCheckpoint(path, reason, damaged=True)
+
+
 def warn(path: Path, problem: str) -> None:
     logger.warning(f"the checkpoint {path} is not used: {problem}")
 
 
-def invalid_reason(path: Path, run: str) -> str | None:
-    """Return a sentence with the reason why a checkpoint cannot be used; None if it can be used."""
+def invalid_reason(path: Path, run: str, only: Sequence[str] | None = None) -> str | None:
+    """Return a sentence with the reason why a checkpoint cannot be used; None if it can be used.
+
+    only: names of the files that are verified if the manifest has them; None: all
+    """
     damaged = f"its {MANIFEST} is missing or damaged."
     try:
         manifest = read_json(path / MANIFEST)
@@ -315,7 +265,7 @@ def invalid_reason(path: Path, run: str) -> str | None:
         if not re.fullmatch(r"\w+\.pt", file):
             return damaged
         try:
-            if checksum(path / file) != expected:
+            if (only is None or file in only) and checksum(path / file) != expected:
                 return f"{file} is damaged."
         except OSError as error:
             return f"{file} cannot be read ({error.strerror})."

@@ -65,11 +65,18 @@ def vector_bytes(run: Run, problem: Problem) -> int:
 def memory_bytes(run: Run, problem: Problem) -> int:
     """Return the estimated memory of all processes of the run on this machine.
 
-    No process counts for less than the present peak of this process.
+    It includes the copy of the state that is written to a checkpoint. No process counts for less
+    than the present peak of this process.
     """
     simulated = run.network.clock == "simulated"
     processes = 1 if simulated else local_ranks(run.ranks)
-    return processes * max(bytes_of_vectors(run, problem), peak_bytes())
+    copied = state_bytes(run, problem) // (1 if simulated else run.nodes) if problem.trains else 0
+    return processes * max(bytes_of_vectors(run, problem) + copied, peak_bytes())
+
+
+def state_bytes(run: Run, problem: Problem) -> int:
+    """Return the size of the parameters and the optimizer state of all nodes."""
+    return vector_bytes(run, problem) * run.nodes * (1 + kept_by_optimizer(run))
 
 
 def bytes_of_vectors(run: Run, problem: Problem) -> int:
@@ -112,7 +119,7 @@ def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
     """
     steps, checkpoint = run.steps(problem), run.checkpoint
     records = run.nodes * (steps / run.log_every + 2 * run.epochs / run.eval_every) * RECORD_BYTES
-    saved = vector_bytes(run, problem) * run.nodes * (1 + kept_by_optimizer(run))
+    saved = state_bytes(run, problem)
     often = checkpoint.every_steps is not None or (
         checkpoint.every_minutes is not None and seconds > 60 * checkpoint.every_minutes
     )

@@ -20,11 +20,9 @@ from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
 from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.recording.throughput import Throughput
-from sgp_runner.utils.errors import CannotSave, Evicted, Lost, LostConnection, MembershipChanged
+from sgp_runner.utils.errors import LOSSES, CannotSave, Evicted
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import signal_state, stop_signals
-
-LOSSES = (Lost, LostConnection, MembershipChanged)
 
 
 class CheckpointSaver(Protocol):
@@ -32,6 +30,8 @@ class CheckpointSaver(Protocol):
 
     @property
     def trigger(self) -> Trigger: ...
+    @property
+    def writer(self) -> AbstractContextManager[object]: ...
     def start_of_step(self, worker: Worker) -> None: ...
 
 
@@ -174,7 +174,8 @@ class Session:
                 self.saver = self.backend.make_saver(self.observer)
                 if self.saver is not None:
                     self.saver.trigger.signal = self.signal
-                self.backend.run()
+                with nullcontext() if self.saver is None else self.saver.writer:
+                    self.backend.run()
                 results = self.backend.conclude(self.observer)
                 break
             except LOSSES as error:

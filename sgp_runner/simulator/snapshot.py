@@ -11,6 +11,7 @@ times and never wait for a snapshot, so saving a run does not change it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -19,8 +20,9 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import Worker
-from sgp_runner.recording.checkpoint import Draft, Trigger, stopped
+from sgp_runner.recording.checkpoint import Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
+from sgp_runner.recording.draft import BackgroundWriter, Draft
 from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.unsaved_state import UnsavedState
 from sgp_runner.simulator.engine import Gradient
@@ -110,6 +112,7 @@ class Saver:
         self.experiment, self.simulation, self.workers = experiment, simulation, workers
         self.begun, self.observer = begun, observer
         self.trigger = Trigger(experiment.run.checkpoint, self.steps)
+        self.writer = BackgroundWriter(experiment.checkpoints)
         self.draft: Draft | None = None
         self.kept_last = not experiment.run.checkpoint.keep_last or (
             resumed and any(map(self.near_the_end, workers))
@@ -123,6 +126,7 @@ class Saver:
         return self.begun // self.simulation.size
 
     def start_of_step(self, worker: Worker) -> None:
+        self.writer.check()
         self.unsaved_state.begin(worker)
         if worker.rank < worker.size:
             self.begun += 1
@@ -131,12 +135,13 @@ class Saver:
             if not last and not self.trigger.due(self.begun // worker.size):
                 return
             self.observer.recorder.check()  # a checkpoint is useless without its records
+            self.writer.wait()
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
             self.missing = {each.rank for each in self.workers}
         check_parameters(worker)
         self.unsaved_state.check(worker)
-        self.draft.add(f"rank{worker.rank}.pt", worker.state_dict())
+        self.writer.add(self.draft, f"rank{worker.rank}.pt", worker.state_dict())
         self.simulation.journals.entries[worker.rank] = []
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
@@ -154,13 +159,15 @@ class Saver:
 
     def write(self, draft: Draft) -> None:
         more = {"observer": self.observer.state_dict(), "begun": self.begun}
-        draft.add("run.pt", save(self.simulation, self.workers) | more)
+        self.writer.add(draft, "run.pt", save(self.simulation, self.workers) | more)
         # In its last step, a worker may act differently than in a longer run.
         longer = not any(worker.budget.spent for worker in self.workers)
-        draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep, longer)
+        keep = self.experiment.run.checkpoint.keep
+        self.writer.submit(partial(draft.finish, self.experiment.digest, keep, longer))
         self.draft = None
         self.kept_last = self.kept_last or any(map(self.near_the_end, self.workers))
         self.simulation.journals.entries.clear()
         self.trigger.saved(self.steps)
         if self.trigger.signal is not None:
+            self.writer.wait()
             raise stopped(self.trigger.signal, draft.final)

@@ -124,6 +124,9 @@ class Lost(RuntimeError):
         super().__init__(f"lost ranks: {self.ranks}")
 
 
+LOSSES = (Lost, LostConnection, MembershipChanged)  # which a run may survive
+
+
 class Diverged(RuntimeError):
     """Training has diverged: rank ``rank`` found ``what`` at ``step``.
 

@@ -315,6 +315,7 @@ def test_survivors_close_the_connections_of_the_larger_run(algo: str, tmp_path: 
 
 
 STEP = "sgp_runner.distributed.saving:RankSaver.start_of_step"
+SAVE = "sgp_runner.distributed.saving:RankSaver.state_dict"  # once the previous one is complete
 LOST = "sgp-run: rank 1 was killed by signal SIGKILL. "
 RESUME = "Run the same command again to resume from results/runs/run/checkpoints/step-50.\n"
 START = "There is no checkpoint yet to resume from.\n"
@@ -324,7 +325,7 @@ COMMAND = ("model=mlp", "nodes=3", "epochs=1000", "logger=jsonl", "name=run", "n
 @pytest.mark.parametrize("algo", ["ar_sgd", "sgp"])
 def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: Path) -> None:
     words = (*COMMAND, f"algo={algo}", "checkpoint.every_steps=50")
-    shots = [shot(STEP, "SIGKILL", "1", count=60)]
+    shots = [shot(SAVE, "SIGKILL", "1", count=2)]
     assert run(tmp_path, *words, shots=shots) == (1, LOST + RESUME)
 
 
@@ -348,7 +349,7 @@ def test_a_rank_that_no_process_of_ours_launched_names_the_lost_one_and_the_chec
     def rank(number: int) -> tuple[int, str]:
         variables = {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        shots = [shot(STEP, "SIGKILL", "1", count=60)]
+        shots = [shot(SAVE, "SIGKILL", "1", count=2)]
         return run(tmp_path, *words, shots=shots, variables=variables)
 
     with ThreadPoolExecutor(2) as pool:
@@ -372,6 +373,6 @@ def test_a_signal_while_the_survivors_vote_is_not_lost_if_they_cannot_continue(
 ) -> None:
     words = (*COMMAND, "algo=sgp", "on_failure=continue", "checkpoint.every_steps=50")
     vote = shot("sgp_runner.elastic.vote:Vote.decide", "SIGTERM", "2")
-    code, error = run(tmp_path, *words, shots=[shot(STEP, "SIGKILL", "0", count=60), vote])
+    code, error = run(tmp_path, *words, shots=[shot(SAVE, "SIGKILL", "0", count=2), vote])
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {RESUME}")
     assert not ranks_of(tmp_path)

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import RankFailed, Stopped
 
-REAL_RANK = str(RANKS / "real_rank.py")
+REAL_RANK, SLOW_RANK = str(RANKS / "real_rank.py"), str(RANKS / "slow_real_rank.py")
 SETTINGS = (
     "network=gloo",
     "nodes=3",
@@ -150,6 +150,82 @@ def test_a_run_that_was_cut_off_repeatedly_ends_with_the_same_bytes(
     whole, _ = synchronous(tmp_path / "whole", name)
     launch(whole, program=(REAL_RANK, "-1"))
     check_same_end(whole, tmp_path / "cut", name, times=3)
+
+
+WRITING: dict[str, tuple[str, ...]] = {
+    "ar_sgd": ("nodes=2", "epochs=2"),
+    "sgp on nodes of two devices": ("nodes=2", "gpus_per_node=2", "epochs=2"),
+}
+
+
+def kill_while_writing(experiment: Experiment, random: Random, all_ranks: bool) -> None:
+    """Start the run; kill a rank, or all, while a checkpoint after the first one is written."""
+    folder, ended = experiment.checkpoints, Event()
+
+    def strike() -> None:
+        while not (saved_steps(folder) and [*folder.glob(".part-*/rank*.pt")]):
+            if ended.wait(0.001):
+                return
+        ended.wait(random.random() * 0.4)
+        ranks = ranks_of(experiment.directory)
+        for rank in ranks if all_ranks else ranks and [random.choice(ranks)]:
+            os.kill(rank, signal.SIGKILL)
+
+    striker = Thread(target=strike)
+    striker.start()
+    try:
+        with pytest.raises(RankFailed, match="was killed by signal SIGKILL"):
+            launch(experiment, program=(SLOW_RANK, "-1"))
+    finally:
+        ended.set()
+        striker.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [
+        ("ar_sgd", 1),
+        *(pytest.param(name, 4, marks=pytest.mark.slow) for name in WRITING),
+    ],
+)
+def test_a_rank_killed_while_checkpoints_are_written(
+    name: str, kills: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The newest checkpoint is then damaged where only the last rank reads it."""
+    algo, *_ = name.split()
+    words = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=12", *WRITING[name])
+    whole, cut = (make_experiment(tmp_path / each, *words) for each in ("whole", "cut"))
+    launch(whole, program=(REAL_RANK, "-1"))
+    random = Random(kills)
+    for number in range(kills):
+        kill_while_writing(cut, random, all_ranks=number % 2 == 1)
+    newest = cut.checkpoints / f"step-{saved_steps(cut.checkpoints)[0]}"
+    last = newest / f"rank{cut.run.ranks - 1}.pt"
+    keys = torch.load(last, weights_only=True)["worker"].keys()
+    assert ("push_sum" in keys) is ("comm" in keys) is (cut.run.gpus_per_node == 1)
+    last.write_bytes(last.read_bytes()[:-1])
+    capfd.readouterr()
+    launch(cut, program=(SLOW_RANK, "-1"))
+    warning = f"the checkpoint {newest} is not used: {last.name} is damaged."
+    assert capfd.readouterr().err.count(warning) == 1
+    for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
+        assert torch.equal(a, b)
+    assert training_losses(whole) == training_losses(cut)
+
+
+def test_a_full_disk_on_one_rank_ends_the_run_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FULL_ON_RANK", "1")
+    words = ("nodes=2", "algo=ar_sgd", "epochs=100", "checkpoint.every_steps=50")
+    experiment = make_experiment(tmp_path, *SETTINGS, *words)
+    sentence = (
+        r"^cannot write the checkpoint \S+/step-100: No space left on device; earlier records and "
+        "checkpoints are intact.$"
+    )
+    with pytest.raises(RankFailed, match=sentence):
+        launch(experiment, program=(SLOW_RANK, "-1"))
+    assert [path.name for path in experiment.checkpoints.iterdir()] == ["step-50"]
 
 
 @pytest.mark.slow

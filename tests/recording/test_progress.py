@@ -183,13 +183,13 @@ def test_what_a_run_takes(tmp_path: Path) -> None:
     problem = build_problem(run)
     parameters = sum(problem.flat.layers)
     assert parameters == 23_519_690
-    assert memory_bytes(run, problem) == 4 * parameters * (2 + 32 * 3)
+    assert memory_bytes(run, problem) == 4 * parameters * (2 + 32 * 3 + 64)
     records = 32 * (50 // 10 + 2 * 10 // 5) * 300
     assert disk_bytes(run, problem, 60) == 4 * parameters * 64 + records
     assert disk_bytes(run, problem, 8000) == 3 * 4 * parameters * 64 + records
     first, second = estimate(run, problem, 8064, 4.2, Work(2, 1920))
     assert first == (
-        "This takes about 2 h 14 min (1,920 gradients of 4.2 s), 9.22 GB of memory and up to "
+        "This takes about 2 h 14 min (1,920 gradients of 4.2 s), 15.2 GB of memory and up to "
         "18.1 GB of disk."
     )
     assert second.startswith("Quicker: model=timing_only ")

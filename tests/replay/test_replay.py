@@ -21,7 +21,7 @@ from sgp_runner.cli.replay import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.launch import launch
-from sgp_runner.recording.checkpoint import Draft
+from sgp_runner.recording.draft import Draft
 from sgp_runner.recording.trace import FORMAT, Header, Writer, path_of
 from sgp_runner.replay.exact import ReplayMismatch, replay
 from sgp_runner.replay.what_if import retime

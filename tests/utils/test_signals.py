@@ -21,7 +21,7 @@ STEP = "sgp_runner.recording.observer:Observer.end_of_step"
 CONCLUDE = "sgp_runner.distributed.rank_backend:RankBackend.conclude"
 TWICE = [
     shot(STEP, "SIGINT", count=9),
-    shot("sgp_runner.recording.checkpoint:Draft.add", "SIGINT"),
+    shot("sgp_runner.recording.draft:BackgroundWriter.copy", "SIGINT"),
 ]
 SAVES = {
     "SIGTERM": "sgp-run: stopped by SIGTERM",
