@@ -42,7 +42,7 @@ CEILINGS = {
     "scripts/validation": 320,
     "sgp_runner": 38,
     "sgp_runner/algorithms": 1203,
-    "sgp_runner/api": 570,
+    "sgp_runner/api": 572,
     "sgp_runner/calibration": 336,
     "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
