@@ -11,6 +11,7 @@ from sgp_runner.core.codecs.codec import Codec, Shape, numel
 from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
 from sgp_runner.core.codecs.quantised import TwoBit
 from sgp_runner.core.flat import joined
+from sgp_runner.core.parts import Cut
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class TopK(Codec):
     side: int = 64
     bits: Literal[2, 32] = 32
     name: ClassVar[str] = "top_k"
+    cut: ClassVar[Cut | None] = "tensors"
 
     def __post_init__(self) -> None:
         check_least(1, "algo.codec", self, "k", "side")
