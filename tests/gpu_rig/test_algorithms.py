@@ -122,6 +122,8 @@ CASES = [
     Case(PSSGD),
     Case(lambda: DiLoCo(2)),
     Case(lambda: DiLoCo(2, nesterov=False, weights="examples")),
+    Case(lambda: DiLoCo(2, overlap="delayed")),
+    Case(lambda: DiLoCo(2, overlap="eager")),
     Case(
         lambda codec: StreamingDiLoCo(codec, period=3, blocks=1, fragments=2, delay=1),
         codecs=CODECS,

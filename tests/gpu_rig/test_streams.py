@@ -49,6 +49,7 @@ SLOW = {
     "osgp released": (*FOUR, "algo.layout=released"),
     "d_psgd": FOUR,
     "diloco": (*FOUR, "algo.period=3"),
+    "diloco eager": (*FOUR, "algo.period=2", "algo.overlap=eager"),
     "streaming_diloco": (*FOUR, "algo.period=4", "algo.delay=2"),
     "pipe_sgd quantize8": (*FOUR, "algo.compression=quantize8"),
     "noloco": (*FOUR, "algo.period=2"),

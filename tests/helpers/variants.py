@@ -59,6 +59,8 @@ SMALL_CODEC = ("algo.codec=top_k", "algo.codec.k=30", "algo.codec.side=32")
 LOW_COMMUNICATION = {
     "ar_sgd coded": SMALL_CODEC,
     "diloco": ("algo.period=3",),
+    "diloco delayed": ("algo.period=3", "algo.overlap=delayed"),
+    "diloco eager": ("algo.period=3", "algo.overlap=eager"),
     "streaming_diloco": ("algo.period=3",),
     "streaming_diloco coded": ("algo.period=4", "algo.delay=2", "algo.codec=fp4"),
     "noloco": ("algo.period=2",),

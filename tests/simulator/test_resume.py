@@ -87,6 +87,7 @@ VARIANTS = {
     "ps_sgd": (),
     "ar_sgd, coded": ("algo.codec=top_k_2bit", "algo.codec.k=9"),
     "diloco": ("algo.period=5",),
+    "diloco, eager": ("algo.period=3", "algo.overlap=eager"),
     "streaming_diloco, coded": ("algo.period=4", "algo.delay=3", "algo.codec=int8"),
     "noloco": ("algo.period=3",),
     "sparseloco": ("algo.period=4", "algo.codec.k=9"),
