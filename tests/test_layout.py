@@ -47,7 +47,7 @@ CEILINGS = {
     "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
-    "sgp_runner/core": 2660,
+    "sgp_runner/core": 2681,
     "sgp_runner/data": 2028,
     "sgp_runner/distributed": 3105,
     "sgp_runner/elastic": 397,
