@@ -47,9 +47,9 @@ CEILINGS = {
     "sgp_runner/cli": 1814,
     "sgp_runner/cluster": 666,
     "sgp_runner/config": 1794,
-    "sgp_runner/core": 2681,
-    "sgp_runner/data": 2028,
-    "sgp_runner/distributed": 3105,
+    "sgp_runner/core": 2737,
+    "sgp_runner/data": 2037,
+    "sgp_runner/distributed": 3104,
     "sgp_runner/elastic": 397,
     "sgp_runner/models": 708,
     "sgp_runner/recording": 2214,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 635,
     "sgp_runner/simulator": 1679,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1323,
+    "sgp_runner/utils": 1331,
 }
 
 
