@@ -60,7 +60,7 @@ OTHERS = {
         "algo=gap_aware",
         "algo.momentum=dana",
         "optim.nesterov=false",
-        "cluster.serving_seconds_per_byte=1e-6",
+        "cluster.hosts.serving_seconds_per_byte=1e-6",
     ),
     "staleness": ("algo=gap_aware", "algo.penalty=staleness"),
     "pipe_sgd-4": ("algo=pipe_sgd", "algo.depth=4", "algo.warmup_epochs=0.5"),

@@ -63,7 +63,7 @@ def study(model: str, method: str, travelling: float) -> Run:
             f"timed_as.model=llama_{model.lower()}",
             f"timed_as.num_parameters={num_parameters}",
             "timed_as.bytes_per_parameter=2",
-            f"cluster.bucket_bytes={round(2 * block)}",
+            f"cluster.collectives.bucket_bytes={round(2 * block)}",
             *METHODS[method],
         ]
     ).run
@@ -85,7 +85,8 @@ class Ends:
 
 def step_seconds(run: Run, gbit_per_s: float) -> float:
     """Return the mean seconds of a step over a period that sends and receives every fragment."""
-    run = replace(run, cluster=replace(run.cluster, bandwidth=1e9 * gbit_per_s))
+    links = replace(run.cluster.links, bandwidth=1e9 * gbit_per_s)
+    run = replace(run, cluster=replace(run.cluster, links=links))
     first = 2 * PERIOD - 1  # the end of the first period that sends all fragments
     problem = timing_problem(run, Study(None, first + PERIOD + 2))
     ends = Ends()

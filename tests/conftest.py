@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers import rank_server
 
 from sgp_runner.config.plugins import loading as plugins
+from sgp_runner.distributed import launch
 from sgp_runner.utils.messages import show_messages
 
 show_messages()
@@ -23,6 +25,14 @@ collect_ignore = [
     for path in MODULES
     if sys.platform != "linux" and re.search("/proc|ranks_of", path.read_text(encoding="utf-8"))
 ]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ranks_are_forked() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr(launch, "start", rank_server.start)
+        yield
 
 
 @pytest.fixture(autouse=True)

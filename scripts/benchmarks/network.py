@@ -11,8 +11,8 @@ second part of a run.
 The machine is calibrated once: the probe of ``sgp-run calibrate`` runs on four nodes, at 300 and at
 1000 Mbit/s. From the profile at 300 Mbit/s, the simulator predicts the time of every algorithm on
 every network. It also uses the measured TCP rate of each network, and the number of ranks per core
-(``cluster.ranks_per_host``). A message costs processor time in proportion to its bytes and, due to
-timers and wake-ups, in proportion to its duration. The profile at 1000 Mbit/s serves only to
+(``cluster.hosts.ranks_per_host``). A message costs processor time in proportion to its bytes and,
+due to timers and wake-ups, in proportion to its duration. The profile at 1000 Mbit/s serves only to
 separate these two costs. The profiles and the predictions are in ``network/``. SlowMo takes a slow
 step every 4 steps. A slow node sleeps (`faults.slow_nodes`). Every run is recorded. The recordings
 are in ``network/recordings/``, for `sgp-replay` and for other simulators. If TCP achieves much less

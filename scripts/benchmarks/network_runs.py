@@ -189,14 +189,18 @@ class Bench:
         first, second = profiles
         slower = 1 / achieved - 1 / first.achieved  # s/bit
         here = [*first.words]
-        for key in ("bandwidth", "all_reduce_bandwidth"):
-            rate = 1 / (1 / getattr(first.cluster, key) + slower)
-            here.append(f"cluster.{key}={rate!r}")
+        links, collectives = first.cluster.links, first.cluster.collectives
+        rates = {
+            "links.bandwidth": links.bandwidth,
+            "collectives.all_reduce_bandwidth": collectives.all_reduce_bandwidth or links.bandwidth,
+        }
+        for key, rate in rates.items():
+            here.append(f"cluster.{key}={1 / (1 / rate + slower)!r}")
         # Processor time per byte: a constant, plus a fraction of the byte's time on the link.
-        costs = [each.cluster.passing_seconds_per_byte for each in profiles]
+        costs = [each.cluster.hosts.passing_seconds_per_byte for each in profiles]
         share = (costs[0] - costs[1]) / (1 / first.achieved - 1 / second.achieved)
         passing = max(min(costs) / 2, costs[0] + share * slower)
-        here.append(f"cluster.passing_seconds_per_byte={passing!r}")
+        here.append(f"cluster.hosts.passing_seconds_per_byte={passing!r}")
         return {title: self.simulated(title, cell, here) for title, cell in cells.items()}
 
     def simulated(self, title: str, cell: Timed, here: Sequence[str]) -> float:
@@ -224,7 +228,9 @@ class Bench:
         ]
         words = [*timing, *cell.words, *cell.faults, *here, *place]
         ranks = experiment_of(words).run.ranks
-        experiment = experiment_of([*words, f"cluster.ranks_per_host={ranks_on_a_core(ranks)}"])
+        experiment = experiment_of(
+            [*words, f"cluster.hosts.ranks_per_host={ranks_on_a_core(ranks)}"]
+        )
         with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
             perform(experiment)
         return 1000 * step_seconds(

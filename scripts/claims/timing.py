@@ -34,7 +34,7 @@ def ms(job: RunJob) -> float:
 def compute_ms(job: RunJob) -> float:
     """Return the mean compute time of one ResNet-50 gradient on the run's cluster, in ms."""
     assert job.config is not None
-    return 1000 * float(job.config["cluster"]["step_seconds"]["resnet50"])
+    return 1000 * float(job.config["cluster"]["compute"]["step_seconds"]["resnet50"])
 
 
 def flat_in_n(results: Path) -> Claim:

@@ -22,7 +22,7 @@ SETTINGS = (
     "model=timing_only",
     "model.sample_steps=null",
     "cluster=sgp_ethernet",
-    "cluster.node_factors={3: 1.4}",
+    "cluster.compute.node_factors={3: 1.4}",
     "epochs=0.008",
     "logger=jsonl",
 )

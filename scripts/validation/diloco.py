@@ -133,14 +133,14 @@ def connect_seconds() -> float:
 
 def cells(without_connecting: bool = False) -> list[Cell]:
     """Return a cell for each measured time; the constants were fitted to the times with H = 1."""
-    words = ("cluster.connect_seconds=0",) if without_connecting else ()
+    words = ("cluster.collectives.connect_seconds=0",) if without_connecting else ()
     return [cell_of(cell, *words) for cell in measured()]
 
 
 def cells_by_law() -> list[Cell]:
     """Return the cells with H = 8 and 32 on limited links; rings achieve the rate of `achieved`."""
     return [
-        cell_of(cell, f"cluster.all_reduce_bandwidth={achieved(cell.rate)}")
+        cell_of(cell, f"cluster.collectives.all_reduce_bandwidth={achieved(cell.rate)}")
         for cell in measured()
         if cell.period > 1 and cell.rate is not None
     ]

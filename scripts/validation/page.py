@@ -200,9 +200,9 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
         lines.append(
             (
                 f"`{name}`",
-                f"{limits['nodes']:g}",
-                bit_rate(limits["bandwidth"]),
-                num_bytes(limits["most_bytes"]),
+                str(limits.nodes),
+                bit_rate(limits.bandwidth or 0.0),
+                num_bytes(limits.most_bytes or 0),
                 str(len(found)),
                 f"{mean:.1f} %",
                 f"{worst:.1f} %",
@@ -263,7 +263,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
         f"**mean {mean:.1f} %, worst {worst:.1f} %**.",
         exchange=message_ms(slowmo.run_of("slowmo_wmt16_sgp")),
         images=message_ms(images),
-        hidden=1000 * images.cluster.input_seconds,
+        hidden=1000 * images.cluster.compute.input_seconds,
         pair=slowmo.without_local_adam().error,
         earlier=" and ".join(
             ", ".join(f"{abs(cell.error):.0f} %" for cell in slowmo.earlier_cells()).rsplit(", ", 1)
@@ -272,7 +272,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
 
 
 def message_ms(run: Run) -> float:
-    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.bandwidth
+    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.links.bandwidth
 
 
 def networks_section() -> str:

@@ -17,7 +17,7 @@ from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
 
 # Constants of an earlier fit, made before the times of three rows of WMT'16 were known.
-EARLIER = ("cluster.bandwidth=10e9", "cluster.input_seconds=0.049")
+EARLIER = ("cluster.bandwidth=10e9", "cluster.compute.input_seconds=0.049")
 WERE_UNKNOWN = ("slowmo_wmt16_sgp", "slowmo_wmt16_sgp_slowmo", "slowmo_wmt16_ar_adam")
 STEPS = 480  # whole periods of SlowMo, 48 steps
 
@@ -33,7 +33,7 @@ def is_timed(row: str) -> bool:
 
 def cell_of(row: str) -> Cell:
     run = run_of(row)
-    fitted = row in run.cluster.fitted_on
+    fitted = row in run.cluster.validated.fitted_on
     left_out = simulated_row(row, refitted(row, run)) if fitted else None
     return Cell((row,), real(row), simulated_row(row), fitted, left_out)
 
@@ -46,7 +46,7 @@ def earlier_cells() -> list[Cell]:
 def without_local_adam() -> Cell:
     """Return the cell of local Adam, with the gradient time fitted to AR-Adam instead."""
     row, other = "slowmo_wmt16_local_adam", "slowmo_wmt16_ar_adam"
-    seconds = run_of(row).cluster.step_seconds["transformer_big"]
+    seconds = run_of(row).cluster.compute.step_seconds["transformer_big"]
     seconds += real(other) - simulated_row(other)
     word = f"cluster.step_seconds.transformer_big={seconds}"
     return Cell((row,), real(row), simulated_row(row, word))
@@ -72,12 +72,15 @@ def refitted(row: str, run: Run) -> str:
     late = real(twin) - simulated_row(twin)
     cluster, model = run.cluster, run.timed_as.model
     bits = 32 * (run.timed_as.num_parameters or 0)
-    gradient = (f"step_seconds.{model}", cluster.step_seconds[str(model)] + late)
+    gradient = (
+        f"compute.step_seconds.{model}",
+        cluster.compute.step_seconds[str(model)] + late,
+    )
     constants: Mapping[str, tuple[str, float]] = {
         "slowmo_imagenet_osgp": gradient,
         "slowmo_wmt16_local_adam": gradient,
-        "slowmo_imagenet_sgp": ("input_seconds", cluster.input_seconds - late),
-        "slowmo_wmt16_sgp": ("bandwidth", bits / (bits / cluster.bandwidth + late)),
+        "slowmo_imagenet_sgp": ("compute.input_seconds", cluster.compute.input_seconds - late),
+        "slowmo_wmt16_sgp": ("links.bandwidth", bits / (bits / cluster.links.bandwidth + late)),
     }
     key, value = constants[row]
     return f"cluster.{key}={value}"

@@ -64,5 +64,5 @@ class PipeSGD(Algorithm):
 
     def step(self, worker: Worker, g: Tensor) -> None:
         """Clip a mean gradient [D] and apply it."""
-        clipped(g, self.clip)
+        clipped(g, self.clip, worker.shapes)
         worker.params.sub_(worker.update(g))

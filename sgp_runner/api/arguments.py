@@ -45,8 +45,8 @@ def overrides_of(key: str, value: Any) -> Iterator[str]:
         for field in () if cls is value else dataclasses.fields(value):
             if field.init and (field.name != NAME or not has_names(group)):
                 yield from overrides_of(join(key, field.name), getattr(value, field.name))
-    elif isinstance(value, Mapping) and is_part(key):
-        rest = dict(value)
+    elif is_part(key) and (isinstance(value, Mapping) or dataclasses.is_dataclass(value)):
+        rest = dict(value if isinstance(value, Mapping) else vars(value))
         if group is not None and has_names(group) and NAME in rest:
             yield from overrides_of(key, rest.pop(NAME))
         for name, inner in rest.items():

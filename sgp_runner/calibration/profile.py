@@ -15,32 +15,36 @@ defaults:
 
 name: {name}
 devices_per_node: 1
-step_seconds:  # s, a gradient and the optimizer's step, alone on a core
-  {model}: {have.step_seconds:.6g}
-step_batch:  # samples per node
-  {model}: {batch_size}
-{compute_time}input_seconds: 0.0  # s; part of the step
-bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends and receives at the same time
-latency_seconds: {have.latency_seconds:.4g}  # s
-message_overhead_seconds: 0.0  # s; part of the latency
-host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth
-node_factors: {{}}  # e.g. {{3: 2.0}}: node 3 computes half as fast
-heterogeneity: 0.0  # coefficient of variation between nodes
-duplex: full  # as the bandwidth was measured
-collective: ring  # gloo's and NCCL's for large tensors
-overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
-bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured
-fitted_on: []
+{compute_time}compute:
+  step_seconds:  # s, a gradient and the optimizer's step, alone on a core
+    {model}: {have.step_seconds:.6g}
+  step_batch:  # samples per node
+    {model}: {batch_size}
+  input_seconds: 0.0  # s; part of the step
+  node_factors: {{}}  # e.g. {{3: 2.0}}: node 3 computes half as fast
+  heterogeneity: 0.0  # coefficient of variation between nodes
+links:
+  bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends and receives at the same time
+  latency_seconds: {have.latency_seconds:.4g}  # s
+  message_overhead_seconds: 0.0  # s; part of the latency
+  duplex: full  # as the bandwidth was measured
+collectives:
+  algorithm: ring  # gloo's and NCCL's for large tensors
+  overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
+  bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured
+  all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
+  all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
+hosts:
+  host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth
+  cores_per_host: {have.cores_per_host:g}  # gradients that a host computes at full speed
+  ranks_per_host: {have.ranks_per_host}
+  passing_seconds_per_byte: {have.passing_seconds_per_byte:.4g}  # s/byte in or out, of a core
+  mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received, of a core
+  serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte, gradient at a server
 validated:  # a run elsewhere says so
+  fitted_on: []
   nodes: {nodes}
-  bandwidth: {have.bandwidth:.6g}
-all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
-all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
-cores_per_host: {have.cores_per_host:g}  # gradients that a host computes at full speed
-ranks_per_host: {have.ranks_per_host}
-passing_seconds_per_byte: {have.passing_seconds_per_byte:.4g}  # s/byte in or out, of a core
-mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received, of a core
-serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte, gradient at a server"""
+  bandwidth: {have.bandwidth:.6g}"""
 COMPUTE_TIME = """\
 compute_time:
   cv: {:.4g}  # from the excess of steps that end with a barrier

@@ -9,11 +9,20 @@ from typing import Any, Literal, Union
 from hydra.plugins.completion_plugin import CompletionPlugin
 
 from sgp_runner.cli.options import OPTIONS, SHORT, read
+from sgp_runner.config import old_names
 from sgp_runner.config.check import annotation, kind_of
 from sgp_runner.config.choices import NESTED, group_of, groups
 from sgp_runner.config.command_line import choices_in, parse
 from sgp_runner.config.overrides import compose_all, tree_of
-from sgp_runner.config.schema import OWN_PARTS, class_at, fields_of, keys_of, node_at
+from sgp_runner.config.schema import (
+    OWN_PARTS,
+    PARTS_OF_PROFILE,
+    PROFILE,
+    class_at,
+    fields_of,
+    keys_of,
+    node_at,
+)
 from sgp_runner.utils.errors import ConfigError
 
 FILES = (".", "/", "~")  # beginnings of values that are paths
@@ -64,7 +73,9 @@ def composed(overrides: Sequence[str]) -> Mapping[str, object]:
 def keys(tree: Mapping[str, object]) -> Iterator[str]:
     """Yield every key that can be set, as typed on the command line."""
     yield from (f"{group}=" for group in groups() if group not in NESTED)
-    yield from (f"{key}." if key in OWN_PARTS else f"{key}=" for key in keys_of(tree, ""))
+    parts = OWN_PARTS | PARTS_OF_PROFILE
+    yield from (f"{key}." if key in parts else f"{key}=" for key in keys_of(tree, ""))
+    yield from (f"{PROFILE}.{name}=" for name in old_names.SHORT)
 
 
 def next_parts(word: str, texts: Iterable[str]) -> Iterator[str]:
@@ -79,6 +90,9 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
     if (group := group_of(key)) is not None:
         yield from choices_in(group, search)
         return
+    flat = key.removeprefix(f"{PROFILE}.")
+    if flat in old_names.SHORT and flat != key:
+        key = f"{PROFILE}.{old_names.NAMES[flat]}"
     parent, _, name = key.rpartition(".")
     node: Any = node_at(tree, parent)
     cls = class_at(node, parent) if isinstance(node, Mapping) else None

@@ -15,11 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.config.choices import ALGORITHM_PARTS, CONFIGS, NESTED, PRESET, group_of, groups
+from sgp_runner.config.choices import (
+    ALGORITHM_PARTS,
+    CONFIGS,
+    NESTED,
+    PRESET,
+    group_of,
+    groups,
+    without_path,
+)
 from sgp_runner.config.experiment import flat
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.schema import (
     NAME,
+    PARTS_OF_PROFILE,
     class_at,
     completed,
     fields_of,
@@ -154,7 +163,8 @@ def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, obj
     said = descriptions(cls)
     for name, field in fields_of(cls, key).items():
         inner = join(key, name)
-        value = node.get(name, default_of(field) if has_default(field) else ...)
+        default = default_of(field) if has_default(field) else ...
+        value = node.get(name, {} if inner in PARTS_OF_PROFILE else default)
         if (group := group_of(inner)) is not None:
             chosen = value.get(NAME, ...) if is_node(value, inner) else ...
             yield inner, chosen, f"{said[name]} (one of {' '.join(groups()[group])})"
@@ -181,7 +191,7 @@ def explained(
 
     folders: folders that may have the YAML file of the choice"""
     group = group_of(key) or key
-    paths = [folder / group / f"{choice}.yaml" for folder in folders]
+    paths = [folder / group / f"{without_path(group, choice)}.yaml" for folder in folders]
     text = next((read_text(path) for path in paths if path.is_file()), "")
     yield f"{key}={choice}"
     head = re.match(r"(?:#.*\n|\s)*", text)

@@ -17,6 +17,12 @@ def check_not_negative(key: str, value: float) -> None:
         raise ConfigError(key, f"{value} must be zero or positive, and finite.")
 
 
+def check_each_not_negative(settings: object, prefix: str, *names: str) -> None:
+    """Raise ConfigError if one of the settings ``names`` is negative; null is allowed."""
+    for name in names:
+        check_not_negative(f"{prefix}.{name}", getattr(settings, name) or 0.0)
+
+
 def check_power(key: str, value: float, power: int) -> None:
     """Raise ConfigError unless ``value`` to the ``power`` is finite."""
     try:

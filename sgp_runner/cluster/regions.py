@@ -33,7 +33,7 @@ class Region:
     latency_seconds: Seconds | Sequence[Seconds]
 
     def __post_init__(self) -> None:
-        key = "cluster.regions"
+        key = "cluster.links.regions"
         if self.nodes < 0:
             raise ConfigError(f"{key}.nodes", f"{self.nodes} must be zero or positive.")
         check_rate(f"{key}.bandwidth_up", self.bandwidth_up)
@@ -56,7 +56,7 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
 
     An empty list of regions fits any number of nodes.
     """
-    key, sizes = "cluster.regions", [region.nodes for region in regions]
+    key, sizes = "cluster.links.regions", [region.nodes for region in regions]
     for number, region in enumerate(regions):
         if len(region.latencies) not in (1, len(regions)):
             raise ConfigError(

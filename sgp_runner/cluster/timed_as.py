@@ -61,8 +61,8 @@ MATRICES, SIDE = 60, 64
 class TimedAs:
     """The training whose time is simulated; null: the value of the run itself.
 
-    model: name in cluster.step_seconds, name of a model, or one of llama_1b, llama_10b and
-        llama_100b, whose sizes and times are built in
+    model: name in cluster.compute.step_seconds, name of a model, or one of llama_1b, llama_10b
+        and llama_100b, whose sizes and times are built in
     num_parameters: number of parameters for the size of messages; required if model is not the
         model of the run and has no built-in size
     batch_size: samples per node and step
@@ -98,12 +98,13 @@ class TimedAs:
         """
         if self.model is None:
             return
-        known = {*LANGUAGE_MODELS, *cluster.step_seconds, *models, trained} - {"default"}
+        known = {*LANGUAGE_MODELS, *cluster.compute.step_seconds, *models, trained} - {"default"}
         if self.model not in known:
             raise ConfigError(
                 "timed_as.model",
                 f"there is no model '{self.model}'.{nearest(self.model, sorted(known))} One of "
-                f"your own needs its time, cluster.step_seconds.{self.model}=1s for example.",
+                "your own needs its time, for example "
+                f"cluster.compute.step_seconds.{self.model}=1s.",
             )
         if self.num_parameters is None and self.model != trained:
             raise ConfigError(
@@ -136,7 +137,7 @@ class TimedAs:
         ``model`` and ``batch_size``, in samples per node, apply if these settings are null.
         """
         known = self.language_model
-        return cluster.mean_step(
+        return cluster.compute.mean_step(
             self.model or model,
             self.batch_size or batch_size,
             None if known is None else known.step_seconds,

@@ -16,6 +16,7 @@ from sgp_runner.config.choices import group_of
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import (
     NAME,
+    PARTS_OF_PROFILE,
     Tree,
     choice_error,
     class_at,
@@ -57,6 +58,8 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
     For a float, 1 becomes 1.0, so that both spellings identify the same run.
     """
     fields, named = fields_of(cls, key), is_named(key)
+    needed = (name for name in fields if not has_default(fields[name]))
+    node = {name: {} for name in needed if join(key, name) in PARTS_OF_PROFILE} | dict(node)
     values = {}
     for name, value in node.items():
         if name == NAME and named:
@@ -165,7 +168,7 @@ def finite(value: float, key: str) -> float:
 def check_name(name: object, hint: Any, key: str) -> object:
     """Return the key ``name`` of a mapping, converted to the type ``hint``.
 
-    A key from a dotted name (``cluster.node_factors.3=2``) is text before the conversion.
+    A key from a dotted name (``cluster.compute.node_factors.3=2``) is text before the conversion.
     """
     if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)

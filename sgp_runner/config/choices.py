@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pkgutil
 from collections.abc import Iterable, Mapping
@@ -76,6 +77,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "cifar100": "sgp_runner.data.cifar:Cifar",
         "digits": "sgp_runner.data.digits:Digits",
         "grammar": "sgp_runner.data.grammar:Grammar",
+        "hf": "sgp_runner.data.hub_text:HubText",
         "imagenet": "sgp_runner.data.imagenet:ImageNet",
         "numbers_en_de": "sgp_runner.data.numbers_en_de:NumbersEnDe",
         "python_text": "sgp_runner.data.text:PythonText",
@@ -98,6 +100,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "model": {
         "fairseq_transformer": "sgp_runner.models.fairseq_transformer:FairseqTransformer",
         "gpt": "sgp_runner.models.gpt:GPT",
+        "hf": "sgp_runner.models.hub_model:HubModel",
         "mlp": "sgp_runner.models.mlp:MLP",
         "quadratic": "sgp_runner.models.quadratic:Quadratic",
         "resnet18": "sgp_runner.models.resnet:ResNet",
@@ -222,6 +225,16 @@ def class_of(group: str, choice: str) -> type[Any] | None:
     if (extension := EXTENSIONS.get((group, choice))) is not None:
         return extension.class_of("algo" if group == "base" else group, choice)
     return imported(known[choice]) if choice in known and choice in groups()[group] else None
+
+
+def without_path(group: str, name: str) -> str:
+    """Return the choice ``hf`` of ``hf:gpt2``; return any other name unchanged."""
+    choice, colon, _ = name.partition(":")
+    if not colon or not has_names(group) or choice not in groups()[group]:
+        return name
+    cls = class_of(group, choice)
+    fields = () if cls is None else dataclasses.fields(cls)
+    return choice if any(field.name == "path" for field in fields) else name
 
 
 def imported(name: str) -> type[Any]:

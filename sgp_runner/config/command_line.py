@@ -21,7 +21,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from sgp_runner.config.choices import NESTED, PRESET, group_of, groups, has_names
+from sgp_runner.config.choices import (
+    NESTED,
+    PRESET,
+    group_of,
+    groups,
+    has_names,
+    without_path,
+)
+from sgp_runner.config.old_names import renamed
 from sgp_runner.config.schema import too_long
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
@@ -89,7 +97,12 @@ class Setting:
 
 def typed(line: str) -> str:
     """Return an override in Hydra's notation as a user types it."""
-    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", line.replace(GLOBAL, PRESET))
+    return re.sub(r"^[+~]*(\w+@(?=[\w.]))?", "", unescaped(line.replace(GLOBAL, PRESET)))
+
+
+def unescaped(text: str) -> str:
+    """Return ``text`` without the escapes of colons that Hydra adds to the values of a sweep."""
+    return text.replace("\\:", ":")
 
 
 def loader() -> ConfigLoader:
@@ -150,6 +163,7 @@ def parse(overrides: Sequence[str]) -> list[Setting]:
 def parse_with_hydra(text: str) -> Override:
     """Parse one override. Raises ConfigError unless it is written ``key=value``."""
 
+    text = renamed(text)
     key = text.partition("=")[0].lstrip("+~") or text
     if key in groups():  # Hydra's users write +experiment=name; the + is superfluous
         text = text.lstrip("+")
@@ -206,7 +220,7 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
     if not set(names) <= set(choices):
         choices = choices_in(group, search)
     for name in names:
-        if name not in choices:
+        if without_path(group, name) not in choices:
             raise no_choice(key, name, choices)
     if override.package is None and key == PRESET:
         line = line.replace(PRESET, GLOBAL, 1)
@@ -232,7 +246,7 @@ def choices_named(override: Override) -> list[str] | None:
         return None
     value: Any = override.value()
     if override.is_discrete_sweep():
-        value = list(override.sweep_string_iterator())
+        value = [unescaped(text) for text in override.sweep_string_iterator()]
     values = value if isinstance(value, list) else [value]
     plain = all(isinstance(each, str | int | float) for each in values)
     names = list(map(str, values))

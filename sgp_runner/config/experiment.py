@@ -9,10 +9,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from sgp_runner.cluster.validated import LIMITS
 from sgp_runner.config import corrections
 from sgp_runner.config.check import CheckedPart, build, check_tree, plain
 from sgp_runner.config.choices import EXTENSIONS, group_of
+from sgp_runner.config.old_names import KEY as CLUSTER
+from sgp_runner.config.old_names import flattened, grouped
 from sgp_runner.config.plugins.from_python import InMemory
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes
@@ -22,13 +26,14 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
 
-FORMAT = 2  # of a stored configuration
+FORMAT = 3  # of a stored configuration; in format 2, clusters had flat names
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
-    *("data.root", "data.workers", "format", "cluster.validated"),
+    *("data.root", "data.workers", "format", *(f"cluster.validated.{key}" for key in LIMITS)),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
-    *("network.vote_seconds", "network.silence_seconds", "network.shared_memory"),
+    *("network.vote_seconds", "network.silence_seconds"),
+    *("network.shared_memory", "network.shard"),
 )
 
 # Keys added later, or keys of one choice -> the value that is equivalent to their absence and not
@@ -56,7 +61,11 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
             key: relevant(value, f"{parent}{key}.") if isinstance(value, Mapping) else value
             for key, value in node.items()
         }
-        return {key: value for key, value in inner.items() if f"{parent}{key}" not in NOT_IN_NAME}
+        return {
+            key: value
+            for key, value in inner.items()
+            if f"{parent}{key}" not in NOT_IN_NAME and (value != {} or node[key] == {})
+        }
 
     return relevant(config, "")
 
@@ -90,6 +99,8 @@ def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
 def digest_of(settings: Mapping[str, object]) -> str:
     """Return a hash of the `identity_of` ``settings``."""
     settings = identity_of(settings)
+    if isinstance(cluster := settings.get(CLUSTER), Mapping):
+        settings[CLUSTER] = flattened(cluster)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -161,7 +172,7 @@ class Experiment:
             "seed": run.seed,
             "epochs": run.epochs,
             "row": run.row,
-            "fitted": run.row in run.cluster.fitted_on,
+            "fitted": run.row in run.cluster.validated.fitted_on,
             "label": run.label,
             "clock": run.network.clock,
             "server": run.algo.servers > 0,
@@ -232,8 +243,9 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
     """Make the experiment of the stored configuration ``tree``, read from ``path``.
 
-    Raises ConfigError if ``tree`` has another format than `FORMAT`.
+    Raises ConfigError if ``tree`` has a format that `upgraded` does not know.
     """
+    tree = upgraded(tree)
     if tree.get("format") != FORMAT:
         raise ConfigError(
             "config.yaml",
@@ -244,6 +256,15 @@ def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
         {corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}},
         group,
     )
+
+
+def upgraded(config: Any) -> Any:
+    """Return a stored configuration in the present format; unchanged if it is not in format 2."""
+    if not isinstance(config, dict) or config.get("format") != FORMAT - 1:
+        return config
+    cluster = config.get(CLUSTER)
+    cluster = {CLUSTER: grouped(cluster)} if isinstance(cluster, dict) else {}
+    return {**config, "format": FORMAT, **cluster}
 
 
 def stored(experiment: Experiment) -> dict[str, object]:

@@ -14,18 +14,22 @@ from typing import Any
 
 from hydra import compose as compose_choices
 from hydra import initialize_config_dir
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.choices import CONFIGS, PRESET, class_of, groups
 from sgp_runner.config.command_line import Setting, condition_of, no_choice, parse, unmet
 from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.old_names import grouped_file
+from sgp_runner.config.path_choices import SCHEME, PathChoices
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.plugins.loading import KEY, named
 from sgp_runner.config.schema import (
@@ -43,28 +47,53 @@ from sgp_runner.config.schema import (
 )
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.secrets import refuse_secrets
+from sgp_runner.utils.user_code import nearby
+
+
+class Sources(SearchPathPlugin):
+    """The sources of Hydra besides this package: choices with a path, and plug-ins."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(SCHEME, f"{SCHEME}://")
+        for folder in composition.folders():
+            search_path.append(KEY, f"file://{folder}")
 
 
 @contextmanager
 def configs() -> Iterator[None]:
     """Initialise Hydra with the configuration trees of this package and of plug-ins."""
-
-    class Folders(SearchPathPlugin):
-        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            for folder in composition.folders():
-                search_path.append(KEY, f"file://{folder}")
-
-    if composition.folders():
-        Plugins.instance().register(Folders)
+    plugins = Plugins.instance()  # registers the sources of files
+    for plugin in (PathChoices, Sources):
+        plugins.register(plugin)
     store, nodes = ConfigStore.instance(), list(composition.nodes())
     for group, name, node in nodes:
         store.store(name, node, group)
+    sources = SourcesRegistry.instance().types
+    files = sources["file"]
     try:
+        sources["file"] = reading_old_names(files)
         with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
             yield
     finally:
+        sources["file"] = files
         for group, name, _ in nodes:
             del store.repo[group][f"{name}.yaml"]
+
+
+def reading_old_names(files: type[ConfigSource]) -> type[ConfigSource]:
+    """Return a source of YAML files in which clusters may have settings by their flat names."""
+
+    class Files(files):  # type: ignore[valid-type, misc]
+        def load_config(self, config_path: str) -> ConfigResult:
+            result: ConfigResult = super().load_config(config_path)
+            group = config_path.partition("/")[0]
+            if OmegaConf.is_dict(result.config) and (group == PROFILE or PROFILE in result.config):
+                where = nearby(f"{self.path}/{config_path.removesuffix('.yaml')}.yaml")
+                tree = grouped_file(tree_of(result.config), group, where)
+                result.config = OmegaConf.create(tree)
+            return result
+
+    return Files
 
 
 def narrow(settings: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
@@ -182,12 +211,13 @@ def apply(setting: Setting, config: DictConfig) -> None:
 
 def models_timed(config: DictConfig) -> dict[str, str]:
     """Return dotted key -> model, for every entry of ``step_seconds`` and ``step_batch``."""
-    cluster = tree_of(config)[PROFILE]
+    tree, keys = tree_of(config), ("step_seconds", "step_batch")
+    timed = {key: node_at(tree, key) for key in (f"{PROFILE}.compute.{name}" for name in keys)}
     return {
-        f"{PROFILE}.{key}.{name}": str(name)
-        for key in ("step_seconds", "step_batch")
-        if isinstance(cluster.get(key), dict)
-        for name in cluster[key]
+        f"{key}.{name}": str(name)
+        for key, models in timed.items()
+        if isinstance(models, dict)
+        for name in models
     }
 
 
@@ -227,7 +257,7 @@ def name_cluster(config: DictConfig) -> None:
         config.cluster.name = choice
 
 
-def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
+def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
     """Return a configuration as plain mappings."""
 
     tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
@@ -238,6 +268,8 @@ def tree_of(config: DictConfig, resolve: bool = False) -> dict[str, Any]:
 def put(config: DictConfig, key: str, value: object) -> None:
     """Set ``key``; a mapping updates a part unless it has a ``name``, which selects a class."""
 
+    if key == PROFILE and isinstance(value, dict):
+        value = grouped_file(value, PROFILE, f"{PROFILE}=")
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
         for name, inner in value.items():
             put(config, join(key, name), inner)

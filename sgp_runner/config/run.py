@@ -20,7 +20,9 @@ from sgp_runner.core.codecs.casts import codes
 from sgp_runner.core.optim import Optimizer, Shapes, Steps
 from sgp_runner.core.problem import Problem
 from sgp_runner.data.dataset import DataConfig
+from sgp_runner.data.hub_text import HubText
 from sgp_runner.models.config import ModelConfig
+from sgp_runner.models.hub_model import HubModel
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
 from sgp_runner.utils.devices import settled
@@ -122,6 +124,9 @@ class Run:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", settled(self.network, self.dtype))
+        if isinstance(self.data, HubText):
+            model = self.model.path if isinstance(self.model, HubModel) else None
+            object.__setattr__(self, "data", self.data.with_tokenizer(model))
         if (
             isinstance(self.model, TimingOnly)
             and self.timed_as.num_parameters is None
@@ -131,7 +136,7 @@ class Run:
             object.__setattr__(self, "timed_as", timed_as)
         self.timed_as.check(self.cluster, groups()["model"], self.model.name)
         check_row("row", [self.row] if self.row is not None else [])
-        check_row("cluster.fitted_on", self.cluster.fitted_on)
+        check_row("cluster.validated.fitted_on", self.cluster.validated.fitted_on)
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
             if getattr(self, key) < 1:
                 raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 
 from sgp_runner.config import corrections
 from sgp_runner.config.choices import EXTENSIONS, class_of, group_of, groups, has_names
+from sgp_runner.config.old_names import GROUPS
 from sgp_runner.config.plugins.composition import default_of, default_part
 from sgp_runner.config.plugins.from_python import IN_MEMORY
 from sgp_runner.config.plugins.loading import GONE
@@ -24,7 +25,9 @@ from sgp_runner.utils.reading import MAX_DIGITS
 
 NAME = "name"
 IDENTITY = (corrections.KEY, KEY_OF_PLUGINS)  # in addition to settings
-PROFILE = "cluster"  # its files are data, not choices of code: omitted keys are not stored
+# The files of clusters are data, not choices of code: omitted keys are not stored.
+PROFILE = "cluster"
+PARTS_OF_PROFILE = {f"{PROFILE}.{name}": cls for name, cls in GROUPS.items()}
 # Parts of a run with a single class and no group of choices.
 OWN_PARTS = {
     field.name: type(field.default)
@@ -45,7 +48,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
         name: completed(value, inner) if is_node(value, inner := join(key, name)) else value
         for name, value in given.items()
     }
-    if key == PROFILE:
+    if key == PROFILE or key in PARTS_OF_PROFILE:
         return given
     defaults = {
         name: default_at(field, join(key, name))
@@ -75,14 +78,14 @@ def is_node(value: object, key: str) -> TypeGuard[Tree]:
 
 
 def is_part(key: str) -> bool:
-    return group_of(key) is not None or key in OWN_PARTS
+    return group_of(key) is not None or key in OWN_PARTS or key in PARTS_OF_PROFILE
 
 
 def class_at(node: Tree, key: str) -> type[Any] | None:
     """Return the dataclass of the part ``node`` at ``key``; None if its ``name`` is unknown."""
     group = group_of(key)
     return (
-        (OWN_PARTS.get(key) if key else Run)
+        ((OWN_PARTS | PARTS_OF_PROFILE).get(key) if key else Run)
         if group is None
         else class_of(group, str(node.get(NAME)))
     )
@@ -138,7 +141,10 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
     ]
     siblings += ["experiment"] if not parent else []
     same = [other for other in everywhere if last(other) == word]
-    close = same or similar(word, siblings or everywhere)
+    inside = [
+        other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
+    ]
+    close = same or similar(word, [*siblings, *inside] or everywhere)
     if close:
         return ConfigError(key, f"there is no such setting. Did you mean '{close[0]}'?")
     have = (
@@ -155,7 +161,7 @@ def keys_of(node: Tree, parent: str) -> Iterator[str]:
     names = node if cls is None else fields_of(cls, parent)
     yield from (join(parent, str(name)) for name in names)
     for name in names:
-        value = node.get(name)
+        value = node.get(name, {} if join(parent, str(name)) in PARTS_OF_PROFILE else None)
         if isinstance(value, Mapping):
             yield from keys_of(value, join(parent, str(name)))
 

@@ -26,10 +26,10 @@ def in_pieces(*vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def pieces(vector: Tensor) -> list[slice]:
-    """Return the slices into which `in_pieces` cuts ``vector`` [D]."""
+    """Return the slices into which `in_pieces` cuts ``vector`` [D], at least one."""
     total = vector.numel()
-    size = total if vector.is_cuda else PIECE
-    return [slice(begin, min(begin + size, total)) for begin in range(0, total, max(size, 1))]
+    size = max(total, 1) if vector.is_cuda else PIECE
+    return [slice(begin, min(begin + size, total)) for begin in range(0, max(total, 1), size)]
 
 
 def to_device(t: Tensor, device: torch.device | str) -> Tensor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.core.flat import joined
 from sgp_runner.core.optim.optimizer import Shapes
+from sgp_runner.core.parts import PartShapes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +34,7 @@ class Fragment:
 
     def of(self, x: Tensor) -> Tensor:
         """Return the fragment [n] of ``x`` [D], a copy."""
-        return joined([x[span] for span in self.spans])
+        return joined([x[span] for span in self.spans] or [x[:0]])
 
     @contextmanager
     def inside(self, *vectors: Tensor) -> Iterator[list[Tensor]]:
@@ -45,13 +46,25 @@ class Fragment:
             for span, values in zip(self.spans, part.split_with_sizes(sizes), strict=True):
                 x[span] = values
 
+    def inside_part(self, part: PartShapes) -> Fragment:
+        """Return the part of this fragment that is in a device's part of the parameters."""
+        spans = [part.inside(span) for span in self.spans]
+        names = [name for name in part if name in self.shapes]
+        return Fragment(
+            [span for span in spans if span.stop > span.start], {name: part[name] for name in names}
+        )
+
 
 def fragments_of(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[Fragment]:
     """Return the fragments of a model.
 
     A fragment has ``blocks`` transformer blocks; all tensors outside of blocks are one more
     fragment. A model without blocks is cut into ``count`` runs of tensors of nearly equal size.
+    If ``shapes`` are of a device's part, the fragments are the parts of the model's fragments.
     """
+    if isinstance(shapes, PartShapes):
+        whole = fragments_of(shapes.whole, blocks, pattern, count)
+        return [each.inside_part(shapes) for each in whole]
     numbers = [found and int(found[1]) for found in map(BLOCK.search, shapes)]
     last = max((number for number in numbers if number is not None), default=-1)
     ends = list(accumulate(map(prod, shapes.values())))

@@ -12,20 +12,11 @@ from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.names import renamed
 from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
+from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.scheduler import Future, resolved
 from sgp_runner.core.state import NamedState, State, packed, unpacked
 from sgp_runner.topology.graphs import Exchange, Topology
-from sgp_runner.utils.errors import (
-    Aborted,
-    CallMismatch,
-    Diverged,
-    LostConnection,
-    MembershipChanged,
-    NotFinite,
-    RankFailed,
-    Stopped,
-    TooManyAbsences,
-)
+from sgp_runner.utils.errors import SPEAKING, Diverged, NotFinite, RankFailed
 from sgp_runner.utils.user_code import described
 
 if TYPE_CHECKING:
@@ -95,7 +86,7 @@ class Progress:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """One worker. ``D`` is the number of parameters.
+    """One worker. ``D`` is the number of parameters, or of those in this device's part.
 
     rank, size: this worker and the number of gradient workers; a parameter server has ``rank >=
     size``.
@@ -136,9 +127,19 @@ class Worker:
 
     @property
     def model(self) -> Tensor:
-        """The parameters [D] to evaluate: the state ``outer`` if it exists, else ``params``."""
+        """The parameters [D] to evaluate, gathered from all devices that have a part of them."""
+        return self.gathered(self.own_model)
+
+    @property
+    def own_model(self) -> Tensor:
+        """This device's part of `model`: the state ``outer`` if it exists, else ``params``."""
         outer: Tensor = self.state.get("outer", self.params)
         return outer
+
+    def gathered(self, part: Tensor) -> Tensor:
+        """Return the vector [D] of which this device has a ``part``, or all."""
+        shapes = self.shapes
+        return shapes.devices.gathered(part) if isinstance(shapes, PartShapes) else part
 
     @property
     def push_sum_weight(self) -> float:
@@ -373,19 +374,6 @@ class Worker:
     observe = renamed("observe", "log")
     learns = renamed("learns", "has_gradients")
     own_pace = renamed("own_pace", "lr_follows_own_steps")
-
-
-# Errors with complete messages, which are raised unchanged.
-SPEAKING = (
-    RankFailed,
-    Aborted,
-    Diverged,
-    LostConnection,
-    CallMismatch,
-    MembershipChanged,
-    Stopped,
-    TooManyAbsences,
-)
 
 
 def fill(own: Tensor, saved: Tensor) -> None:

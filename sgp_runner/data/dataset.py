@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from sgp_runner.data.sampler import IID, Partition
 from sgp_runner.utils.errors import ConfigError
@@ -54,6 +54,14 @@ class Split(Protocol):
 
     def close(self) -> None:
         """Release resources; the split may be used again."""
+        return None
+
+    def state_dict(self) -> dict[Any, Any]:
+        """Return for a checkpoint what helps a resumed run to find its samples faster."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[Any, Any]) -> None:
+        """Restore a `state_dict`; samples are the same without it."""
         return None
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
-_EPOCH_ORDER, _DEAL, _SHARD_ORDER = 1, 2, 3
+_EPOCH_ORDER, _DEAL, _SHARD_ORDER, WINDOW_ORDER = 1, 2, 3, 4
 
 
 class Sampler(Protocol):
@@ -62,7 +62,7 @@ class IID:
     """Deals a new permutation of the whole set to the workers every epoch, batch by batch."""
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
-        steps = _steps_per_epoch(len(split), workers, batch_size)
+        steps = full_steps(len(split), workers, batch_size)
         return IIDSampler(len(split), workers, batch_size, seed, steps)
 
 
@@ -87,7 +87,7 @@ class Dirichlet:
             )
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
-        steps = _steps_per_epoch(len(split), workers, batch_size)
+        steps = full_steps(len(split), workers, batch_size)
         if split.labels is None:
             raise ConfigError(
                 "data.partition",
@@ -267,7 +267,8 @@ def _permutation(samples: int, seed: int) -> Tensor:
     return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
 
 
-def _steps_per_epoch(samples: int, workers: int, batch_size: int) -> int:
+def full_steps(samples: int, workers: int, batch_size: int) -> int:
+    """Return the steps of an epoch. Raises ConfigError if there is none."""
     steps = samples // (workers * batch_size)
     if steps < 1:
         most = samples // workers

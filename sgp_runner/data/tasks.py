@@ -231,3 +231,15 @@ class LanguageModelling(Summed):
         if self.floor is not None:
             out["excess_loss"] = loss - self.floor
         return out
+
+
+@dataclass(frozen=True)
+class SubwordModelling(LanguageModelling):
+    """Cross-entropy of the next token of a tokenizer."""
+
+    def metrics(self, sums: Sequence[float], samples: int) -> dict[str, float]:
+        """Return the loss in nats per token, and its exponential."""
+        import torch
+
+        loss = sums[0] / samples
+        return {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}

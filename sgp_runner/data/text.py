@@ -179,13 +179,7 @@ def dataset_of(
     data: Text | PythonText, train: Sequence[Tokens], valid: Sequence[Tokens], vocabulary: int
 ) -> Dataset:
     splits = BlockSplit(train, data.block), BlockSplit(valid, data.block)
-    for split, what in zip(splits, ("trains", "validates"), strict=True):
-        if not len(split):
-            raise ConfigError(
-                "data.block",
-                f"the text that {what} is shorter than {data.block + 1} tokens: "
-                "use a smaller block, or more text.",
-            )
+    check_filled(*splits, data.block)
     return Dataset(
         name=data.name,
         task=LanguageModelling(vocabulary, data.block),
@@ -195,6 +189,17 @@ def dataset_of(
         num_classes=vocabulary,
         partition=partition_of(data.partition, data.alpha),
     )
+
+
+def check_filled(train: Split, valid: Split, block: int) -> None:
+    """Raise ConfigError if one of the splits has no block."""
+    for split, what in ((train, "trains"), (valid, "validates")):
+        if not len(split):
+            raise ConfigError(
+                "data.block",
+                f"the text that {what} is shorter than {block + 1} tokens: "
+                "use a smaller block, or more text.",
+            )
 
 
 class BlockSplit(Split):

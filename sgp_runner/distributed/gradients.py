@@ -15,6 +15,7 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.json_collectives import all_gather
+from sgp_runner.distributed.state_parts import StateParts, parts_of
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.spans import span
@@ -36,9 +37,14 @@ class LossScale:
         self.factor = torch.tensor(65536.0, device=device)
         self.in_a_row = torch.zeros((), dtype=torch.int32, device=device)
 
-    def removed(self, g: Tensor) -> Tensor:
-        """Return the gradient ``g`` [D] divided by its loss scale."""
+    def removed(self, g: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the gradient ``g`` [D] divided by its loss scale.
+
+        total: adds up a number over the devices that have the other parts of the gradient
+        """
         overflow = g.isfinite().all().logical_not()
+        if total is not None:
+            overflow = total(overflow.float()) > 0
         g = torch.where(overflow, 0.0, g / self.factor)
         torch._amp_update_scale_(self.factor, self.in_a_row, overflow.float(), 2.0, 0.5, 2000)
         return g
@@ -60,6 +66,7 @@ class Gradients:
         self.scale = (
             LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
         )
+        self.parts = parts_of(problem, world)
         self.modules: dict[dist.ProcessGroup | None, nn.Module] = {}
         self.stream: torch.cuda.Stream | None = None
         if problem.compute.device != "cpu":
@@ -130,13 +137,16 @@ class Gradients:
 
     def state(self) -> State:
         scale = None if self.scale is None else (self.scale.factor.cpu(), self.scale.in_a_row.cpu())
-        return {"model_buffers": [buffer.cpu() for buffer in self.buffers], "scale": scale}
+        data = self.problem.dataset.train.state_dict()
+        buffers = [buffer.cpu() for buffer in self.buffers]
+        return {"model_buffers": buffers, "scale": scale, "data": data}
 
     def load_state_dict(self, states: list[State]) -> None:
         """Restore this device from the states of its node."""
         state = states[self.world.layout.device if len(states) > 1 else 0]
         for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
             own.copy_(saved)
+        self.problem.dataset.train.load_state_dict(state.get("data", {}))
         if self.scale is not None:
             for value, saved in zip(
                 (self.scale.factor, self.scale.in_a_row), state["scale"], strict=True
@@ -187,6 +197,7 @@ class Gradients:
             {
                 "model_buffers": state[:buffers],
                 "scale": None if self.scale is None else tuple(state[buffers:]),
+                "data": own["data"],  # all of them read the same
             }
             for state in states
         ]
@@ -194,6 +205,8 @@ class Gradients:
     def compute(
         self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool = False
     ) -> tuple[Gradient, Tensor]:
+        if self.parts is not None:
+            return self.compute_part(self.parts, at, number, group)
         if group is None:
             return self.scaled(at, number, None, allow_parts)
         with waiting_for(f"waits for the mean of gradient {number}"):
@@ -208,6 +221,27 @@ class Gradients:
                     self.module(group),
                 )
             return self.scaled(at, number, group, allow_parts)
+
+    def compute_part(
+        self, parts: StateParts, at: Tensor, number: int, group: dist.ProcessGroup | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return this device's part of a gradient at parameters of which ``at`` is its part.
+
+        group: the same device of all nodes, over which to average too; or the node
+        """
+        device, scale = torch.device(self.problem.compute.device), self.scale
+        with self.meter.waiting(device):
+            whole = parts.gathered_for_gradient(at)
+        factor = None if scale is None else scale.factor
+        where = whole, self.buffers, self.rank, number, self.module(None)
+        with span(f"gradient {number}"):
+            loss = self.problem.backward(*where, factor)
+        with self.meter.waiting(device), waiting_for(f"waits for the mean of gradient {number}"):
+            g = parts.mean(self.problem.flat.detach_parts())
+            if group is self.world.workers:
+                dist.all_reduce(g, group=group)
+                g /= self.world.layout.nodes
+        return g if scale is None else scale.removed(g, parts.total), loss
 
     def scaled(
         self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool

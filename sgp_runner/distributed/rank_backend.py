@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.run import steps_in
 from sgp_runner.core.budget import Budget, OwnBudget
+from sgp_runner.core.parts import norm
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import StepListener
@@ -18,6 +18,7 @@ from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.node_results import results_of, throughput_of
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.saving import RankSaver, check_fits, serve
+from sgp_runner.distributed.state_parts import PartListener, evaluate_with_others
 from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.trace_recorder import TraceRecorder
@@ -40,7 +41,7 @@ from sgp_runner.recording.checkpoint import (
     using,
     verify,
 )
-from sgp_runner.recording.chrome_trace import ProfiledSteps
+from sgp_runner.recording.chrome_trace import traced
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer, cost_of, position_in
 from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
@@ -91,6 +92,7 @@ class RankBackend:
     def open(self) -> Found | None:
         world = self.world
         check_agreement(world, "configuration", self.experiment.digest[:16])
+        check_agreement(world, "cut of the state (network.shard)", str(world.cut))
         check_agreement(world, "code version", code_version())
         candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
         own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
@@ -117,8 +119,10 @@ class RankBackend:
         self, membership: Membership, found: Found | None, listener: StepListener
     ) -> Position | None:
         self.membership, self.found = membership, found
-        self.listener = self.traced(listener)
         world, run, layout = self.world, membership.run, self.world.layout
+        follows = world.cut is not None and layout.device > 0
+        followed = PartListener(run, listener) if follows else listener
+        self.listener = traced(self.experiment, followed, world.process_rank)
         if not self.built:
             self.make_problem()
         self.built = True
@@ -142,14 +146,6 @@ class RankBackend:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
 
-    def traced(self, listener: StepListener) -> StepListener:
-        """Return ``listener``, or one that also profiles the steps of ``trace_steps``."""
-        steps = self.experiment.run.trace_steps
-        if steps is None:
-            return listener
-        name = f"trace.rank{self.world.process_rank}.json"
-        return ProfiledSteps(listener, steps_in(steps), self.experiment.directory / name)
-
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout
         problem = build_problem(self.membership.run, world.compute)
@@ -170,7 +166,7 @@ class RankBackend:
         try:
             with using(found.path):
                 saved = self.read(found)
-                check_fits(saved, self.problem, self.membership.run.optim)
+                check_fits(saved, self.problem, self.membership.run.optim, self.world)
                 if not self.world.layout.device:
                     position_in(saved["observer"])
         except UnusableCheckpoint as error:
@@ -188,7 +184,7 @@ class RankBackend:
         if number:  # `open` has verified the file of rank 0
             verify(found.path, self.experiment.digest, f"rank{number}.pt")
         saved = read(found.path / f"rank{number}.pt", compute.device)
-        if device and number:
+        if "push_sum" not in saved["worker"] and number:
             first = read(found.path / f"rank{number - device}.pt", compute.device)
             saved["worker"] = first["worker"] | saved["worker"]
         return saved
@@ -215,7 +211,7 @@ class RankBackend:
             survives=survives,
             listener=self.listener,
         )
-        runtime = self.runtime
+        runtime, parts = self.runtime, self.runtime.gradients.parts
         if self.throughput is not None:
             self.throughput.waited = runtime.clock.meter.seconds
         self.worker = build_worker(
@@ -226,6 +222,7 @@ class RankBackend:
             budget,
             runtime,
             runtime.gradients.buffers,
+            None if parts is None else parts.shapes,
         )
         self.watch.follow(runtime.clock)
         self.watch.begun = lambda: runtime.paused > 0
@@ -375,8 +372,7 @@ class RankBackend:
         """Evaluate every rank's model and their average (or the server's)."""
         worker, world = self.worker, self.world
         if observer is None:
-            world.mean(worker.model.clone())
-            check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
+            evaluate_with_others(worker, world)
             return None
         observer.recorder.check()  # while the other ranks can still learn of an error
         run = self.membership.run
@@ -387,12 +383,14 @@ class RankBackend:
             "checksum": checksum(worker.params),
             "metrics": observer.evaluate(worker, run.epochs),
         }
-        mean = worker.model.clone()
+        mean = worker.own_model.clone()
         if not worker.is_server:
             world.mean(mean)
-            own["square"] = float((worker.model - mean).norm()) ** 2
+            own["square"] = float(norm(worker.own_model - mean, worker.shapes)) ** 2
+        mean = worker.gathered(mean)
         processes = world.gather(own)
-        check_alike(processes, world.layout)
+        if world.cut is None:
+            check_alike(processes, world.layout)
         if self.original_rank != 0:
             return None
         ranks = [end for end in processes if end is not None and "cost" in end]

@@ -34,6 +34,7 @@ from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
 from sgp_runner.distributed.rank_layout import RankLayout
+from sgp_runner.distributed.state_parts import parts_of
 from sgp_runner.distributed.watchdog import Watchdog
 from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Trigger, stopped
@@ -247,7 +248,7 @@ class RankSaver:
         # A waiting server has already begun a step with the gradient that it waits for.
         if isinstance(budget := worker.budget, ServerBudget) and not budget.ended:
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
-        if self.world.layout.device:
+        if self.world.layout.device and self.world.cut is None:
             state = {key: each for key, each in state.items() if key not in SHARED}
         return {
             "worker": state,
@@ -262,14 +263,16 @@ def passed_on(layout: RankLayout) -> str:
     return f"signal for rank {layout.node_rank}"
 
 
-def check_fits(saved: State, problem: Problem, optim: Optimizer) -> None:
+def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -> None:
     """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
     worker, start = saved["worker"], problem.start()
+    if (parts := parts_of(problem, world)) is not None:
+        start = start[parts.where]
     shapes = {name: buffer.shape for name, buffer in optim.buffers(start).items()}
     model_shapes = [buffer.shape for buffer in problem.flat.fresh_buffers()]
     counts = [worker[key] for key in COUNTS]
     if worker["push_sum"].shape != (start.numel() + 1,):
-        raise ValueError("it has another number of parameters")
+        raise ValueError("it has another number of parameters, or another network.shard")
     if {name: buffer.shape for name, buffer in worker["buffers"].items()} != shapes:
         raise ValueError("it has another optimizer")
     if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:

@@ -15,6 +15,8 @@ awaited.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,7 +24,7 @@ from torch.nn.functional import pad
 
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.scheduler import Future
-from sgp_runner.utils.shard import Shard
+from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import waiting_for
 
 NODE = "waits for the devices of its node"
@@ -32,6 +34,8 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 
 class ShardedTransport(Transport):
     """Transport of one device, which carries ``part`` of each message over ``base``.
+
+    Devices that hold parts of all vectors (`state_parts`) carry whole messages of their own.
 
     node, node_cpu_group: process groups of the node, to move tensors and to agree
     """
@@ -44,6 +48,9 @@ class ShardedTransport(Transport):
         node_cpu_group: dist.ProcessGroup,
     ) -> None:
         self.base, self.part, self.node, self.node_cpu_group = base, part, node, node_cpu_group
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        return self.base.empty_like(tensor, peers)
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         """Send this device's part; return the bytes of the whole message, as sent by the node."""
@@ -74,7 +81,8 @@ class ShardedTransport(Transport):
         )
 
     def convert(self, message: Tensor) -> Tensor:
-        return self.put_together(self.base.convert(message))
+        message = self.base.convert(message)
+        return message if self.part is WHOLE else self.put_together(message)
 
     def flush(self) -> None:
         self.base.flush()

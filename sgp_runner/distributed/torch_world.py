@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.parts import PART_MULTIPLE, Cut
 from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import GlooTransport
@@ -44,7 +45,6 @@ GROUPS = (
     "memory",
     "headers",
 )
-PART_MULTIPLE = 128  # elements of a part, which is aligned to 16 bytes in any type
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
 
@@ -59,6 +59,7 @@ class TorchWorld(World):
     start_seconds: how long the ranks may take to find each other
     shares_memory: whether messages between processes of one machine may go through its memory
     joins: whether the processes have a default process group, which this world leaves as it is
+    cut: where the parts end that each device of a node holds of all vectors; None: it holds all
     """
 
     memory: SharedMemory | None = None
@@ -75,6 +76,7 @@ class TorchWorld(World):
         start_seconds: float = START_SECONDS,
         shares_memory: bool = False,
         joins: bool = False,
+        cut: Cut | None = None,
     ) -> None:
         store, self.process_rank, self.size = joined() if joins else meet(start_seconds)
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
@@ -84,7 +86,7 @@ class TorchWorld(World):
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend = devices, compute, backend
         self.paired, self.shaper, self.shares_memory = paired, shaper, shares_memory
-        self.joins = joins
+        self.joins, self.cut = joins, cut
         self.leader_mode = leader_mode and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -133,9 +135,14 @@ class TorchWorld(World):
         self.all_ranks, *self.p2p_groups = (self.gloo_group(range(self.size)) for _ in range(3))
         if self.joins:
             self.headers = self.gloo_group(range(self.size))
-        self.workers = self.averaging = self.group(workers)
+        if self.cut is None:
+            self.workers = self.averaging = self.group(workers)
         if self.leader_mode:
             self.averaging = self.group(workers[:: self.devices])
+        for device in range(self.devices if self.cut is not None else 0):
+            peers = self.group(workers[device :: self.devices])
+            if device == layout.device:
+                self.workers = self.averaging = peers
         for rank in range(nodes if self.devices > 1 else 0):  # all processes make every group
             node = self.group(layout.node(rank))
             node_cpu_group = self.gloo_group(layout.node(rank))
@@ -158,11 +165,13 @@ class TorchWorld(World):
 
     @property
     def sharded(self) -> bool:
-        """Return whether each device of a node moves its part of every message."""
+        """Return whether all devices of a node run the algorithm and move a part of messages."""
         return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
-        part = Shard(self.layout.device, self.devices, PART_MULTIPLE) if self.sharded else WHOLE
+        part = WHOLE
+        if self.sharded and self.cut is None:
+            part = Shard(self.layout.device, self.devices, PART_MULTIPLE)
         collectives = TorchCollectives(
             scheduler,
             clock,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.parts import Cut
 from sgp_runner.core.problem import Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.rank_layout import RankLayout
@@ -36,6 +37,8 @@ class World(Protocol):
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
     compute: how this process computes gradients
+    cut: where the parts end that each device of a node holds of all vectors; None: each device
+        holds whole vectors
     in_order: whether coroutines must wake in an order independent of the arrival of messages
     """
 
@@ -52,6 +55,7 @@ class World(Protocol):
     shaper: TrafficShaper | None = None
     leader_mode: bool = False
     in_order: bool = False
+    cut: Cut | None = None
 
     def connect(self, nodes: int) -> None:
         """Connect the processes of ``nodes`` gradient workers, which come first, and of servers."""
@@ -69,7 +73,10 @@ class World(Protocol):
         """Return the values of the processes in ``running``, which alone call this method."""
 
     def mean(self, tensor: Tensor) -> None:
-        """Average in place over processes with a gradient worker, which alone call this method."""
+        """Average in place over processes with a gradient worker, which alone call this method.
+
+        Devices that hold parts average with the same device of all nodes.
+        """
 
     def close(self) -> None:
         """Close the connections, once all processes have come here without an error."""

@@ -10,6 +10,7 @@ from sgp_runner.core import timing_study
 from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.optim import Horizon
+from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.problem import ON_CPU, Compute, Problem, make_problem
 from sgp_runner.core.worker import Runtime, Worker
 from sgp_runner.models.config import ModelConfig
@@ -70,17 +71,21 @@ def build_worker(
     budget: Budget,
     runtime: Runtime,
     model_buffers: list[Tensor] | None = None,
+    part: PartShapes | None = None,
 ) -> Worker:
     """Build worker ``rank`` with initial parameters.
 
-    model_buffers: buffers of the model; None: new buffers"""
+    model_buffers: buffers of the model; None: new buffers
+    part: the part of the parameters that this device holds; None: all
+    """
     start = problem.start()
+    start = start if part is None else start[part.where]
     per_epoch = problem.sampler.steps_per_epoch
     worker = Worker(
         rank=rank,
         size=run.nodes,
         push_sum=torch.cat([start, start.new_full((1,), 1)]),
-        shapes=problem.flat.shapes,
+        shapes=problem.flat.shapes if part is None else part,
         comm=comm,
         optim=run.optim,
         budget=budget,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import steps_in
 from sgp_runner.core.worker import StepListener, Worker
 from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.spans import mark_spans
@@ -210,3 +212,12 @@ class ProfiledSteps:
             self.profiler.export_chrome_trace(str(self.path))
             self.profiler, self.steps = None, range(-1, 0)
         self.listener.end_of_step(worker)
+
+
+def traced(experiment: Experiment, listener: StepListener, process: int) -> StepListener:
+    """Return ``listener``, or one that also profiles the steps of ``trace_steps``."""
+    steps = experiment.run.trace_steps
+    if steps is None:
+        return listener
+    path = experiment.directory / f"trace.rank{process}.json"
+    return ProfiledSteps(listener, steps_in(steps), path)

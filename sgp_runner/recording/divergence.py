@@ -30,7 +30,8 @@ def check_parameters(worker: Worker) -> None:
     The parameters of a timing study are not checked.
     """
     worker.check_now()
-    if worker.has_gradients and not isfinite(float(worker.params.abs().max())):
+    own = worker.params
+    if worker.has_gradients and own.numel() and not isfinite(float(own.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 

@@ -83,11 +83,12 @@ def bytes_of_vectors(run: Run, problem: Problem) -> int:
     """Return the memory of the vectors of a process.
 
     The process has the model and its gradient. Except in a timing study, each node of the process
-    adds parameters, optimizer state and a message.
+    adds parameters, optimizer state and a message, or the part of them that a device holds.
     """
     nodes = run.nodes if run.network.clock == "simulated" else 1
+    devices = run.gpus_per_node if getattr(run.network, "shard", "none") == "state" else 1
     own = nodes * (2 + kept_by_optimizer(run)) if problem.trains else 0
-    return vector_bytes(run, problem) * (2 + own)
+    return vector_bytes(run, problem) * (2 * devices + own) // devices
 
 
 def gpu_memory(run: Run, problem: Problem, free: int) -> str:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.config.run import Run
+from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
@@ -132,6 +133,22 @@ class Grid:
         return isinstance(self.every, float) or epoch % self.every == 0
 
 
+def is_recorded(run: Run, worker: Worker) -> bool:
+    """Return whether the training record of a step that has ended is due."""
+    every = run.log_every * (1 if worker.rank < worker.size else worker.size)
+    return worker.steps_taken % every == 0 or worker.steps_taken == 1
+
+
+def bytes_sent(worker: Worker) -> int:
+    """Return the bytes that a node has sent so far, added up if each device has sent its part."""
+    shapes, own = worker.shapes, worker.comm.num_bytes_sent
+    if not isinstance(shapes, PartShapes):
+        return own
+    import torch
+
+    return int(shapes.devices.total(worker.push_sum.new_tensor(own, dtype=torch.int64)))
+
+
 class Observer:
     """Records the workers of one process under their original ranks.
 
@@ -221,9 +238,7 @@ class Observer:
             self.throughput.load_state_dict(saved.get("throughput"))
 
     def end_of_step(self, worker: Worker) -> None:
-        every = self.run.log_every * (1 if worker.rank < worker.size else worker.size)
-        taken = worker.steps_taken
-        record = taken % every == 0 or taken == 1
+        record = is_recorded(self.run, worker)
         if not self.problem.trains:
             if record:
                 self.record_training(worker)
@@ -252,7 +267,7 @@ class Observer:
             "step": worker.step,
             "epoch": worker.epoch,
             "lr": worker.lr,
-            "bytes_sent": worker.comm.num_bytes_sent,
+            "bytes_sent": bytes_sent(worker),
             "staleness": sum(staleness) / len(staleness) if staleness else None,
         }
         if worker.is_server:
@@ -341,8 +356,7 @@ def position_in(saved: Mapping[str, Any]) -> Position:
 
 def cost_of(worker: Worker, throughput: Throughput | None = None) -> dict[str, Any]:
     """Return the time, steps and bytes of one worker so far, and the rates of a real run."""
-    sent = worker.comm.num_bytes_sent
-    cost = {"time_s": worker.now, "steps": worker.steps_taken, "bytes": sent}
+    cost = {"time_s": worker.now, "steps": worker.steps_taken, "bytes": bytes_sent(worker)}
     return cost if throughput is None else cost | throughput.rates(throughput.total)
 
 

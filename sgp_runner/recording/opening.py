@@ -77,10 +77,11 @@ def oversubscribed(run: Run) -> list[str]:
 
 def outside_validation(run: Run, problem: Problem) -> list[str]:
     """Return a warning if the run is outside the validated range of its cluster's times."""
-    if run.network.clock == "wall" or not run.cluster.validated:
+    if run.network.clock == "wall" or not run.cluster.validated.limited:
         return []
-    params = problem.start()
-    sentence = run.cluster.beyond(run.nodes, run.timed_as.wire(params).num_bytes(params))
+    params, cluster = problem.start(), run.cluster
+    model_bytes = run.timed_as.wire(params).num_bytes(params)
+    sentence = cluster.validated.beyond(cluster.name, cluster.links, run.nodes, model_bytes)
     return [] if sentence is None else [sentence]
 
 

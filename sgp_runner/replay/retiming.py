@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.old_names import FLAT
 from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.problem import Problem
@@ -113,9 +114,8 @@ def machines_with(arguments: Sequence[str], source: Mapping[str, Any]) -> Machin
 
     values = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     names = [values[CLUSTER]] if CLUSTER in values else []
-    names += [
-        file_name(key.partition(".")[2], value) for key, value in values.items() if key != CLUSTER
-    ]
+    keys = {key: key.partition(".")[2] for key in values if key != CLUSTER}
+    names += [file_name(FLAT.get(name, name), values[key]) for key, name in keys.items()]
     return Machines("-".join(names), source, [CLUSTER] if CLUSTER in values else [*values])
 
 

@@ -3,9 +3,9 @@
 The k-th gradient of a node takes as long as the node's k-th recorded gradient; after the last, the
 recorded durations repeat. The messages on a link take the recorded delays of the closest size on
 this link, in their order; a link without recorded messages takes the delays of all other links.
-All-reduces follow the formulas of the settings' ``cluster`` (``collective``, ``overlap``,
-``bucket_bytes``), with the bandwidth of the recorded messages. Everything else takes no time, as in
-every simulation. There is no queueing, because recorded delays include it.
+All-reduces follow the formulas of the settings' ``cluster.collectives`` (``algorithm``,
+``overlap``, ``bucket_bytes``), with the bandwidth of the recorded messages. Everything else takes
+no time, as in every simulation. There is no queueing, because recorded delays include it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sgp_runner.cluster.collective_laws import Collectives
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.links import Links
+from sgp_runner.cluster.nodes import StepTimes
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.config.experiment import load_experiment, make_experiment
 from sgp_runner.config.plugins.loading import KEY
@@ -39,9 +42,9 @@ MAY_CHANGE = (
     "algo",
     "optim",
     "epochs",
-    "cluster.collective",
-    "cluster.overlap",
-    "cluster.bucket_bytes",
+    "cluster.collectives.algorithm",
+    "cluster.collectives.overlap",
+    "cluster.collectives.bucket_bytes",
 )
 # (src, dst) -> (bytes, seconds) of its messages, in their order
 Delays = Mapping[tuple[int, int], Sequence[tuple[int, float]]]
@@ -112,7 +115,7 @@ def changed(config: Mapping[str, object], argv: Sequence[str]) -> dict[str, Any]
 def with_settings_of(
     source: Mapping[str, Any], keys: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return ``config`` with ``keys``, such as ``cluster.bandwidth``, taken from ``source``."""
+    """Return ``config`` with ``keys``, such as ``cluster.hosts``, taken from ``source``."""
     tree = deepcopy(dict(config))
     for key in keys:
         *parents, name = key.split(".")
@@ -138,7 +141,7 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
         network=Sim(),
         cluster=machines(run.cluster, delays)
         if delays
-        else replace(run.cluster, serving_seconds_per_byte=0.0),
+        else replace(run.cluster, hosts=replace(run.cluster.hosts, serving_seconds_per_byte=0.0)),
         faults=Faults(),
         timed_as=TimedAs(num_parameters=max(1, header.num_bytes // 4)),
         dtype="float32",
@@ -239,14 +242,12 @@ def machines(cluster: Cluster, delays: Delays) -> Cluster:
             by_size[size].append(seconds)
     small, large = min(by_size), max(by_size)
     latency = median(by_size[small]) if 100 * small < large else 0.0
+    bandwidth = 8 * max(1, large) / max(median(by_size[large]) - latency, 1e-9)
+    given = cluster.collectives
     return Cluster(
-        step_seconds={"default": 1.0},
-        compute_time=ConstantTime(),
-        bandwidth=8 * max(1, large) / max(median(by_size[large]) - latency, 1e-9),
-        latency_seconds=latency,
-        node_factors={},
-        collective=cluster.collective,
-        overlap=cluster.overlap,
-        bucket_bytes=cluster.bucket_bytes,
+        ConstantTime(),
+        StepTimes({"default": 1.0}),
+        Links(bandwidth, latency),
+        Collectives(given.algorithm, given.overlap, given.bucket_bytes),
         name="recorded",
     )

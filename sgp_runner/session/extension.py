@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sgp_runner.config.experiment import FORMAT, Experiment, digest_of, identity_of, settings_of
+from sgp_runner.config.experiment import (
+    FORMAT,
+    Experiment,
+    digest_of,
+    identity_of,
+    settings_of,
+    upgraded,
+)
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, extendable
 from sgp_runner.utils.errors import ConfigError
@@ -26,7 +33,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
     """
     run = experiment.run
     try:
-        config = read_yaml(experiment.directory / "config.yaml")
+        config = upgraded(read_yaml(experiment.directory / "config.yaml"))
         there = settings_of(config)
         epochs = float(str(there["epochs"]))
     except (OSError, ValueError, AttributeError, KeyError):

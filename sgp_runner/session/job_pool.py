@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.corrections import Correction, since
-from sgp_runner.config.experiment import FORMAT
+from sgp_runner.config.experiment import FORMAT, upgraded
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.pool import Pool, PoolTask
@@ -63,7 +63,7 @@ class RunJob:
     def config(self) -> Mapping[str, Any] | None:
         """Return the stored configuration; None if the run has not begun."""
         try:
-            config: Mapping[str, Any] = read_yaml(self.folder / "config.yaml")
+            config: Mapping[str, Any] = upgraded(read_yaml(self.folder / "config.yaml"))
         except FileNotFoundError:
             return None
         return config

@@ -92,6 +92,7 @@ class SimulatedBackend:
         if found is None:
             return START
         with using(found.path):
+            self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
             at_steps = (
                 read(found.path / f"rank{worker.rank}.pt", self.network.device)
                 for worker in self.workers
@@ -281,7 +282,7 @@ def simulate(
         step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
         if run.algo.asynchronous:
             num_bytes = wire.num_bytes(start)
-            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.host_seconds_per_byte
+            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.hosts.host_seconds_per_byte
     model = MachineModel(
         run.cluster,
         run.faults,
@@ -290,9 +291,9 @@ def simulate(
         run.seed,
         step_seconds,
         wire,
-        exchange_overlap=run.cluster.fragment_overlap
+        exchange_overlap=run.cluster.collectives.fragment_overlap
         if run.algo.message_layout == "fragments"
-        else run.cluster.exchange_overlap,
+        else run.cluster.collectives.exchange_overlap,
         names=names,
     )
     simulation = Simulation(model, engine, times, survives, wrap, listener)

@@ -167,13 +167,14 @@ class SimulatedCollectives:
     def end_of(self, collective: Collective) -> float:
         """Return the end of a collective that all ranks have joined; occupy their interfaces."""
         cluster, size, num_bytes = self.model.cluster, self.model.size, collective.num_bytes
+        laws = cluster.collectives
         if collective.gathers:
-            rounds, cost = cluster.all_gather_rounds, cluster.all_gather_seconds
+            rounds, cost = laws.all_gather_rounds, cluster.all_gather_seconds
         else:
-            rounds, cost = cluster.all_reduce_rounds, cluster.all_reduce_seconds
+            rounds, cost = laws.all_reduce_rounds, cluster.all_reduce_seconds
         delay = self.fabric.collective_delay(collective.number, size, rounds(size))
         if collective.number == 0:
-            delay += cluster.connect_seconds
+            delay += laws.connect_seconds
         seconds = cost(size, num_bytes) + delay
 
         def slower(link: float) -> float:
@@ -185,7 +186,7 @@ class SimulatedCollectives:
         end = together.finish(end, end + inside)
         if collective.begin < self.clock.now:
             return max(end, self.clock.now)
-        last_bucket = min(1.0, cluster.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
+        last_bucket = min(1.0, laws.bucket_bytes / num_bytes) * seconds if num_bytes else 0.0
         return max(end, together.finish(collective.ready, collective.ready + last_bucket))
 
     def bytes_of(self, collective: Collective) -> float:
@@ -193,7 +194,7 @@ class SimulatedCollectives:
         size = self.model.size
         if collective.gathers:
             return (size - 1) * collective.num_bytes
-        return self.model.cluster.all_reduce_bytes(size, collective.num_bytes)
+        return self.model.cluster.collectives.all_reduce_bytes(size, collective.num_bytes)
 
     def on_reduce_done(self, number: int) -> None:
         """End the collective once the processors of all ranks are done with it."""

@@ -42,7 +42,8 @@ class OwnProcessors:
     ) -> None:
         self.model, self.clock, self.timetable = model, clock, timetable
         self.times, self.receive = times, receive
-        self.input_share = model.cluster.input_seconds / model.step_seconds
+        self.input_share = model.cluster.compute.input_seconds / model.step_seconds
+        self.overlap = model.cluster.collectives.overlap
         self.busy_until = [0.0] * model.ranks
         self.hosts: list[Host] = []
         self.unprocessed: list[deque[Sent]] = []
@@ -63,7 +64,7 @@ class OwnProcessors:
 
         The batch may have started to load earlier.
         """
-        now, free, overlap = self.clock.now, self.busy_until[rank], self.model.cluster.overlap
+        now, free, overlap = self.clock.now, self.busy_until[rank], self.overlap
         seconds = self.times.draw(rank)
         loading = self.input_share * seconds
         if self.timetable.steady:
@@ -81,7 +82,7 @@ class OwnProcessors:
     def deliver(self, sent: Sent) -> None:
         """Begin to process a message that has arrived."""
         rank = sent.dst
-        costs = self.model.cluster.serving_seconds_per_byte
+        costs = self.model.cluster.hosts.serving_seconds_per_byte
         if rank < self.model.size or not costs:
             self.receive(sent)
             return
@@ -116,12 +117,12 @@ class SharedProcessors:
     ) -> None:
         self.model, self.clock, self.timetable = model, clock, timetable
         self.times, self.receive = times, receive
-        cluster = model.cluster
-        assert cluster.cores_per_host is not None
-        share = cluster.ranks_per_host or model.ranks
+        self.costs, self.overlap = model.cluster.hosts, model.cluster.collectives.overlap
+        assert self.costs.cores_per_host is not None
+        share = self.costs.ranks_per_host or model.ranks
         self.busy_until = [0.0] * model.ranks
         self.hosts = [
-            Host(number, cluster.cores_per_host, clock)
+            Host(number, self.costs.cores_per_host, clock)
             for number in range(max(model.original_ranks) // share + 1)
         ]
         self.host_of = [self.hosts[rank // share] for rank in model.original_ranks]
@@ -136,11 +137,11 @@ class SharedProcessors:
 
     def passing_seconds(self, num_bytes: float) -> float:
         """Return the processor seconds to send or receive ``num_bytes``."""
-        return self.model.cluster.passing_seconds_per_byte * num_bytes
+        return self.costs.passing_seconds_per_byte * num_bytes
 
     def begin(self, gradient: Gradient, contribution: Contribution | None) -> None:
         rank, seconds = gradient.rank, self.times.draw(gradient.rank)
-        left = 0.0 if contribution is None else self.model.cluster.overlap * seconds
+        left = 0.0 if contribution is None else self.overlap * seconds
         done = (rank, gradient.step, self.clock.now, contribution, left)
         self.host_of[rank].begin(seconds - left, "computed", *done)
 
@@ -155,7 +156,7 @@ class SharedProcessors:
         if joins is None:
             self.clock.at(end, "gradient ends", rank, step)
             return
-        ready, overlap = end, self.model.cluster.overlap
+        ready, overlap = end, self.overlap
         if left:
             # The rest of the gradient continues at the same rate during the all-reduce.
             ready += (end - began) * overlap / (1 - overlap)
@@ -185,9 +186,9 @@ class SharedProcessors:
     def process(self, rank: int) -> None:
         """Begin to process the first message that ``rank`` has received."""
         model, sent = self.model, self.unprocessed[rank][0]
-        costs = model.cluster.mixing_seconds_per_byte
+        costs = self.costs.mixing_seconds_per_byte
         if rank >= model.size:
-            costs = model.cluster.serving_seconds_per_byte * model.factor(rank)
+            costs = self.costs.serving_seconds_per_byte * model.factor(rank)
         self.host_of[rank].begin(costs * model.wire.num_bytes(sent.message), "served", sent)
 
     def on_served(self, sent: Sent) -> None:
@@ -198,7 +199,7 @@ class SharedProcessors:
         self.receive(sent)
 
     def host_seconds(self, seconds: float, num_bytes: float) -> float:
-        return max(0.0, seconds - num_bytes * 8 / self.model.cluster.bandwidth)
+        return max(0.0, seconds - num_bytes * 8 / self.model.cluster.links.bandwidth)
 
     def reduce(self, number: int, num_bytes: float) -> int:
         seconds = self.passing_seconds(2 * num_bytes)  # each rank sends and receives num_bytes

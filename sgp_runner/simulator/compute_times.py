@@ -60,7 +60,8 @@ class GradientTimes:
         from numpy.random import default_rng
 
         cluster, ranks = model.cluster, range(model.size)
-        shape = cluster.heterogeneity**-2 if cluster.heterogeneity else 0.0
+        spread = cluster.compute.heterogeneity
+        shape = spread**-2 if spread else 0.0
         speeds = [
             default_rng(seed_of(model.run_seed, _NODE, model.original_ranks[rank])).gamma(
                 shape, 1 / shape

@@ -23,7 +23,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.links import Links
 from sgp_runner.cluster.rates import WorkSchedule
 from sgp_runner.cluster.regions import region_of_each
 from sgp_runner.cluster.timetable import Timetable
@@ -112,7 +112,7 @@ class Fabric:
 
     def __init__(
         self,
-        cluster: Cluster,
+        links: Links,
         faults: Faults,
         clock: VirtualClock,
         size: int,
@@ -122,25 +122,25 @@ class Fabric:
         times: Timetable | None = None,
         on_arrival: Callable[[Sent, Channel, float], None] | None = None,
     ) -> None:
-        self.cluster, self.faults, self.seed, self.seconds_of = cluster, faults, seed, seconds_of
-        self.up_seconds = shared(8 / cluster.up(rank) for rank in range(size))  # to send a byte
-        self.down_seconds = shared(8 / cluster.down(rank) for rank in range(size))  # to receive it
-        self.region_of = region_of_each(cluster.regions, size)
+        self.links, self.faults, self.seed, self.seconds_of = links, faults, seed, seconds_of
+        self.up_seconds = shared(8 / links.up(rank) for rank in range(size))  # to send a byte
+        self.down_seconds = shared(8 / links.down(rank) for rank in range(size))  # to receive it
+        self.region_of = region_of_each(links.regions, size)
         self.clock, self.deliver, self.on_arrival = clock, deliver, on_arrival
         self.disturbs = faults.disturbs_messages
         self.times = times or Timetable(faults)
         # When each direction of each interface has drained its queue.
         self.tx_free = [0.0] * size
-        self.rx_free = self.tx_free if cluster.duplex == "half" else [0.0] * size
+        self.rx_free = self.tx_free if links.duplex == "half" else [0.0] * size
         # When each direction of the link of each region has drained its queue.
-        self.leave_free = [0.0] * len(cluster.regions)
-        self.enter_free = [0.0] * len(cluster.regions)
+        self.leave_free = [0.0] * len(links.regions)
+        self.enter_free = [0.0] * len(links.regions)
         self.channels: list[dict[int, Channel]] = [{} for _ in range(size)]  # by src, then dst
         self.in_flight = 0  # messages
         clock.handlers |= {"reach": self.reach, "cross": self.cross, "arrive": self.arrive}
 
     def transmit(self, sent: Sent, num_bytes: float) -> None:
-        clock, cluster, times, src, dst = self.clock, self.cluster, self.times, sent.src, sent.dst
+        clock, links, times, src, dst = self.clock, self.links, self.times, sent.src, sent.dst
         channel = self.channels[src].get(dst)
         if channel is None:
             channel = self.channels[src][dst] = Channel()
@@ -152,16 +152,16 @@ class Fabric:
             return
         seconds, free = num_bytes * self.up_seconds[src], self.tx_free[src]
         if times.steady:
-            start = (free if free > clock.now else clock.now) + cluster.message_overhead_seconds
+            start = (free if free > clock.now else clock.now) + links.message_overhead_seconds
             self.tx_free[src] = start + seconds
         else:
             sending = times.link(src)
             start = sending.clear(
-                max(times.awake(src).clear(clock.now), free) + cluster.message_overhead_seconds
+                max(times.awake(src).clear(clock.now), free) + links.message_overhead_seconds
             )
             self.tx_free[src] = sending.finish(start, start + seconds)
         crosses = self.region_of and self.region_of[src] != self.region_of[dst]
-        reach = start if crosses else start + cluster.latency_seconds
+        reach = start if crosses else start + links.latency_seconds
         if self.disturbs:
             reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
         channel.sent += 1
@@ -184,7 +184,7 @@ class Fabric:
         tail: seconds until the last bit. leaves: whether the region is the sender's, not the
             receiver's.
         """
-        now, times, regions = self.clock.now, self.times, self.cluster.regions
+        now, times, regions = self.clock.now, self.times, self.links.regions
         src, dst = self.region_of[sent.src], self.region_of[sent.dst]
         if leaves:
             free, region, rate = self.leave_free, src, regions[src].bandwidth_up

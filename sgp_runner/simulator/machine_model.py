@@ -52,7 +52,7 @@ class MachineModel:
 
     def factor(self, rank: int) -> float:
         """Return the factor on the duration of work at ``rank``; 1 for a normal rank."""
-        return self.cluster.node_factors.get(rank, 1.0)
+        return self.cluster.compute.node_factors.get(rank, 1.0)
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,13 @@ class ModelledMachines:
         timetable = Timetable(faults, absences)
         self.durations = GradientTimes(model, times.gradient_seconds)
         # Given times already include the contention for cores.
-        shared = cluster.cores_per_host is not None and times.gradient_seconds is None
+        shared = cluster.hosts.cores_per_host is not None and times.gradient_seconds is None
         processors = SharedProcessors if shared else OwnProcessors
         self.compute: ComputeModel = processors(
             model, self.clock, timetable, self.durations, workers.receive
         )
         self.fabric = Fabric(
-            cluster,
+            cluster.links,
             faults,
             self.clock,
             model.ranks,

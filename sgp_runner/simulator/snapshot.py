@@ -158,7 +158,8 @@ class Saver:
         return budget.left <= STEPS_BEFORE_END * each
 
     def write(self, draft: Draft) -> None:
-        more = {"observer": self.observer.state_dict(), "begun": self.begun}
+        more: State = {"observer": self.observer.state_dict(), "begun": self.begun}
+        more["data"] = self.observer.problem.dataset.train.state_dict()
         self.writer.add(draft, "run.pt", save(self.simulation, self.workers) | more)
         # In its last step, a worker may act differently than in a longer run.
         longer = not any(worker.budget.spent for worker in self.workers)

@@ -171,3 +171,16 @@ class RankLost(RankFailed):
 
 class DataError(RuntimeError):
     """Data cannot be read during a run; the message is a sentence with the file and the fix."""
+
+
+# Errors with complete messages, which are raised unchanged.
+SPEAKING = (
+    RankFailed,
+    Aborted,
+    Diverged,
+    LostConnection,
+    CallMismatch,
+    MembershipChanged,
+    Stopped,
+    TooManyAbsences,
+)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from helpers.clusters import cluster_of
 from helpers.graphs import Literal as Graph
 from helpers.tiny import START, D, Result, run, sgd
 from hypothesis import assume, given, settings
@@ -98,7 +99,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     """Machines on which a message of this problem takes from no time to many gradients, and
     overtakes those of other senders.
     """
-    return Cluster(
+    return cluster_of(
         step_seconds={"default": 1.0},
         compute_time=draw(
             st.sampled_from(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.clusters import changed, cluster_of
 from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 from helpers.tiny import run
@@ -28,7 +29,7 @@ from sgp_runner.calibration.probe import FILE, Measured, Probe, measuring
 from sgp_runner.calibration.profile import CalibratedSetting, profile
 from sgp_runner.cli.calibrate import prepared
 from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
-from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.validated import Validated
 from sgp_runner.config.command_line import search_in
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.networks.gloo import Gloo
@@ -142,7 +143,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
     cluster = make_experiment(
         tmp_path, search_in(str(tmp_path)), "cluster=ours", "model=mlp"
     ).run.cluster
-    assert cluster == Cluster(
+    assert cluster == cluster_of(
         {"mlp": 10.0},
         LogNormalTime(0.09532),
         bandwidth=8000.0,
@@ -152,7 +153,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         overlap=0.35,
         bucket_bytes=1,
         name="ours",
-        validated={"nodes": 4, "bandwidth": 8000.0},
+        validated=Validated(nodes=4, bandwidth=8000.0),
         all_reduce_bandwidth=4000.0,
         all_reduce_latency_seconds=2.0,
         cores_per_host=1.0,
@@ -170,7 +171,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
 
 
 def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
-    cluster = Cluster(
+    cluster = cluster_of(
         {"default": 2.0},
         ConstantTime(),
         bandwidth=8000.0,
@@ -206,7 +207,7 @@ def test_a_server_answers_one_gradient_after_the_other() -> None:
     """
     times = []
     for seconds, factors in ((0.0, {}), (1.0, {}), (1.0, {2: 2.0})):
-        cluster = Cluster(
+        cluster = cluster_of(
             {"default": 1.0},
             ConstantTime(),
             1e18,
@@ -225,9 +226,9 @@ def test_a_server_answers_one_gradient_after_the_other() -> None:
 
 
 def test_an_all_reduce_has_a_bandwidth_and_a_latency_of_its_own() -> None:
-    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, all_reduce_bandwidth=4.0)
+    cluster = cluster_of({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, all_reduce_bandwidth=4.0)
     assert cluster.all_reduce_seconds(2, 8.0) == pytest.approx(2 * 1 * (1 + 8.0))
-    assert replace(cluster, all_reduce_latency_seconds=0.0).all_reduce_seconds(
+    assert changed(cluster, all_reduce_latency_seconds=0.0).all_reduce_seconds(
         2, 8.0
     ) == pytest.approx(2 * 1 * 8.0)
 

@@ -56,7 +56,11 @@ SETTINGS: list[tuple[str, str, str]] = [
     (f"log_every=1{20 * '0'}", "log_every", TOO_LONG),
     (f"log_every=1{5000 * '0'}", "log_every", TOO_LONG),
     (f"checkpoint.keep=-1{20 * '0'}", "checkpoint.keep", TOO_LONG),
-    (f"cluster.bucket_bytes=1{8 * '0'}TB", "cluster.bucket_bytes", TOO_LONG),
+    (
+        f"cluster.collectives.bucket_bytes=1{8 * '0'}TB",
+        "cluster.collectives.bucket_bytes",
+        TOO_LONG,
+    ),
     (f"network.vmap_width=1{20 * '0'}", "network.vmap_width", TOO_LONG),
     (f"optim.schedule.reference_batch=1{20 * '0'}", "optim.schedule.reference_batch", TOO_LONG),
     (
@@ -92,12 +96,12 @@ SETTINGS: list[tuple[str, str, str]] = [
     ),
     (
         "cluster.latency_seconds=1e308",
-        "cluster.latency_seconds",
+        "cluster.links.latency_seconds",
         "1e+308 is out of range: simulated time is not finite after 1e+308 s; use a smaller ",
     ),
     (
         "algo=ar_sgd cluster.latency_seconds=1e308",
-        "cluster.latency_seconds",
+        "cluster.links.latency_seconds",
         "1e+308 is out of range: simulated time is not finite after ",
     ),
     ("faults.delay_seconds=1e308", "faults.delay_seconds", "1e+308 is out of range: simulated"),
@@ -106,15 +110,19 @@ SETTINGS: list[tuple[str, str, str]] = [
         "faults.slow_nodes.0",
         "1e+200 is out of range (with faults.events[0].factor=1e+200): simulated time is not ",
     ),
-    ("cluster.bandwidth=1e-307", "cluster.bandwidth", "1e-307 is out of range: simulated time is"),
+    (
+        "cluster.bandwidth=1e-307",
+        "cluster.links.bandwidth",
+        "1e-307 is out of range: simulated time is",
+    ),
     (
         "cluster.compute_time=log_normal cluster.compute_time.cv=1e200",
         "cluster.compute_time.cv",
         "1e+200 is too large: times would not be finite.",
     ),
     (
-        "cluster.heterogeneity=1e-200",
-        "cluster.heterogeneity",
+        "cluster.compute.heterogeneity=1e-200",
+        "cluster.compute.heterogeneity",
         "1e-200 is too small: times would not be finite.",
     ),
     ("model.name=digits", "model", "'digits' is none of fairseq_transformer, "),

@@ -85,7 +85,7 @@ BAD: list[tuple[str, str, str]] = [
     ("optim.lr=1ms", "optim.lr", "'1ms' is not a number."),
     (
         "cluster.bandwidth=1ms",
-        "cluster.bandwidth",
+        "cluster.links.bandwidth",
         "'1ms' is not a number in bit/s (such as 100Mbit/s).",
     ),
     (
@@ -94,8 +94,8 @@ BAD: list[tuple[str, str, str]] = [
         "'5MB' is not a number in seconds (such as 10s or 1ms).",
     ),
     (
-        "cluster.bucket_bytes=0.5B",
-        "cluster.bucket_bytes",
+        "cluster.collectives.bucket_bytes=0.5B",
+        "cluster.collectives.bucket_bytes",
         "0.5 is not a whole number.",
     ),
     (
@@ -178,8 +178,8 @@ BAD: list[tuple[str, str, str]] = [
         "there is no such rank here; use 0 to 7.",
     ),
     (
-        "cluster.node_factors={8:2}",
-        "cluster.node_factors.8",
+        "cluster.compute.node_factors={8:2}",
+        "cluster.compute.node_factors.8",
         "there is no such rank here; use 0 to 7.",
     ),
     (

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.clusters import cluster_of
 from helpers.experiments import final_parameters, instrumented, make_experiment, steps_taken
 from helpers.paths import RANKS
 from helpers.tiny import START, D, Result, machines, run, sgd
@@ -34,7 +35,6 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.rates import RateSchedule
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
@@ -110,7 +110,7 @@ async def three_gradients(worker: Worker) -> None:
 def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
     clock = VirtualClock()
-    cluster = Cluster(
+    cluster = cluster_of(
         {"default": 1.0},
         ConstantTime(),
         8.0,
@@ -118,7 +118,7 @@ def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]
         {},
         duplex="half" if duplex == "half" else "full",
     )
-    return clock, Fabric(cluster, faults, clock, 3, lambda sent: None, 5)
+    return clock, Fabric(cluster.links, faults, clock, 3, lambda sent: None, 5)
 
 
 def test_a_slow_spell_slows_the_part_of_a_message_that_it_meets() -> None:
@@ -242,7 +242,7 @@ def test_an_all_reduce_beside_the_backward_pass_of_a_paused_rank(
 ) -> None:
     """The gradient takes 10 s, and its all-reduce can begin in the middle."""
     num_bytes = D * 8
-    cluster = Cluster(
+    cluster = cluster_of(
         {"default": 10.0},
         ConstantTime(),
         num_bytes * 8 / seconds,

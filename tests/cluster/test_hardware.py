@@ -9,6 +9,7 @@ import yaml
 from helpers.experiments import make_experiment
 
 from sgp_runner.cli.main import main
+from sgp_runner.cluster.validated import LIMITS
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.opening import outside_validation
 from sgp_runner.utils.errors import ConfigError
@@ -44,8 +45,8 @@ def test_an_unknown_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
         match=(
-            r"^cluster\.validated\.rate: there is no such limit; use nodes, bandwidth, "
-            r"least_bytes, most_bytes\.$"
+            r"^cluster\.validated\.rate: there is no such setting; cluster\.validated has nodes, "
+            r"bandwidth, least_bytes, most_bytes, fitted_on\.$"
         ),
     ):
         make_experiment(tmp_path, "+cluster.validated.rate=1")
@@ -54,8 +55,10 @@ def test_an_unknown_limit_is_refused(tmp_path: Path) -> None:
 def test_where_a_profile_was_validated_does_not_change_a_runs_name(tmp_path: Path) -> None:
     words = ("cluster=sgp_ethernet", "model=timing_only")
     with_limits = make_experiment(tmp_path / "a", *words)
-    without = make_experiment(tmp_path / "b", *words, "cluster.validated={}")
-    assert without.run.cluster.validated == {} and with_limits.run.cluster.validated["nodes"] == 32
+    limits = [f"~cluster.validated.{key}" for key in LIMITS]
+    without = make_experiment(tmp_path / "b", *words, *limits)
+    assert not without.run.cluster.validated.limited
+    assert with_limits.run.cluster.validated.nodes == 32
     assert with_limits.name == without.name
 
 

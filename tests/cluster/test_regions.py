@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.clusters import cluster_of
 from helpers.experiments import make_experiment
 from helpers.tiny import D, run, sgd
 from test_simulator import Custom, arrivals
@@ -18,6 +19,7 @@ from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import Region
+from sgp_runner.cluster.validated import Validated
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.fabric import Fabric
@@ -28,14 +30,15 @@ BYTE = 8.0  # bit/s at which one byte takes a second
 
 def cluster(**changes: Any) -> Cluster:
     """One byte takes 1 s, the first bit 10 s."""
-    return Cluster({"default": 1.0}, ConstantTime(), BYTE, 10.0, {}, **changes)
+    return cluster_of({"default": 1.0}, ConstantTime(), BYTE, 10.0, {}, **changes)
 
 
 def network(
     nodes: int, faults: Faults | None = None, **changes: Any
 ) -> tuple[VirtualClock, Fabric]:
     clock = VirtualClock()
-    return clock, Fabric(cluster(**changes), faults or Faults(), clock, nodes, lambda sent: None)
+    links = cluster(**changes).links
+    return clock, Fabric(links, faults or Faults(), clock, nodes, lambda sent: None)
 
 
 def region(nodes: int, up: float = 0.5, down: float = 0.25, latency: Any = 100.0) -> Region:
@@ -150,7 +153,7 @@ def test_a_ring_is_bounded_by_its_slowest_hop(
     changes: dict[str, Any], reduced: float, gathered: float
 ) -> None:
     bandwidth = changes.pop("bandwidth", BYTE)
-    made = Cluster({"default": 1.0}, ConstantTime(), bandwidth, 10.0, {}, **changes)
+    made = cluster_of({"default": 1.0}, ConstantTime(), bandwidth, 10.0, {}, **changes)
     assert made.all_reduce_seconds(4, 8.0) == pytest.approx(reduced)
     assert made.all_gather_seconds(4, 8.0) == pytest.approx(gathered)
 
@@ -195,50 +198,58 @@ def test_ar_sgd_over_two_regions_of_four() -> None:
     assert result.simulation.clock.now == pytest.approx(2 * each)
 
 
+def beyond(made: Cluster) -> str | None:
+    return made.validated.beyond(made.name, made.links, 4, 8.0)
+
+
 def test_times_are_not_validated_for_unequal_links_and_regions() -> None:
-    assert cluster(regions=TWO).beyond(4, 8.0) is None  # nothing was validated
-    words = cluster(regions=TWO, bandwidth_up=2.0, validated={"nodes": 8}).beyond(4, 8.0)
+    assert beyond(cluster(regions=TWO)) is None  # nothing was validated
+    words = beyond(cluster(regions=TWO, bandwidth_up=2.0, validated=Validated(nodes=8)))
     assert words is not None and words.endswith("(8 bit/s, up to 8 nodes): unequal links, regions.")
 
 
 def test_left_ranks_keep_their_regions_and_links() -> None:
     made = cluster(regions=(region(2), region(3)), node_bandwidth_up={1: 5.0, 4: 6.0})
     left = made.among({0: 0, 2: 1, 4: 2, 5: 3})  # rank 5 is a server
-    assert [each.nodes for each in left.regions] == [1, 2]
-    assert left.node_bandwidth_up == {2: 6.0}
+    assert [each.nodes for each in left.links.regions] == [1, 2]
+    assert left.links.node_bandwidth_up == {2: 6.0}
 
 
 @pytest.mark.parametrize(
     ("make", "key", "words"),
     [
-        (lambda: cluster(bandwidth_up=0.0), "cluster.bandwidth_up", "0.0 must be positive"),
+        (lambda: cluster(bandwidth_up=0.0), "cluster.links.bandwidth_up", "0.0 must be positive"),
         (
             lambda: cluster(node_bandwidth_down={2: -1.0}),
-            "cluster.node_bandwidth_down.2",
+            "cluster.links.node_bandwidth_down.2",
             "-1.0 must be positive",
         ),
         (
             lambda: cluster(node_bandwidth_up={9: 1.0}).check(8, 1),
-            "cluster.node_bandwidth_up.9",
+            "cluster.links.node_bandwidth_up.9",
             "there is no such rank here; use 0 to 8.",
         ),
-        (lambda: region(-1), "cluster.regions.nodes", "-1 must be zero or positive"),
-        (lambda: region(1, up=0.0), "cluster.regions.bandwidth_up", "0.0 must be positive"),
-        (lambda: region(1, latency=-1.0), "cluster.regions.latency_seconds", "-1.0 must be zero"),
+        (lambda: region(-1), "cluster.links.regions.nodes", "-1 must be zero or positive"),
+        (lambda: region(1, up=0.0), "cluster.links.regions.bandwidth_up", "0.0 must be positive"),
+        (
+            lambda: region(1, latency=-1.0),
+            "cluster.links.regions.latency_seconds",
+            "-1.0 must be zero",
+        ),
         (
             lambda: cluster(regions=TWO).check(8, 0),
-            "cluster.regions",
+            "cluster.links.regions",
             "they have 2 + 2 = 4 nodes, but the run has 8: use nodes=4, or other regions.",
         ),
         (
             lambda: cluster(regions=(region(1, latency=(1.0, 2.0, 3.0)), region(1))).check(2, 0),
-            "cluster.regions[0].latency_seconds",
+            "cluster.links.regions[0].latency_seconds",
             "it has 3 values; write one, or one for each of the 2 regions.",
         ),
         (
             lambda: cluster(regions=TWO, collective="tree"),
-            "cluster.collective",
-            "only rings are modelled, not tree: use cluster.collective=ring.",
+            "cluster.collectives.algorithm",
+            "only rings are modelled, not tree: use cluster.collectives.algorithm=ring.",
         ),
     ],
 )
@@ -258,40 +269,40 @@ def test_what_the_profiles_say_of_their_links(tmp_path: Path) -> None:
 
 
 REGIONS = (
-    "cluster.regions=[{nodes: 1, bandwidth_up: 100Mbit/s, bandwidth_down: 1Gbit/s, "
+    "cluster.links.regions=[{nodes: 1, bandwidth_up: 100Mbit/s, bandwidth_down: 1Gbit/s, "
     "latency_seconds: 30ms}, {nodes: 2, bandwidth_up: 2e6, bandwidth_down: 3e6, "
     "latency_seconds: [40ms, 0]}]"
 )
 
 
 def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
-    words = ("nodes=3", REGIONS, "cluster.node_bandwidth_up={2: 20Mbit/s}")
-    made = make_experiment(tmp_path, *words, "cluster.bandwidth_down=500Mbit/s")
-    assert made.run.cluster.regions == (
+    words = ("nodes=3", REGIONS, "cluster.links.node_bandwidth_up={2: 20Mbit/s}")
+    made = make_experiment(tmp_path, *words, "cluster.links.bandwidth_down=500Mbit/s")
+    assert made.run.cluster.links.regions == (
         Region(1, 100e6, 1e9, 0.03),
         Region(2, 2e6, 3e6, (0.04, 0.0)),
     )
-    assert [made.run.cluster.up(rank) for rank in range(3)] == [10e9, 10e9, 20e6]
-    assert made.run.cluster.down(2) == 500e6
+    assert [made.run.cluster.links.up(rank) for rank in range(3)] == [10e9, 10e9, 20e6]
+    assert made.run.cluster.links.down(2) == 500e6
 
 
 @pytest.mark.parametrize(
     ("words", "key", "sentence"),
     [
         (
-            ("cluster.regions=[{nodes: 8, bandwidth_up: 1, bandwidth_down: 1, latency: 1}]",),
-            "cluster.regions[0].latency",
-            "there is no such setting. Did you mean 'cluster.regions[0].latency_seconds'?",
+            ("cluster.links.regions=[{nodes: 8, bandwidth_up: 1, bandwidth_down: 1, latency: 1}]",),
+            "cluster.links.regions[0].latency",
+            "there is no such setting. Did you mean 'cluster.links.regions[0].latency_seconds'?",
         ),
         (
-            ("cluster.regions=[{nodes: 8, bandwidth_up: fast, bandwidth_down: 1, "
+            ("cluster.links.regions=[{nodes: 8, bandwidth_up: fast, bandwidth_down: 1, "
              "latency_seconds: 1}]",),
-            "cluster.regions[0].bandwidth_up",
+            "cluster.links.regions[0].bandwidth_up",
             "'fast' is not a number in bit/s (such as 100Mbit/s).",
         ),
         (
             ("cluster=regions_2x4", "nodes=16"),
-            "cluster.regions",
+            "cluster.links.regions",
             "they have 4 + 4 = 8 nodes, but the run has 16: use nodes=8, or other regions.",
         ),
     ],

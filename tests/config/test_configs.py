@@ -164,7 +164,7 @@ def test_every_algorithm_can_be_chosen(algo: str) -> None:
 
 @pytest.mark.parametrize("model", groups()["model"])
 def test_every_model_brings_data_that_it_reads(model: str) -> None:
-    found = experiment(f"model={model}")
+    found = experiment(f"model={model}", *(["model.path=gpt2"] if model == "hf" else []))
     name = found.config["model"]["name"]  # type: ignore[index]
     assert model == name or (model.startswith(("gpt_", "gpt2")) and name == "gpt")
     assert found.run.data.name == found.run.model.default_data
@@ -190,9 +190,11 @@ def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_pat
     if "algo.topology=edges" in words:
         (tmp_path / "graph.txt").write_text("\n".join(f"{i} {(i + 1) % 8}" for i in range(8)))
         words.append(f"algo.topology.path={tmp_path}/graph.txt")
+    if "data=hf" in words:
+        words += ["data.path=hf", "data.tokenizer=gpt2"]
     if "data=text" in words:
         words.append(f"data.path={tmp_path}")
-    if "data=text" in words or "data=python_text" in words:
+    if {"data=text", "data=python_text", "data=hf"} & {*words}:
         words.append("faults.events=[]")  # events need an epoch of known length
     made = experiment("model=timing_only", *words)
     data = choices[OTHERS.index("data")]
@@ -232,14 +234,15 @@ def test_choices_inside_choices() -> None:
 
 def test_mappings_are_set_by_name_or_as_a_whole() -> None:
     by_name = experiment(
-        "cluster.node_factors.3=2", "+cluster.step_seconds.mlp=0.1", "model=mlp"
+        "cluster.compute.node_factors.3=2", "+cluster.step_seconds.mlp=0.1", "model=mlp"
     ).run.cluster
     as_a_whole = experiment(
-        "cluster.node_factors={3: 2}", "cluster.step_seconds={mlp: 0.1}", "model=mlp"
+        "cluster.compute.node_factors={3: 2}", "cluster.step_seconds={mlp: 0.1}", "model=mlp"
     ).run.cluster
-    assert by_name.node_factors == as_a_whole.node_factors == {3: 2.0}
-    assert by_name.mean_step("mlp", 32) == 0.1 and "default" in by_name.step_seconds
-    assert as_a_whole.step_seconds == {"mlp": 0.1}
+    assert by_name.compute.node_factors == as_a_whole.compute.node_factors == {3: 2.0}
+    assert by_name.compute.mean_step("mlp", 32) == 0.1
+    assert "default" in by_name.compute.step_seconds
+    assert as_a_whole.compute.step_seconds == {"mlp": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -295,7 +298,7 @@ def test_mappings_replace_each_other_wherever_they_are() -> None:
         "cluster.step_seconds={resnet8: 0.1}",
         "algo.topology.peers={0: 2, 5: 1}",
     ).run
-    assert run.cluster.step_seconds == {"resnet8": 0.1}
+    assert run.cluster.compute.step_seconds == {"resnet8": 0.1}
     deep = experiment(
         "algo=slowmo",
         "algo.base.topology.peers={0: 2, 5: 1}",
@@ -361,7 +364,7 @@ def test_units_are_converted_and_name_the_same_run() -> None:
     bare = experiment(
         "cluster.bandwidth=1e8",
         "cluster.latency_seconds=50e-6",
-        "cluster.bucket_bytes=25000000",
+        "cluster.collectives.bucket_bytes=25000000",
         "cluster.step_seconds.default=0.0125",
         "checkpoint.every_minutes=0.25",
         "faults.events=[{what: pause, ranks: [1], start: 10, end: 120}]",
@@ -369,10 +372,10 @@ def test_units_are_converted_and_name_the_same_run() -> None:
     written = experiment(
         "cluster.bandwidth=100Mbit/s",
         "cluster.latency_seconds=50us",
-        "cluster.bucket_bytes=25MB",
+        "cluster.collectives.bucket_bytes=25MB",
         "cluster.step_seconds.default=12.5ms",
         "checkpoint.every_minutes=15s",
         "faults.events=[{what: pause, ranks: [1], start: 10s, end: 2min}]",
     )
     assert bare.config == written.config and bare.name == written.name
-    assert written.run.cluster.latency_seconds == 50e-6
+    assert written.run.cluster.links.latency_seconds == 50e-6

@@ -122,6 +122,10 @@ def test_the_memory_of_the_gpu_is_named_and_checked() -> None:
     count = 65 * 1000 + 1001 * 10  # of parameters
     needed = 4 * count * (2 + 2 * 3)  # model, gradient; for each node parameters, momentum, message
     assert bytes_of_vectors(run, problem) == needed == 2_400_320
+    real = [*TINY, "data=digits", "model.hidden=[1000]", "network=gloo", "gpus_per_node=2"]
+    whole, parts = (experiment_of([*real, *each]).run for each in ([], ["network.shard=state"]))
+    assert bytes_of_vectors(whole, problem) == 4 * count * (2 + 3)
+    assert bytes_of_vectors(parts, problem) == 4 * count * (2 + 3 / 2)
     assert gpu_memory(run, problem, 8 * 10**9) == (
         "Of 8 GB free on the GPU, this takes 2.4 MB for parameters, optimizer state and messages; "
         "activations come on top."

@@ -29,27 +29,37 @@ FREE = {
     "Wandb.entity",
     "Wandb.group",
     "Edges.sha256",  # compared with the file
+    "HubModel.sha256",
+    "HubText.sha256",
 }
 # Settings of any text or of ranks -> words with a mistyped name, and the key of the refusal.
 NAMES = {
     "Run.row": ("row=sgp_sgp_9O", "row"),
     "Run.trace_steps": ("trace_steps=3-x", "trace_steps"),
     "TimedAs.model": ("timed_as.model=llama_10B model=timing_only", "timed_as.model"),
-    "Cluster.step_seconds": (
-        "cluster.step_seconds.resnt50=1 model=timing_only",
-        "cluster.step_seconds.resnt50",
+    "StepTimes.step_seconds": (
+        "cluster.compute.step_seconds.resnt50=1 model=timing_only",
+        "cluster.compute.step_seconds.resnt50",
     ),
-    "Cluster.step_batch": ("cluster.step_batch={mpl:8}", "cluster.step_batch.mpl"),
-    "Cluster.fitted_on": ("cluster.fitted_on=[sgp_sgp_9O]", "cluster.fitted_on"),
-    "Cluster.validated": ("cluster.validated.node=8", "cluster.validated.node"),
-    "Cluster.node_factors": ("cluster.node_factors.2=2", "cluster.node_factors.2"),
-    "Cluster.node_bandwidth_up": (
-        "cluster.node_bandwidth_up.2=1e9",
-        "cluster.node_bandwidth_up.2",
+    "StepTimes.step_batch": (
+        "cluster.compute.step_batch={mpl:8}",
+        "cluster.compute.step_batch.mpl",
     ),
-    "Cluster.node_bandwidth_down": (
-        "cluster.node_bandwidth_down.2=1e9",
-        "cluster.node_bandwidth_down.2",
+    "Validated.fitted_on": (
+        "cluster.validated.fitted_on=[sgp_sgp_9O]",
+        "cluster.validated.fitted_on",
+    ),
+    "StepTimes.node_factors": (
+        "cluster.compute.node_factors.2=2",
+        "cluster.compute.node_factors.2",
+    ),
+    "Links.node_bandwidth_up": (
+        "cluster.links.node_bandwidth_up.2=1e9",
+        "cluster.links.node_bandwidth_up.2",
+    ),
+    "Links.node_bandwidth_down": (
+        "cluster.links.node_bandwidth_down.2=1e9",
+        "cluster.links.node_bandwidth_down.2",
     ),
     "Faults.slow_nodes": ("faults.slow_nodes.2=2", "faults.slow_nodes.2"),
     "Faults.slow_links": ("faults.slow_links.2=2", "faults.slow_links.2"),
@@ -57,6 +67,9 @@ NAMES = {
     "Gloo.device": ("network=gloo network.device=gpu", "network.device"),
     "Wandb.mode": ("logger=wandb logger.mode=ofline", "logger.mode"),
     "Torchvision.arch": ("model=torchvision model.arch=mobilenet_v3_smal", "model.arch"),
+    "HubModel.path": ("model=hf:./nowhere", "model.path"),
+    "HubText.path": ("model=hf:gpt2 data=hf:./nowhere", "data.path"),
+    "HubText.tokenizer": ("model=gpt data=hf:org/text data.tokenizer=./nowhere", "data.tokenizer"),
     "Text.path": ("data=text model=gpt_small data.path=nowhere", "data.path"),
     "Edges.path": ("algo=sgp algo.topology=edges algo.topology.path=nowhere", "algo.topology.path"),
     "Cifar.root": ("data=cifar10 data.root=nowhere", "data.root"),
@@ -66,6 +79,8 @@ NAMES = {
 }
 # These need fairseq; tests/models/test_fairseq.py mistypes them.
 OF_FAIRSEQ = {"FairseqTransformer.arch", "FairseqTransformer.overrides"}
+# These need a data set; tests/data/test_hub_text.py mistypes them.
+OF_HUB = {f"HubText.{name}" for name in ("subset", "split", "valid_split", "text_key")}
 # From an epoch on.
 OF_EPOCHS = {"DirectedExponential.peers"}
 
@@ -102,7 +117,7 @@ def test_every_setting_that_may_name_something_is_mistyped_here() -> None:
         for name, hint in settings()
         if any(kind is str or (kind is Mapping and arms[0] is int) for kind, arms in within(hint))
     }
-    known = {*NAMES, *FREE, *OF_FAIRSEQ, *OF_EPOCHS}
+    known = {*NAMES, *FREE, *OF_FAIRSEQ, *OF_HUB, *OF_EPOCHS}
     assert texts - set(CHOSEN) == known
 
 
@@ -158,7 +173,7 @@ def test_a_name_elsewhere(words: str, key: str, capsys: pytest.CaptureFixture[st
         (
             "timed_as.model=llama_10B",
             "model: there is no model 'llama_10B'. Did you mean 'llama_10b'? One of your own needs "
-            "its time, cluster.step_seconds.llama_10B=1s for example.",
+            "its time, for example cluster.compute.step_seconds.llama_10B=1s.",
         ),
         (
             "timed_as.model=my_7b cluster.step_seconds.my_7b=3.48",

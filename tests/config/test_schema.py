@@ -21,6 +21,7 @@ from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.experiment import load_experiment, make_experiment, stored
+from sgp_runner.config.old_names import GROUPS
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import fields_of
 from sgp_runner.core.optim import SGD, Steps
@@ -39,6 +40,7 @@ CONFIGURED = {
     Checkpoints,
     TimedAs,
     Event,
+    *GROUPS.values(),
 }
 
 
@@ -60,11 +62,9 @@ def tree() -> dict[str, Any]:
         "data": {"name": "digits"},
         "network": {"name": "sim"},
         "cluster": {
-            "step_seconds": {"default": 0.5},
             "compute_time": {"name": "constant"},
-            "bandwidth": 1e10,
-            "latency_seconds": 5e-5,
-            "node_factors": {"3": 2},
+            "compute": {"step_seconds": {"default": 0.5}, "node_factors": {"3": 2}},
+            "links": {"bandwidth": 1e10, "latency_seconds": 5e-5},
         },
         "faults": {"slow_nodes": {}, "slow_links": {}},
         "optim": {
@@ -91,7 +91,7 @@ def test_every_part_is_built() -> None:
     run = make_experiment(tree()).run
     assert run.algo == SlowMo(base=OSGP(topology=DirectedExponential({0: 2, 30: 1}), tau=2), tau=12)
     assert run.optim == SGD(lr=1.0, schedule=Steps(milestones=(1.0, 2.5)))
-    assert run.cluster.node_factors == {3: 2.0}
+    assert run.cluster.compute.node_factors == {3: 2.0}
 
 
 def test_a_whole_number_is_a_number_and_names_the_same_run() -> None:
@@ -283,15 +283,15 @@ BAD: list[tuple[str, object, str, str]] = [
     ),
     ("algo.base.topology.peers", 0, "algo.base.topology.peers", "0 must be at least 1"),
     (
-        "cluster.node_factors",
+        "cluster.compute.node_factors",
         {"three": 2.0},
-        "cluster.node_factors",
+        "cluster.compute.node_factors",
         "'three' is not a whole number;",
     ),
     (
-        "cluster.step_seconds",
+        "cluster.compute.step_seconds",
         {"default": "x"},
-        "cluster.step_seconds.default",
+        "cluster.compute.step_seconds.default",
         "'x' is not a number in seconds (such as 10s or 1ms).",
     ),
     ("results", 2024, "results", "2024 is not text; quote it: \"results='2024'\"."),

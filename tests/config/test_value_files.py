@@ -18,7 +18,7 @@ def test_values_of_a_cluster_or_faults_are_a_file() -> None:
     Path("slow.yaml").write_text("defaults: [ideal]\nname: slow\nlatency_seconds: 0.5\n")
     Path("mine.yaml").write_text("defaults: [none]\nslow_nodes: {0: 4.0}\n")
     experiment = experiment_of(["cluster=./slow.yaml", "faults=./mine.yaml", *RUN])
-    assert experiment.run.cluster.latency_seconds == 0.5
+    assert experiment.run.cluster.links.latency_seconds == 0.5
     assert experiment.run.faults.slow_nodes == {0: 4.0}
     assert [plugin.name for plugin in experiment.plugins] == ["mine"]
 
@@ -40,7 +40,7 @@ def test_a_preset_is_a_file_that_imports_nothing(capsys: pytest.CaptureFixture[s
 def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
     Path("slow.yaml").write_text(f"defaults: [ideal]\nname: 2020-01-01\nbandwidth: {written}\n")
     cluster = experiment_of(["cluster=./slow.yaml", *RUN]).run.cluster
-    assert (cluster.name, cluster.bandwidth) == ("2020-01-01", 1e9)
+    assert (cluster.name, cluster.links.bandwidth) == ("2020-01-01", 1e9)
 
 
 @pytest.mark.parametrize(

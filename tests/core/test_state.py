@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from helpers.clusters import changed
 from helpers.tiny import machines, run
 from test_simulator import Custom
 
@@ -91,7 +91,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def test_events_are_saved_with_their_arguments_by_name() -> None:
-    shared = replace(machines(), cores_per_host=1)
+    shared = changed(machines(), cores_per_host=1)
     clock = run(Custom(nothing), 2, 3, cluster=shared).simulation.clock
     assert clock.handlers.keys() == {"call", *FIELDS}
     saved = [(float(n), n, *each) for n, each in enumerate(FIELDS.items())]
@@ -102,9 +102,9 @@ def test_a_fabric_that_loads_a_state_delivers_when_the_other_one_does() -> None:
     def network() -> tuple[VirtualClock, Fabric, list[tuple[int, float]]]:
         arrived: list[tuple[int, float]] = []
         clock = VirtualClock()
-        cluster = machines(bandwidth=8.0, latency=10.0)
+        links = machines(bandwidth=8.0, latency=10.0).links
         fabric = Fabric(
-            cluster, Faults(), clock, 3, lambda sent: arrived.append((sent.tag, clock.now))
+            links, Faults(), clock, 3, lambda sent: arrived.append((sent.tag, clock.now))
         )
         return clock, fabric, arrived
 

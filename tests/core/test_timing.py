@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.clusters import cluster_of
 from helpers.experiments import make_experiment
 from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster.compute_variation import ConstantTime
-from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.timing_study import Study
 from sgp_runner.session.start import execute
@@ -66,9 +66,9 @@ def test_a_push_sum_weight_is_one_number_in_a_timing_study(
 
 
 def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> None:
-    cluster = Cluster({"a": 0.2, "b": 0.1}, ConstantTime(), 1e9, 0.0, {}, {"a": 256})
-    assert cluster.mean_step("a", 256) == 0.2 and cluster.mean_step("a", 64) == 0.05
-    assert cluster.mean_step("b", 1) == cluster.mean_step("b", 99) == 0.1
+    cluster = cluster_of({"a": 0.2, "b": 0.1}, ConstantTime(), 1e9, 0.0, {}, {"a": 256})
+    assert cluster.compute.mean_step("a", 256) == 0.2 and cluster.compute.mean_step("a", 64) == 0.05
+    assert cluster.compute.mean_step("b", 1) == cluster.compute.mean_step("b", 99) == 0.1
     assert TimedAs("a", None, 128).step_seconds(cluster, "b", 7) == 0.1
 
 
@@ -76,7 +76,7 @@ def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_redu
     def end(algo: ARSGD | SGP, input_seconds: float) -> float:
         # 6 parameters and a weight in float64 at 8 bit/s: a message of 56 bytes takes 56 s, an
         # all-reduce of 48 bytes on two nodes 48 s.
-        cluster = Cluster(
+        cluster = cluster_of(
             {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, input_seconds=input_seconds
         )
         return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
@@ -90,7 +90,7 @@ def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_redu
 
 def test_nodes_are_connected_in_the_first_collective() -> None:
     def end(algo: ARSGD | SGP, connect_seconds: float) -> float:
-        cluster = Cluster(
+        cluster = cluster_of(
             {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, connect_seconds=connect_seconds
         )
         return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
@@ -106,7 +106,7 @@ def machines_bytes() -> int:
 
 def test_a_host_that_adds_up_slows_every_round() -> None:
     def seconds(collective: str, host: float) -> float:
-        cluster = Cluster(
+        cluster = cluster_of(
             {}, ConstantTime(), 8.0, 0.0, {}, host_seconds_per_byte=host, collective=collective
         )  # type: ignore[arg-type]
         return cluster.all_reduce_seconds(8, 100.0)
@@ -173,7 +173,7 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
         experiment = make_experiment(tmp_path / algo, *words)
         cluster = experiment.run.cluster
         assert cluster.compute_time.cv**2 == pytest.approx(exp(0.5) - 1, rel=1e-4)
-        assert cluster.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
+        assert cluster.compute.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
         summary = execute(experiment)
         assert summary is not None
         return float(str(summary["time_s"]))
@@ -201,10 +201,10 @@ def test_an_exchange_of_local_changes_costs_its_bits_less_the_overlap(tmp_path: 
     # Two rings of two nodes: each sends every parameter once.
     exchange = 16 * LLAMA / 1e9
     assert seconds("plain") == pytest.approx(20 * 0.1 + 2 * exchange, rel=1e-12)
-    half = seconds("half", "cluster.exchange_overlap=0.5")
+    half = seconds("half", "cluster.collectives.exchange_overlap=0.5")
     assert half == pytest.approx(20 * 0.1 + 2 * (exchange - 0.05), rel=1e-12)
-    assert seconds("fragment", "cluster.fragment_overlap=0.5") == seconds("again")
-    hidden = seconds("hidden", "cluster.exchange_overlap=0.5", "cluster.bandwidth=1e12")
+    assert seconds("fragment", "cluster.collectives.fragment_overlap=0.5") == seconds("again")
+    hidden = seconds("hidden", "cluster.collectives.exchange_overlap=0.5", "cluster.bandwidth=1e12")
     assert hidden == pytest.approx(20 * 0.1, rel=1e-12)
 
 
@@ -223,7 +223,7 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
         timed(
             tmp_path / f"overlapped{n}",
             *(*WIDE, *words, f"model.sample_steps={n}", "cluster.bandwidth=200e9"),
-            *("algo.delay=1", "cluster.fragment_overlap=0.5"),
+            *("algo.delay=1", "cluster.collectives.fragment_overlap=0.5"),
         )
         for n in (18, 27)
     ]

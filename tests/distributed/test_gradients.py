@@ -357,6 +357,8 @@ def test_an_overflow_halves_the_scale_and_counts_as_no_gradient() -> None:
     assert scale.removed(torch.tensor([65536.0, 131072.0])).tolist() == [1.0, 2.0]
     assert scale.removed(torch.tensor([65536.0, float("inf")])).tolist() == [0.0, 0.0]
     assert (float(scale.factor), int(scale.in_a_row)) == (32768.0, 0)
+    # The other part of the gradient overflows.
+    assert LossScale("cpu").removed(torch.tensor([1.0]), lambda x: x + 1).tolist() == [0.0]
     for _ in range(2000):
         assert scale.removed(torch.tensor([32768.0])).tolist() == [1.0]
     assert float(scale.factor) == 65536.0

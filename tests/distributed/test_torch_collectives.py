@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
+from helpers.clusters import changed
 from helpers.paths import RANKS
 from helpers.tiny import machines, run
 from test_mpi import mpirun
@@ -104,7 +104,7 @@ def test_the_time_and_bytes_of_an_all_gather(collective: str, duplex: str, secon
         await worker.comm.all_gather(torch.zeros(5, dtype=torch.float64))
         ends.append(worker.now)
 
-    cluster = replace(machines(latency=2.0, bandwidth=64.0), collective=collective, duplex=duplex)  # type: ignore[arg-type]
+    cluster = changed(machines(latency=2.0, bandwidth=64.0), collective=collective, duplex=duplex)  # type: ignore[arg-type]
     result = run(Custom(body), 4, 1, cluster=cluster)
     assert ends == [seconds] * 4
     assert [comm.num_bytes_sent for comm in result.simulation.comms] == [3 * 40] * 4

@@ -77,7 +77,7 @@ def test_a_hybrid_switches_at_the_same_step_everywhere(tmp_path: Path) -> None:
         "algo.first=sgp",
         "algo.then=d_psgd",
         "algo.switch_epoch=1.6",
-        "cluster.node_factors={1: 1.3}",
+        "cluster.compute.node_factors={1: 1.3}",
     )
     experiment, _ = simulate(tmp_path, *words, "nodes=4", "epochs=2", DIES)
     last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][
@@ -181,14 +181,14 @@ def test_ranks_are_counted_anew(tmp_path: Path) -> None:
     settings = (
         "nodes=5",
         "faults.slow_nodes={4: 2.0, 3: 3.0}",
-        "cluster.node_factors={2: 1.5}",
+        "cluster.compute.node_factors={2: 1.5}",
         f"faults.events=[{words}]",
     )
     run = make_experiment(tmp_path, "model=mlp", "algo=sgp", "on_failure=continue", *settings).run
     membership = full_membership(run).without([1]).without([3])
     assert membership == membership_of(run, [0, 2, 3]) and isinstance(membership, Membership)
     assert (membership.original_ranks, membership.run.nodes) == ((0, 2, 3), 3)
-    assert (membership.run.faults.slow_nodes, membership.run.cluster.node_factors) == (
+    assert (membership.run.faults.slow_nodes, membership.run.cluster.compute.node_factors) == (
         {2: 3.0},
         {1: 1.5},
     )

@@ -23,7 +23,7 @@ from gpu_rig.seeded_bugs import BUGS
 from helpers.experiments import instrumented
 
 from sgp_runner.config.experiment import load_experiment
-from sgp_runner.distributed.networks import leader_mode
+from sgp_runner.distributed.networks import cut_of, leader_mode
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session.start import run_rank
@@ -47,7 +47,11 @@ def main(config_file: Path) -> None:
     experiment = instrumented(load_experiment(config_file, None))
     run = experiment.run
     world = TorchWorld(
-        run.gpus_per_node, leader_mode(run, run.network.gossip), backend="noted", paired=True
+        run.gpus_per_node,
+        leader_mode(run, run.network.gossip),
+        backend="noted",
+        paired=True,
+        cut=cut_of(run, run.network.shard),
     )
     with ExitStack() as ending:
         if (bug := config_file.with_name("bug")).exists():

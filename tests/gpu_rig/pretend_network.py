@@ -28,7 +28,7 @@ from gpu_rig.pretend_gpu import PretendTensor, values
 from gpu_rig.streams import HERE, Event, Stream, own_gpu
 from torch import Tensor, nn
 
-from sgp_runner.distributed import gradients, sharded, torch_world
+from sgp_runner.distributed import gradients, sharded, state_parts, torch_world
 
 SECONDS = 100.0  # longest wait for another process
 
@@ -271,6 +271,15 @@ class Calls:
             group, lambda: copy_(target, torch.cat(wait())), [tensor], [whole], False, "all-gather"
         )
 
+    def reduce_scatter_tensor(self, own: Tensor, whole: Tensor, group: Any = None) -> None:
+        wait, target = group.gather(whole), values(own)
+        place = group.members.index(group.process)
+
+        def finish() -> None:
+            copy_(target, torch.stack(wait()).sum(0).chunk(group.size())[place])
+
+        self.begun(group, finish, [whole], [own], False, "reduce-scatter")
+
     def broadcast(
         self, tensor: Tensor, src: int | None = None, group: Any = None, group_src: int = 0
     ) -> None:
@@ -325,6 +334,8 @@ def pretend_distributed(network: Network, store: dist.Store) -> Iterator[None]:
     with (
         mock.patch.multiple(dist, P2POp=P2POp, **functions),
         mock.patch.object(sharded, "all_gather_single", gather),
+        mock.patch.object(state_parts, "all_gather_single", gather),
+        mock.patch.object(state_parts, "reduce_scatter_single", calls.reduce_scatter_tensor),
         mock.patch.object(gradients, "DistributedDataParallel", DataParallel),
         mock.patch.object(torch_world, "meet", lambda _: (store, who(), network.processes)),
     ):

@@ -26,7 +26,7 @@ from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import StepHooks, Worker
 from sgp_runner.data.dataset import Batch
 from sgp_runner.distributed.gradients import Gradients
-from sgp_runner.distributed.networks import leader_mode
+from sgp_runner.distributed.networks import cut_of, leader_mode
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.elastic.build import build_worker, timing_problem
@@ -73,8 +73,10 @@ class Synthetic(Problem):
             g /= module.group.size()
         return g, loss
 
-    def backward(self, *_: Any) -> Tensor:
-        raise AssertionError("parts of gradients are for CPUs")
+    def backward(self, *arguments: Any) -> Tensor:
+        flat: Any = self.flat
+        flat.gradient, loss = self.gradient(*arguments)
+        return loss
 
 
 def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
@@ -85,6 +87,7 @@ def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
         layers=(1024, 16),
         module=None,
         fresh_buffers=lambda: [torch.zeros(2, device=compute.device)],
+        detach_parts=lambda: vars(flat).pop("gradient").split([1024, 16]),
     )
     problem = Synthetic(
         flat,  # type: ignore[arg-type]
@@ -110,6 +113,7 @@ def world_of(run: Run, process: int, store: dist.Store) -> TorchWorld:
         network.name,
         nccl and not leader_mode(run, "auto"),
         shares_memory=not nccl and network.shared_memory,
+        cut=cut_of(run, getattr(network, "shard", "none")),
     )
     world.store = store  # of all processes, while each world has a name of its own
     world.connect(run.nodes)
@@ -174,14 +178,15 @@ def run_process(
         budget_of(run, world),
         rank,
         rank.gradients.buffers,
+        rank.gradients.parts and rank.gradients.parts.shapes,
     )
     start.wait()
     rank.run(worker, (body or run.algo.run)(worker))
     rank.thread.shutdown()
     problem.close()
     if not worker.is_server:
-        world.mean(worker.model.clone())  # as for the evaluation of the average
-    return worker.params.cpu()
+        world.mean(worker.own_model.clone())  # as for the evaluation of the average
+    return worker.gathered(worker.params).cpu()
 
 
 def run_on_pretend_gpus(*words: str, body: Body | None = None) -> Outcome:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from gpu_rig.pretend_gpu import DEVICE, Log, pretend_gpu, values
 from helpers.corpora import binarised, parallel_text
+from helpers.hub_folders import save_gpt2
 from torch import Tensor
 
 from sgp_runner.config.choices import class_of, groups
@@ -37,6 +38,7 @@ MODELS: dict[str, tuple[str, ...]] = {
         "data.max_tokens=200",
     ),
     "gpt": SENTENCES,
+    "hf": ("model.pretrained=false", *SENTENCES, "data.block=16"),
     "mlp": (),
     "mlp of a teacher": ("data=teacher",),
     "quadratic": (),
@@ -48,10 +50,12 @@ MODELS: dict[str, tuple[str, ...]] = {
     "torchvision": (*NOISE, "data.image_size=32", "model.arch=mobilenet_v3_small"),
     "transformer": SENTENCES,
 }
-# Where a gradient may make the host wait: in fairseq, which looks for padding and makes constants.
+# Where a gradient may make the host wait: in fairseq, which looks for padding and makes constants,
+# and in transformers, which looks for positions that begin again.
 FORWARD = "models/from_fairseq.py FromFairseq.forward"
 ALLOWED = {
-    "fairseq_transformer": {("scalar read", FORWARD), ("copy from pageable memory", FORWARD)}
+    "fairseq_transformer": {("scalar read", FORWARD), ("copy from pageable memory", FORWARD)},
+    "hf": {("scalar read", "models/from_hub.py HubLanguageModel.forward")},
 }
 # The backward pass of `gather`, which adds at most one number in each place.
 ONE_EACH = {("aten.scatter_add.default", "elsewhere")}
@@ -86,6 +90,9 @@ def test_gradient_and_evaluation_are_those_of_a_cpu(
         if importlib.util.find_spec("fairseq") is None:
             pytest.skip("fairseq is not installed: make .venv/.fairseq")
         words.append(f"data.root={request.getfixturevalue('root')}")
+    if name == "hf":
+        folder = request.getfixturevalue("tmp_path")
+        words.append(f"model.path={save_gpt2(folder, vocab_size=256, dropout=0.1)}")
     found = []
     for problem, log in problems(*words):
         x, buffers = problem.start(), problem.flat.fresh_buffers()

@@ -25,6 +25,7 @@ from sgp_runner.distributed.torch_collectives import TorchCollectives
 
 FOUR = ("nodes=4",)
 SHARDS = ("nodes=2", "gpus_per_node=2")
+PARTS = (*SHARDS, "network.shard=state")
 LEADERS = (*SHARDS, "network.gossip=leader")
 PINNED = ("network=gloo", "network.device=cuda", "network.shared_memory=false", *FOUR)
 SHARED = ("network=gloo", "network.device=cuda", *FOUR)
@@ -38,6 +39,7 @@ FAST = {
     "async_diloco": ("nodes=3", "algo.period=2"),
     "sgp over pinned memory": PINNED,
     "osgp in shards": SHARDS,
+    "osgp in parts": PARTS,
     "sgp over shared memory": SHARED,
     "hybrid over shared memory": (*SHARED, "algo.switch_epoch=0.5"),
     "ad_psgd by leaders": SHARDS,
@@ -64,6 +66,11 @@ SLOW = {
     "pipe_sgd over pinned memory": PINNED,
     "slowmo over pinned memory": (*PINNED, "algo.tau=3"),
     "choco_sgd over pinned memory": (*PINNED, "algo.codec=bf16"),
+    "sgp in parts": PARTS,
+    "pipe_sgd in parts": (*PARTS, "algo.clip=0.1"),
+    "slowmo in parts": (*PARTS, "algo.tau=3"),
+    "ar_sgd in parts": PARTS,
+    "streaming_diloco in parts": (*PARTS, "algo.period=4", "algo.delay=2", "algo.codec=int8"),
     "sgp in shards": SHARDS,
     "pipe_sgd in shards": SHARDS,
     "slowmo in shards": (*SHARDS, "algo.tau=3"),

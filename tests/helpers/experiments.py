@@ -93,8 +93,12 @@ class Instrumented:
             raise ZeroDivisionError("made to fail")
         await self.base.run(worker)
         part = self.save_to / f"part{os.getpid()}"  # the devices of a node save the same
-        torch.save({"params": worker.params.cpu(), "taken": worker.steps_taken}, part)
+        params = worker.gathered(worker.params).cpu()
+        torch.save({"params": params, "taken": worker.steps_taken}, part)
         part.replace(self.save_to / f"rank{worker.rank}.pt")
+
+
+Instrumented.__module__ = Algorithm.__module__  # it is no plug-in
 
 
 def instrumented(experiment: Experiment, fail_on_rank: int = -1, dies: bool = False) -> Experiment:

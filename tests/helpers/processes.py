@@ -41,7 +41,8 @@ def wait_for_ranks(folder: Path, count: int) -> list[int]:
 def ranks_of(folder: Path) -> list[int]:
     """Process ids of living ranks whose configuration lies in ``folder``, or that work for it.
 
-    A rank that was forked from its launching process has the command line of that one, and a name.
+    A rank that was forked has the command line of the other process, and a name. It works in the
+    folder, or holds the lock of a run there.
     """
     found = []
     for process in Path("/proc").iterdir():
@@ -50,7 +51,10 @@ def ranks_of(folder: Path) -> list[int]:
                 (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
             )
             forked = bool(words) and forked_rank(int(process.name)) is not None
-            there = forked and folder in (path := Path(os.readlink(process / "cwd")), *path.parents)
+            there = forked and any(
+                Path(os.readlink(link)).is_relative_to(folder)
+                for link in (process / "cwd", *(process / "fd").iterdir())
+            )
         except OSError:
             continue
         text = b" ".join(words).decode(errors="replace")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from helpers.clusters import cluster_of
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster.compute_variation import ComputeTime, ConstantTime
 from sgp_runner.cluster.faults import Faults
@@ -101,7 +102,7 @@ def machines(
     latency: float = 0.0,
     factors: dict[int, float] | None = None,
 ) -> Cluster:
-    return Cluster(
+    return cluster_of(
         {"default": seconds}, compute_time or ConstantTime(), bandwidth, latency, factors or {}
     )
 
@@ -148,7 +149,7 @@ def run(
         nodes,
         algo.servers,
         seed,
-        cluster.mean_step("tiny", 1),
+        cluster.compute.mean_step("tiny", 1),
         TimedAs().wire(problem.start()),
     )
     simulation = Simulation(model, engine(problem), listener=listener)

@@ -20,8 +20,8 @@ CLOCK = (
     "compute_time@cluster.compute_time=constant",
     "cluster.latency_seconds=0.01",
     "cluster.bandwidth=1e18",
-    "cluster.input_seconds=0",
-    "cluster.message_overhead_seconds=0",
+    "cluster.compute.input_seconds=0",
+    "cluster.links.message_overhead_seconds=0",
 )
 
 

@@ -211,9 +211,9 @@ TIMES = {
     # Each waits for the other's message: (1.25, 1.25), (3.5, 3.25), (4.5, 4.75), (7.0, 6.75).
     "algo=sgp": 7.0,
     # Two nodes exchange everything in 0.25 s: 1 + 2 + 1 + 2 and four times that.
-    "algo=ar_sgd cluster.overlap=0": 7.0,
+    "algo=ar_sgd cluster.collectives.overlap=0": 7.0,
     # 1 + 2 twice, each with one exchange.
-    "algo=local_sgd algo.tau=2 cluster.overlap=0": 6.5,
+    "algo=local_sgd algo.tau=2 cluster.collectives.overlap=0": 6.5,
     "algo=local_sgd algo.tau=null epochs=2": 12.0,
     # A gradient, its message to the server and the answer: node 0 takes steps at 0, 1.5, 3, 4.5 s,
     # node 1 at 0, 1.5, 4 and the eighth at 5.5 s, which needs 2.5 s.
@@ -244,7 +244,7 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
             "nodes=4",
             (
                 "nodes: the recorded times hold for its recorded value; only algo, optim, epochs, "
-                "cluster.collective"
+                "cluster.collectives.algorithm"
             ),
         ),
         ("model=resnet8", "model: the recorded times hold for its recorded value"),

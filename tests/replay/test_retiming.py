@@ -128,7 +128,7 @@ def test_the_report_marks_what_was_retimed(
         "cluster=nowhere": "cluster: 'nowhere' is none of",
         "cluster=./none.yaml": "cluster: there is no file './none.yaml'",
         "cluster.bandwidht=1": "cluster.bandwidht: there is no such setting",
-        "cluster.bandwidth=fast": "cluster.bandwidth: 'fast' is not a number",
+        "cluster.bandwidth=fast": "cluster.links.bandwidth: 'fast' is not a number",
     }.items():
         assert main([str(experiment.directory), "--retime", word, "--out", str(out)]) == 2
         error = capsys.readouterr().err
@@ -173,8 +173,8 @@ def test_own_clusters_and_single_settings_are_retimed_as_they_are_trained(tmp_pa
 def test_a_run_is_retimed_between_regions(tmp_path: Path) -> None:
     far = "bandwidth_up: 5Mbit/s, bandwidth_down: 9Mbit/s, latency_seconds: 40ms"
     words = [
-        f"cluster.regions=[{{nodes: 2, {far}}}, {{nodes: 3, {far}}}]",
-        "cluster.bandwidth_up=8Mbit/s",
+        f"cluster.links.regions=[{{nodes: 2, {far}}}, {{nodes: 3, {far}}}]",
+        "cluster.links.bandwidth_up=8Mbit/s",
     ]
     here = trained(tmp_path / "here", "algo=sgp", "cluster=laptop")
     there = trained(tmp_path / "there", "algo=sgp", "cluster=laptop", *words)
@@ -182,7 +182,7 @@ def test_a_run_is_retimed_between_regions(tmp_path: Path) -> None:
     assert lines(folder) == lines(there.directory) != lines(here.directory)
     with pytest.raises(ConfigError) as refused:
         retime_all([here.directory], ["cluster=regions_2x4"], tmp_path / "out")
-    assert refused.value.key == "cluster.regions"
+    assert refused.value.key == "cluster.links.regions"
 
 
 def test_records_of_other_settings_are_refused(tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def changed(facts: dict[str, Any], random: Random) -> dict[str, Any]:
 
 def make_mutants(root: Path, seeds: range) -> None:
     """Put a mutation of one of three good runs for each seed into ten folders."""
-    cluster = {"name": "lab", "bandwidth": 1e9, "compute_time": {"name": "constant"}}
+    cluster = {"name": "lab", "links": {"bandwidth": 1e9}, "compute_time": {"name": "constant"}}
     parts: dict[str, object] = {"cluster": cluster, "timed_as": {"model": "llama_1b"}}
     parts |= {"optim": {"name": "sgd", "lr": 0.1, "schedule": {"name": "constant"}}}
     good = [

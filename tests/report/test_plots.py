@@ -78,7 +78,7 @@ def test_a_time_says_how_many_seeds_have_it_unless_all_do(tmp_path: Path) -> Non
 def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_path: Path) -> None:
     for cluster, times in (("slow", (90.0, 30.0)), ("quick", (8.0, 9.0))):
         for algorithm, seconds in zip(("AR-SGD", "SGP"), times, strict=True):
-            where = {"cluster": {"name": cluster, "bandwidth": 1e9}}
+            where = {"cluster": {"name": cluster, "links": {"bandwidth": 1e9}}}
             name = f"{cluster}{algorithm}"
             write_run(tmp_path, name, CURVE, seconds=seconds, algorithm=algorithm, settings=where)
     plot = next(iter(plots_of(tmp_path, 0.9).values()))

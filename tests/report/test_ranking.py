@@ -11,6 +11,7 @@ import pytest
 from helpers.report_runs import write_run
 from rich.console import Console
 
+from sgp_runner.config.old_names import grouped
 from sgp_runner.recording.throughput import RATES
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
@@ -30,7 +31,8 @@ def settings_of(root: Path) -> list[RunGroup]:
 
 
 def on(name: str, bandwidth: float, **more: object) -> dict[str, object]:
-    return {"cluster": {"name": name, "bandwidth": bandwidth, **more}}
+    cluster = {"name": name, "bandwidth": bandwidth, **more}
+    return {"cluster": grouped(cluster)}
 
 
 def region(nodes: int, up: float = 1e10) -> dict[str, object]:
@@ -125,8 +127,8 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         ("a (10 Gbit/s)", "simulated"),
         ("a (10 Mbit/s)", "simulated"),
         ("a (110 Mbit/s up, 500 Mbit/s down)", "simulated"),
-        ("b (1 Gbit/s) cluster.overlap=0", "simulated"),
-        ("b (1 Gbit/s) cluster.overlap=0.5", "simulated"),
+        ("b (1 Gbit/s) cluster.collectives.overlap=0", "simulated"),
+        ("b (1 Gbit/s) cluster.collectives.overlap=0.5", "simulated"),
         ("c (instant messages)", "simulated"),
         ("d (2 regions of 8, 10 Gbit/s between)", "simulated"),
         ("e (1 Gbit/s, 2 regions of 4 + 2, 10 Gbit/s between)", "simulated"),

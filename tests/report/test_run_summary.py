@@ -27,7 +27,7 @@ def with_settings(
     lr: float = 0.1, tau: int | None = None, bandwidth: float = 1e10
 ) -> dict[str, object]:
     algo = {"name": "osgp", "tau": tau} if tau else {"name": "sgp"}
-    cluster = {"name": "ethernet_10g", "bandwidth": bandwidth}
+    cluster = {"name": "ethernet_10g", "links": {"bandwidth": bandwidth}}
     timed_as = {"model": "resnet50", "num_parameters": 25557032, "batch_size": None}
     return {"algo": algo, "cluster": cluster, "optim": {"lr": lr}, "timed_as": timed_as}
 
@@ -48,7 +48,7 @@ def test_the_box_says_what_all_runs_share_and_every_value_of_what_differs(tmp_pa
         ("epochs", "3"),
         ("seeds", "1, 2"),
     ]
-    assert "batch_size=32" in box.shared and "cluster.bandwidth=1e+10" in box.shared
+    assert "batch_size=32" in box.shared and "cluster.links.bandwidth=1e+10" in box.shared
     assert not any(word.startswith(("nodes=", "optim.lr=")) for word in box.shared)
 
 
@@ -65,7 +65,7 @@ def test_every_setting_that_differs_is_a_column(tmp_path: Path) -> None:
         with (out / f"{name}.csv").open() as file:
             rows = {(row["optim.lr"], row["algo.tau"]): row for row in csv.DictReader(file)}
         assert set(rows) == {("0.1", ""), ("0.2", ""), ("0.1", "1.0"), ("0.1", "2.0")}
-        assert {row["cluster.bandwidth"] for row in rows.values()} == {"10000000000.0"}
+        assert {row["cluster.links.bandwidth"] for row in rows.values()} == {"10000000000.0"}
         assert {row["cluster.name"] for row in rows.values()} == {"ethernet_10g"}
     assert "| optim.lr | algo.tau |" in (out / "settings.md").read_text()
 

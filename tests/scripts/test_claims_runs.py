@@ -55,7 +55,9 @@ def finish(job: RunJob) -> None:
     batch = {"kind": "train", "time_s": 0.0, "rank": 0, "loss": 0.5}
     lines = [json.dumps(batch), *[json.dumps(record)] * LOOKS]
     (job.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (job.folder / "config.yaml").write_text("cluster: {step_seconds: {resnet50: 0.04}}\n")
+    (job.folder / "config.yaml").write_text(
+        "cluster: {compute: {step_seconds: {resnet50: 0.04}}}\n"
+    )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,13 @@ def test_the_reference_has_every_choice_and_every_key_of_a_run() -> None:
     for group, choices in groups().items():
         section = text[text.index(f"## `{settings.key_of(group)}=`") :]
         assert all(f"| `{choice}` |" in section for choice in choices)
-    for key in ("nodes", "checkpoint.keep", "timed_as.model", "algo.order", "cluster.bandwidth"):
+    for key in (
+        "nodes",
+        "checkpoint.keep",
+        "timed_as.model",
+        "algo.order",
+        "cluster.links.bandwidth",
+    ):
         assert f"| `{key}` | " in text, key
 
 

@@ -18,12 +18,16 @@ def test_tcp_achieves_the_same_share_of_every_rate() -> None:
 
 
 def test_profiles_have_the_constants_of_the_measured_runs_with_one_inner_step() -> None:
-    assert diloco.step_seconds() == pytest.approx(cluster("").step_seconds["llama_30m"], abs=5e-6)
-    assert diloco.connect_seconds() == pytest.approx(cluster("").connect_seconds, abs=5e-4)
+    assert diloco.step_seconds() == pytest.approx(
+        cluster("").compute.step_seconds["llama_30m"], abs=5e-6
+    )
+    assert diloco.connect_seconds() == pytest.approx(
+        cluster("").collectives.connect_seconds, abs=5e-4
+    )
     for rate, bandwidth in diloco.ring_bandwidths().items():
         profile = cluster(diloco.PROFILES[rate])
-        assert profile.all_reduce_bandwidth == pytest.approx(bandwidth, rel=1e-3)
-        assert rate is None or profile.bandwidth == rate
+        assert profile.collectives.all_reduce_bandwidth == pytest.approx(bandwidth, rel=1e-3)
+        assert rate is None or profile.links.bandwidth == rate
 
 
 def cluster(which: str) -> Cluster:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.clusters import changed
 from helpers.tiny import machines, run
 
 from sgp_runner.algorithms.ad_psgd import ADPSGD
@@ -74,7 +74,7 @@ def test_a_saved_host_ends_its_tasks_at_the_same_times() -> None:
 
 
 def shared(cores: float, ranks: int | None = None, **values: Any) -> Cluster:
-    return replace(machines(bandwidth=64.0), cores_per_host=cores, ranks_per_host=ranks, **values)
+    return changed(machines(bandwidth=64.0), cores_per_host=cores, ranks_per_host=ranks, **values)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def shared(cores: float, ranks: int | None = None, **values: Any) -> Cluster:
 )
 def test_gradients_of_a_host_take_turns(cores: float, ranks: int | None, seconds: float) -> None:
     """Four ranks compute five gradients of 1 s."""
-    cluster = replace(shared(cores, ranks), bandwidth=1e18)
+    cluster = changed(shared(cores, ranks), bandwidth=1e18)
     assert run(ARSGD(), 4, 5, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
 
 
 def test_a_node_computes_faster_while_the_other_waits() -> None:
     """Rank 1 waits for its averages; of the same core rank 0 then has more."""
-    cluster = replace(shared(1), bandwidth=1.0)
+    cluster = changed(shared(1), bandwidth=1.0)
     trace = run(ADPSGD(Ring()), 2, 6, cluster=cluster).trace
     first, second = ([time for time, rank, _ in trace if rank == own] for own in (0, 1))
     assert first[:3] == [pytest.approx(2.0), pytest.approx(3.0), pytest.approx(4.0)]
@@ -101,12 +101,12 @@ def test_messages_take_processor_time_from_gradients() -> None:
     # Nothing passes while SGP computes, and processors are faster than the link.
     assert run(SGP(DirectedExponential()), 2, 5, cluster=cluster).simulation.clock.now == 5 * 5.0
     # OSGP's second gradient shares its core with the message that it sends and the one that comes.
-    faster = replace(cluster, bandwidth=256.0)
+    faster = changed(cluster, bandwidth=256.0)
     trace = run(OSGP(DirectedExponential()), 2, 2, cluster=faster).trace
     assert [time for time, rank, _ in trace if rank == 0] == pytest.approx([1.0, 4.0])
     # Where the core needs 4 * 2 s for four messages of 2 s on the link, it is the limit.
-    slow = replace(shared(1, 4, passing_seconds_per_byte=1 / 32), bandwidth=128.0)
-    fast = replace(slow, passing_seconds_per_byte=0.0)
+    slow = changed(shared(1, 4, passing_seconds_per_byte=1 / 32), bandwidth=128.0)
+    fast = changed(slow, passing_seconds_per_byte=0.0)
     seconds = [
         run(SGP(DirectedExponential()), 4, 1, cluster=each).simulation.clock.now
         for each in (slow, fast)
@@ -121,7 +121,7 @@ def test_messages_are_folded_in_before_they_count_as_received() -> None:
 
 
 def test_a_server_with_processors_answers_one_gradient_after_the_other() -> None:
-    cluster = replace(
+    cluster = changed(
         shared(1, 1, serving_seconds_per_byte=1 / 24), bandwidth=1e18, node_factors={2: 2.0}
     )
     trace = run(GapAware(), 2, 3, cluster=cluster).trace
@@ -130,19 +130,19 @@ def test_a_server_with_processors_answers_one_gradient_after_the_other() -> None
 
 def test_processors_reduce_no_faster_than_they_can() -> None:
     """An all-reduce of 24 bytes: each of two ranks sends and receives 24 bytes."""
-    cluster = replace(shared(1, 2, passing_seconds_per_byte=1 / 24), bandwidth=1e18)
+    cluster = changed(shared(1, 2, passing_seconds_per_byte=1 / 24), bandwidth=1e18)
     # The gradients of both ranks take 2 s, and four times 1 s go into the mean.
     assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(2 + 4)
 
 
 def test_the_mean_of_a_gradient_begins_before_its_end() -> None:
-    cluster = replace(shared(1, 2, overlap=0.5, bucket_bytes=1), bandwidth=24 * 8.0)
+    cluster = changed(shared(1, 2, overlap=0.5, bucket_bytes=1), bandwidth=24 * 8.0)
     # Half of both gradients takes 1 s, the other half beside 1 s of the mean another.
     assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(2.0, rel=0.1)
 
 
 def test_a_slow_node_stretches_what_its_processors_take() -> None:
-    cluster = replace(shared(1, 2), bandwidth=1e18)
+    cluster = changed(shared(1, 2), bandwidth=1e18)
     slow = run(ARSGD(), 2, 2, cluster=cluster, faults=Faults({1: 3.0}, {}))
     assert slow.simulation.clock.now == pytest.approx(2 * 6.0)
 
@@ -156,9 +156,9 @@ def test_a_slow_node_stretches_what_its_processors_take() -> None:
     ],
 )
 def test_what_only_hosts_have_needs_cores(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"cluster.{key}.*set that too"):
-        replace(machines(), **{key: value})
-    with pytest.raises(ConfigError, match="cluster.input_seconds"):
-        replace(machines(), cores_per_host=1.0, input_seconds=0.5)
-    with pytest.raises(ConfigError, match="cluster.cores_per_host"):
-        replace(machines(), cores_per_host=0.0)
+    with pytest.raises(ConfigError, match=f"cluster.hosts.{key}.*set that too"):
+        changed(machines(), **{key: value})
+    with pytest.raises(ConfigError, match="cluster.compute.input_seconds"):
+        changed(machines(), cores_per_host=1.0, input_seconds=0.5)
+    with pytest.raises(ConfigError, match="cluster.hosts.cores_per_host"):
+        changed(machines(), cores_per_host=0.0)

@@ -32,7 +32,7 @@ SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.e
 RANDOM = ("cluster.compute_time=log_normal", "cluster.compute_time.cv=0.5")
 SLOW_NETWORK = ("cluster.bandwidth=20000000", "cluster.latency_seconds=0.01")
 VARIANTS = {
-    "ar_sgd": ("cluster.overlap=0.5",),
+    "ar_sgd": ("cluster.collectives.overlap=0.5",),
     "ar_sgd, parameters": ("algo.average=parameters", "optim=adam"),
     "d_psgd": (),
     "d_psgd, adapting first": ("algo.order=adapt_then_combine", "algo.topology=torus"),
@@ -44,7 +44,7 @@ VARIANTS = {
     "osgp": ("algo.tau=2",),
     "osgp, released, between regions": (
         *("algo.layout=released", "algo.topology=complete"),
-        "cluster.regions=[{nodes: 1, bandwidth_up: 3Mbit/s, bandwidth_down: 9Mbit/s, "
+        "cluster.links.regions=[{nodes: 1, bandwidth_up: 3Mbit/s, bandwidth_down: 9Mbit/s, "
         "latency_seconds: 20ms}, {nodes: 3, bandwidth_up: 2Mbit/s, bandwidth_down: 4Mbit/s, "
         "latency_seconds: 30ms}]",
     ),
@@ -52,21 +52,32 @@ VARIANTS = {
     "slowmo, own averages": ("algo.tau=3", "algo.exact_average=false", "algo.buffers=average"),
     "gap_aware": (),
     "osgp, ranks sharing cores": (
-        *("cluster.cores_per_host=1", "cluster.ranks_per_host=2", "cluster.overlap=0"),
-        *("cluster.passing_seconds_per_byte=1e-6", "cluster.mixing_seconds_per_byte=1e-6"),
+        *(
+            "cluster.hosts.cores_per_host=1",
+            "cluster.hosts.ranks_per_host=2",
+            "cluster.collectives.overlap=0",
+        ),
+        *(
+            "cluster.hosts.passing_seconds_per_byte=1e-6",
+            "cluster.hosts.mixing_seconds_per_byte=1e-6",
+        ),
     ),
     "ar_sgd, ranks sharing cores": (
-        *("cluster.cores_per_host=1", "cluster.ranks_per_host=2", "cluster.overlap=0.3"),
-        "cluster.passing_seconds_per_byte=1e-6",
+        *(
+            "cluster.hosts.cores_per_host=1",
+            "cluster.hosts.ranks_per_host=2",
+            "cluster.collectives.overlap=0.3",
+        ),
+        "cluster.hosts.passing_seconds_per_byte=1e-6",
     ),
     "gap_aware, ranks sharing cores": (
-        *("cluster.cores_per_host=2", "cluster.serving_seconds_per_byte=1e-6"),
-        *("cluster.passing_seconds_per_byte=1e-6", "faults=slow_node"),
+        *("cluster.hosts.cores_per_host=2", "cluster.hosts.serving_seconds_per_byte=1e-6"),
+        *("cluster.hosts.passing_seconds_per_byte=1e-6", "faults=slow_node"),
     ),
     "gap_aware, dana": (
         "algo.momentum=dana",
         "optim.nesterov=false",
-        "cluster.serving_seconds_per_byte=1e-6",
+        "cluster.hosts.serving_seconds_per_byte=1e-6",
     ),
     "async_diloco": ("algo.period=3", "algo.grace=0.2", "algo.speeds=[4,2,2,1]"),
     "async_diloco, at once": ("algo.period=2", "algo.delay=2", "algo.c=0.3", "optim=adam"),
@@ -298,7 +309,7 @@ def test_batch_norm_and_one_by_one_gradients(tmp_path: Path, events: list[int]) 
         "model=resnet8",
         "algo=ar_sgd",
         "epochs=1",
-        "cluster.overlap=0.5",
+        "cluster.collectives.overlap=0.5",
         *RANDOM,
     )
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from helpers.clusters import cluster_of
 from helpers.tiny import D, machines, run, sgd
 from torch import Tensor
 
@@ -20,9 +21,9 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.cluster.collective_laws import CollectiveAlgorithm
 from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.cluster.hardware import Cluster, Collective
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.scheduler import Deadlock, VirtualClock
 from sgp_runner.core.worker import Worker
@@ -57,7 +58,7 @@ def network(
 ) -> tuple[VirtualClock, Fabric]:
     """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
     clock = VirtualClock()
-    cluster = Cluster(
+    cluster = cluster_of(
         {"default": 1.0},
         ConstantTime(),
         8.0,
@@ -66,7 +67,7 @@ def network(
         message_overhead_seconds=overhead,
         duplex="half" if duplex == "half" else "full",
     )
-    return clock, Fabric(cluster, faults or Faults({}, {}), clock, 3, lambda sent: None)
+    return clock, Fabric(cluster.links, faults or Faults({}, {}), clock, 3, lambda sent: None)
 
 
 def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, float]) -> list[float]:
@@ -132,17 +133,18 @@ def test_a_slow_link_does_not_hold_up_messages_between_others() -> None:
         ("tree", {1: 0.0, 2: 18.0, 4: 36.0, 5: 54.0}),
     ],
 )
-def test_costs_of_an_all_reduce(collective: Collective, seconds: dict[int, float]) -> None:
-    cluster = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective=collective)
+def test_costs_of_an_all_reduce(collective: CollectiveAlgorithm, seconds: dict[int, float]) -> None:
+    cluster = cluster_of({"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective=collective)
     assert {n: pytest.approx(cluster.all_reduce_seconds(n, 8.0)) for n in seconds} == seconds
 
 
 def test_all_reduce_bytes_per_node() -> None:
-    ring = Cluster({"default": 1.0}, ConstantTime(), 8.0, 1.0, {})
-    doubling = Cluster(
+    ring = cluster_of({"default": 1.0}, ConstantTime(), 8.0, 1.0, {})
+    doubling = cluster_of(
         {"default": 1.0}, ConstantTime(), 8.0, 1.0, {}, collective="recursive_doubling"
     )
-    assert (ring.all_reduce_bytes(4, 100.0), doubling.all_reduce_bytes(4, 100.0)) == (150.0, 200.0)
+    assert ring.collectives.all_reduce_bytes(4, 100.0) == 150.0
+    assert doubling.collectives.all_reduce_bytes(4, 100.0) == 200.0
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_an_all_reduce_overlaps_the_backward_pass_but_for_its_last_bucket(
 ) -> None:
     """A gradient takes 10 s, its all-reduce 4 s; a bucket is a quarter of the vector."""
     num_bytes = D * 8
-    cluster = Cluster(
+    cluster = cluster_of(
         {"default": 10.0},
         ConstantTime(),
         num_bytes * 8 / 4.0,
@@ -393,17 +395,26 @@ def test_all_reduce_is_a_mean_in_a_tensor_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("make", "key"),
     [
-        (lambda: Cluster({"a": 0.0}, ConstantTime(), 1.0, 0.0, {}), "cluster.step_seconds.a"),
-        (lambda: Cluster({"a": 1.0}, ConstantTime(), 0.0, 0.0, {}), "cluster.bandwidth"),
-        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, -1.0, {}), "cluster.latency_seconds"),
         (
-            lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {2: -1.0}),
-            "cluster.node_factors.2",
+            lambda: cluster_of({"a": 0.0}, ConstantTime(), 1.0, 0.0, {}),
+            "cluster.compute.step_seconds.a",
         ),
-        (lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}, overlap=1.0), "cluster.overlap"),
+        (lambda: cluster_of({"a": 1.0}, ConstantTime(), 0.0, 0.0, {}), "cluster.links.bandwidth"),
         (
-            lambda: Cluster({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).mean_step("b", 1),
-            "cluster.step_seconds.b",
+            lambda: cluster_of({"a": 1.0}, ConstantTime(), 1.0, -1.0, {}),
+            "cluster.links.latency_seconds",
+        ),
+        (
+            lambda: cluster_of({"a": 1.0}, ConstantTime(), 1.0, 0.0, {2: -1.0}),
+            "cluster.compute.node_factors.2",
+        ),
+        (
+            lambda: cluster_of({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}, overlap=1.0),
+            "cluster.collectives.overlap",
+        ),
+        (
+            lambda: cluster_of({"a": 1.0}, ConstantTime(), 1.0, 0.0, {}).compute.mean_step("b", 1),
+            "cluster.compute.step_seconds.b",
         ),
         (lambda: LogNormalTime(0.0), "cluster.compute_time.cv"),
         (lambda: GammaTime(-1.0), "cluster.compute_time.shape"),

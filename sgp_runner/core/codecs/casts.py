@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape
+from sgp_runner.core.parts import Cut
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +19,7 @@ class Identity(Codec):
 
     name: ClassVar[str] = "none"
     dtype: ClassVar[str | None] = None
+    cut: ClassVar[Cut | None] = "elements"
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         return x.clone()
@@ -34,6 +36,7 @@ class BF16(Codec):
 
     name: ClassVar[str] = "bf16"
     dtype: ClassVar[str | None] = "bfloat16"
+    cut: ClassVar[Cut | None] = "elements"
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         return x.bfloat16()

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from sgp_runner.core.optim.optimizer import Shapes
+from sgp_runner.core.parts import Cut
 from sgp_runner.utils.errors import NotFinite
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Codec:
     """
 
     dtype: ClassVar[str | None] = "uint8"  # type of a message; None: type of the vector
+    # Where a vector may be cut so that its parts are decoded as the whole is; None: nowhere.
+    cut: ClassVar[Cut | None] = None
 
     def encode(
         self, x: Tensor, shapes: Shapes, seed: int, later: Callable[[Check], None] | None = None
@@ -43,15 +46,15 @@ class Codec:
         """
         import torch
 
-        if x.is_meta:
+        if x.is_meta or not shapes:
             dtype = None if self.dtype is None else getattr(torch, self.dtype)
-            return x.new_empty(self.length([*shapes.values()]), dtype=dtype)
+            return x.new_empty(self.length([*shapes.values()]) if shapes else 0, dtype=dtype)
         check_finite(x, shapes, later=later)
         return self.to_message(x, [*shapes.values()], seed)
 
     def decode(self, message: Tensor, shapes: Shapes, like: Tensor, seed: int) -> Tensor:
         """Return the vector [n], or its coefficients [n], in the type of the tensor ``like``."""
-        if like.is_meta:
+        if like.is_meta or not shapes:
             return like.new_empty(numel([*shapes.values()]))
         return self.from_message(message, [*shapes.values()], like, seed)
 

@@ -6,12 +6,13 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import cos, pi, prod, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
 from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
 from sgp_runner.core.flat import joined, to_device
 from sgp_runner.core.optim.optimizer import Shapes
+from sgp_runner.core.parts import Cut
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ class CosineTopK(Codec):
 
     k: int
     side: int
+    cut: ClassVar[Cut | None] = "tensors"
 
     def chunks(self, shapes: Sequence[Shape]) -> list[Chunks]:
         return [Chunks(shape, self.side) for shape in shapes]
@@ -57,7 +59,7 @@ class CosineTopK(Codec):
         return joined(out)
 
     def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
-        if coefficients.is_meta:
+        if coefficients.is_meta or not shapes:
             return coefficients
         chunks = self.chunks([*shapes.values()])
         parts = coefficients.split_with_sizes([each.numel for each in chunks])

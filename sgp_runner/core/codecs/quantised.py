@@ -18,6 +18,7 @@ from sgp_runner.core.codecs.packing import (
     unpack,
 )
 from sgp_runner.core.flat import joined
+from sgp_runner.core.parts import Cut
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +33,7 @@ class Quantised(Codec):
 
     scales: ClassVar[int] = 1
     bits: ClassVar[int]
+    cut: ClassVar[Cut | None] = "tensors"
 
     @abstractmethod
     def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from sgp_runner.core.codecs.codec import Codec, Shape, numel
 from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
 from sgp_runner.core.codecs.quantised import TwoBit
 from sgp_runner.core.flat import joined, to_device
+from sgp_runner.core.parts import Cut
 from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class TopK(Codec):
     side: int = 64
     bits: Literal[2, 32] = 32
     name: ClassVar[str] = "top_k"
+    cut: ClassVar[Cut | None] = "tensors"
 
     def __post_init__(self) -> None:
         check_least(1, "algo.codec", self, "k", "side")

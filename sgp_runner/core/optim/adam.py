@@ -93,7 +93,7 @@ class AdamW:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D]."""
-        clipped(g, self.clip)
+        clipped(g, self.clip, shapes)
         step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
         if self.weight_decay:
             sizes = [prod(shape) for shape in shapes.values()]

@@ -73,7 +73,7 @@ class Muon:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D], in the memory of ``g``."""
-        clipped(g, self.clip)
+        clipped(g, self.clip, shapes)
         before, sizes = buffers["steps"].clone(), [prod(shape) for shape in shapes.values()]
         buffers["steps"] += 1
         vectors = (g, params, buffers["mean"], buffers["square"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from sgp_runner.core.optim.schedules import Horizon, Schedule
+from sgp_runner.core.parts import norm
 from sgp_runner.core.settings import check_range
 from sgp_runner.utils.errors import ConfigError
 
@@ -72,7 +73,7 @@ def check_clip(group: str, clip: float | None) -> None:
         raise ConfigError(f"{group}.clip", f"{clip} must be positive, or null for no clipping.")
 
 
-def clipped(g: Tensor, clip: float | None) -> None:
+def clipped(g: Tensor, clip: float | None, shapes: Shapes) -> None:
     """Scale ``g`` down to the norm ``clip``, in place, if its norm is larger."""
     if clip is not None:
-        g.mul_((clip / (g.norm() + 1e-6)).clamp(max=1.0))
+        g.mul_((clip / (norm(g, shapes) + 1e-6)).clamp(max=1.0))

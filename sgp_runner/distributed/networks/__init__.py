@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Protocol, runtime_checkable
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster.checks import check_positive
 from sgp_runner.config.run import Network, Run
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.optim import Muon
+from sgp_runner.core.parts import Cut
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.devices import check_device, device_of
 from sgp_runner.utils.errors import ConfigError
@@ -81,6 +87,63 @@ def check_devices(run: Run, gossip: str, autocast: str) -> None:
             "use network.gossip=leader.",
         )
     check_device(device_of(run.network), autocast, run.dtype)
+
+
+def check_shard(run: Run, shard: str, gossip: str) -> None:
+    """Raise ConfigError for a run whose state cannot be divided among the devices of a node."""
+    if shard == "none":
+        return
+    key, way_out, algo = "network.shard", "use network.shard=none.", run.algo
+    if run.gpus_per_node == 1:
+        raise ConfigError(
+            key, f"one device cannot divide its state: use gpus_per_node=2 or more, or {way_out}"
+        )
+    if leader_mode(run, gossip):
+        what = "has a server" if algo.servers else "is asynchronous"
+        if not (algo.servers or algo.asynchronous):
+            what = "has network.gossip=leader"
+        raise ConfigError(
+            key, f"{algo.title} {what}, so one device holds all the state of its node: {way_out}"
+        )
+    for part in (*components(algo), run.optim):
+        if not type(part).__module__.startswith("sgp_runner."):
+            raise ConfigError(
+                key, f"{part_title(part)} is a plug-in, which may need whole vectors: {way_out}"
+            )
+        if isinstance(part, Codec) and part.cut is None:
+            raise ConfigError(
+                key, f"algo.codec={part_title(part)} draws numbers for whole vectors: {way_out}"
+            )
+        if getattr(part, "compression", "none") != "none":
+            raise ConfigError(
+                key,
+                "algo.compression codes chunks of whole vectors: use algo.compression=none, or "
+                f"{way_out}",
+            )
+
+
+def components(part: object) -> Iterator[object]:
+    """Yield an algorithm, its codecs, and the algorithms that it consists of with theirs."""
+    yield part
+    for field in fields(part):  # type: ignore[arg-type]
+        if isinstance(inner := getattr(part, field.name), Algorithm | Codec):
+            yield from components(inner)
+
+
+def part_title(part: object) -> str:
+    return str(getattr(part, "title", getattr(part, "name", type(part).__name__)))
+
+
+def cut_of(run: Run, shard: str) -> Cut | None:
+    """Return where the parts of a node's state end: between tensors if any are needed whole."""
+    if shard == "none":
+        return None
+    whole = isinstance(run.optim, Muon) or any(
+        getattr(part, "message_layout", "model") == "chunks"
+        or (isinstance(part, Codec) and part.cut == "tensors")
+        for part in components(run.algo)
+    )
+    return "tensors" if whole else "elements"
 
 
 def leader_mode(run: Run, gossip: str) -> bool:

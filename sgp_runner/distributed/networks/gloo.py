@@ -13,7 +13,13 @@ from typing import ClassVar, Literal
 from sgp_runner.cluster.checks import check_positive
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Compute
-from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
+from sgp_runner.distributed.networks import (
+    check_devices,
+    check_real,
+    check_shard,
+    cut_of,
+    leader_mode,
+)
 from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS, LossDetection
 from sgp_runner.utils.devices import check_present, count_gpus
@@ -30,6 +36,8 @@ class Gloo:
         runs the algorithm and moves its shard of each message), leader (the first device runs the
         algorithm, the other devices only compute gradients), or auto (leader for asynchronous
         algorithms and algorithms with a server, else shards)
+    shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
+        and gathers the parameters for each gradient; none: it holds all
     device: where a rank computes: cpu, cuda (the ranks of a machine share its GPUs, in turn),
         cuda:1, or auto (a GPU if there is one)
     autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
@@ -51,6 +59,7 @@ class Gloo:
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
+    shard: Literal["none", "state"] = "none"
     device: str = "cpu"
     autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
     channels_last: bool = False
@@ -70,6 +79,7 @@ class Gloo:
         check_positive("network.vote_seconds", self.vote_seconds)
         check_positive("network.silence_seconds", self.silence_seconds)
         check_devices(run, self.gossip, self.autocast)
+        check_shard(run, self.shard, self.gossip)
         if self.device != "cpu":
             check_shared_gpu(run)
         if self.bandwidth is not None:
@@ -118,6 +128,7 @@ class Gloo:
             replace(self.compute, device=self.own_device(process.rank, run)),
             shaper=shaper,
             start_seconds=self.start_timeout_seconds,
+            cut=cut_of(run, self.shard),
             shares_memory=self.shared_memory,
         )
 

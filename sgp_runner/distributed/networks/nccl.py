@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sgp_runner.config.run import Run
-from sgp_runner.distributed.networks import check_devices, check_real, leader_mode
+from sgp_runner.distributed.networks import (
+    check_devices,
+    check_real,
+    check_shard,
+    cut_of,
+    leader_mode,
+)
 from sgp_runner.distributed.world import World
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.devices import count_gpus
@@ -29,6 +35,8 @@ class Nccl:
         runs the algorithm and moves its shard of each message), leader (the first device runs the
         algorithm, the other devices only compute gradients), or auto (leader for asynchronous
         algorithms and algorithms with a server, else shards)
+    shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
+        and gathers the parameters for each gradient; none: it holds all
     autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
     channels_last: whether images are in channels-last memory format
     compile: whether to compile the model with torch.compile
@@ -39,6 +47,7 @@ class Nccl:
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
+    shard: Literal["none", "state"] = "none"
     autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
     channels_last: bool = False
     compile: bool = False
@@ -57,6 +66,7 @@ class Nccl:
                 "use network=sim or gloo, or faults=none.",
             )
         check_devices(run, self.gossip, self.autocast)
+        check_shard(run, self.shard, self.gossip)
         for topology in topologies(run.algo) if not leader_mode(run, "auto") else ():
             verify(topology, run.nodes, "balanced", "network=nccl", weighted=True)
 
@@ -92,6 +102,7 @@ class Nccl:
             "nccl",
             paired,
             start_seconds=self.start_timeout_seconds,
+            cut=cut_of(run, self.shard),
         )
 
 

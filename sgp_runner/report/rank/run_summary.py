@@ -12,7 +12,7 @@ from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import number
 
 HAVE_COLUMNS = ("algo.name", "model.name", "data.name", "network.name", "nodes")
-MAIN = ("cluster.name", "cluster.bandwidth", "optim.lr", "batch_size", "epochs")
+MAIN = ("cluster.name", "cluster.links.bandwidth", "optim.lr", "batch_size", "epochs")
 
 
 @dataclass(frozen=True)

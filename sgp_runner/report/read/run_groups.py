@@ -18,9 +18,10 @@ from sgp_runner.utils.units import bit_rate, counted, number
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 CLUSTER = "cluster."
+LINKS = f"{CLUSTER}links."
 CLUSTER_NAME = f"{CLUSTER}name"
 # Say nothing about the machines.
-ABOUT_THE_PROFILE = (f"{CLUSTER}fitted_on", f"{CLUSTER}validated")
+ABOUT_THE_PROFILE = f"{CLUSTER}validated"
 INSTANT_RATE = 1e15  # bit/s; profiles that neglect the network have such rates
 MAX_OVERRIDE_LENGTH = 300  # characters of a setting that are shown
 
@@ -80,7 +81,7 @@ class RunGroup:
         if self.clock != "simulated" or model not in LANGUAGE_MODELS:
             return math.nan
         own = LANGUAGE_MODELS[model].step_seconds
-        seconds = number(self.settings.get(f"{CLUSTER}step_seconds.{model}", own))
+        seconds = number(self.settings.get(f"{CLUSTER}compute.step_seconds.{model}", own))
         return 1000 * (seconds or math.nan) / self.mean("ms_per_iteration")
 
     @property
@@ -185,7 +186,7 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     if name is None:
         return ""
     both, up, down = (
-        number(machines.get(f"{CLUSTER}{key}"))
+        number(machines.get(f"{LINKS}{key}"))
         for key in ("bandwidth", "bandwidth_up", "bandwidth_down")
     )
     up, down = up or both, down or both
@@ -197,11 +198,11 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     single = [
         number(value)
         for key, value in machines.items()
-        if key.startswith((f"{CLUSTER}node_bandwidth_up.", f"{CLUSTER}node_bandwidth_down."))
+        if key.startswith((f"{LINKS}node_bandwidth_up.", f"{LINKS}node_bandwidth_down."))
     ]
     if (slowest := min((each for each in single if each), default=rate)) < rate:
         rates.append(f"slowest node {bit_rate(slowest)}")
-    sizes, least = regions_in(machines.get(f"{CLUSTER}regions"))
+    sizes, least = regions_in(machines.get(f"{LINKS}regions"))
     if len(sizes) > 1:
         rates = rates if min(rate, slowest) <= least else []
         alike = sizes[:1] if len({*sizes}) == 1 else sizes

@@ -1,0 +1,87 @@
+"""The network interfaces of nodes, and the links between regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sgp_runner.cluster.checks import check_each_not_negative, check_rate
+from sgp_runner.cluster.regions import Region, crossings
+from sgp_runner.utils.units import BitsPerSecond, Seconds
+
+
+@dataclass(frozen=True)
+class Links:
+    """The network interfaces of nodes, and the links between regions.
+
+    bandwidth: bits per second of a node's network interface, in each direction
+    latency_seconds: time from the departure of the first bit to its arrival
+    message_overhead_seconds: time that the sender's interface spends on each message before the
+        first bit
+    duplex: ``full``: one queue for each direction; ``half``: sending and receiving share one queue
+    bandwidth_up: bits per second that a node sends; null: the same as bandwidth
+    bandwidth_down: bits per second that a node receives; null: the same as bandwidth
+    node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
+    node_bandwidth_down: bits per second that single nodes receive, by rank
+    regions: groups of nodes joined by slower links, each {nodes: ..., bandwidth_up: ...,
+        bandwidth_down: ..., latency_seconds: ...}; none: all nodes are equally close. The
+        bandwidths are the rates of a region's link, which all messages that leave or enter the
+        region share; the latency is one number, or a list with one number per region
+    """
+
+    bandwidth: BitsPerSecond
+    latency_seconds: Seconds
+    message_overhead_seconds: Seconds = 0.0
+    duplex: Literal["full", "half"] = "full"
+    bandwidth_up: BitsPerSecond | None = None
+    bandwidth_down: BitsPerSecond | None = None
+    node_bandwidth_up: Mapping[int, BitsPerSecond] = field(default_factory=dict)
+    node_bandwidth_down: Mapping[int, BitsPerSecond] = field(default_factory=dict)
+    regions: Sequence[Region] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("bandwidth", "bandwidth_up", "bandwidth_down"):
+            if (rate := getattr(self, key)) is not None:
+                check_rate(f"cluster.links.{key}", rate)
+        for key in ("node_bandwidth_up", "node_bandwidth_down"):
+            for rank, rate in getattr(self, key).items():
+                check_rate(f"cluster.links.{key}.{rank}", rate)
+        check_each_not_negative(
+            self, "cluster.links", "latency_seconds", "message_overhead_seconds"
+        )
+
+    @property
+    def start_seconds(self) -> float:
+        """The time from the start of a message to the arrival of its first bit."""
+        return self.latency_seconds + self.message_overhead_seconds
+
+    @property
+    def unequal(self) -> bool:
+        """Whether the two directions or the nodes have different rates."""
+        own = (self.bandwidth_up, self.bandwidth_down)
+        return any((*own, self.node_bandwidth_up, self.node_bandwidth_down))
+
+    def up(self, rank: int) -> float:
+        """Return the bits per second that ``rank`` sends."""
+        return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.bandwidth)
+
+    def down(self, rank: int) -> float:
+        """Return the bits per second that ``rank`` receives."""
+        return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.bandwidth)
+
+    def interfaces(self, nodes: int) -> set[tuple[float, float]]:
+        """Return the distinct pairs of rates, up and down, of ``nodes`` nodes."""
+        single = bool(self.node_bandwidth_up or self.node_bandwidth_down)
+        return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
+
+    def turns(self, up: float, down: float) -> float:
+        """Return the time to send and receive a byte, relative to the slower direction."""
+        return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
+
+    def crossings(self) -> list[tuple[float, float]]:
+        """Return the start seconds and bits per second of each hop between regions in a ring."""
+        return [
+            (latency + self.message_overhead_seconds, rate)
+            for latency, rate in crossings(self.regions)
+        ]

@@ -1,0 +1,66 @@
+"""The range in which the times of a cluster were compared with real times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from sgp_runner.cluster.links import Links
+from sgp_runner.utils.units import BitsPerSecond, Bytes, bit_rate, counted, num_bytes
+
+#: The settings that limit the range.
+LIMITS = ("nodes", "bandwidth", "least_bytes", "most_bytes")
+
+
+@dataclass(frozen=True)
+class Validated:
+    """The range in which simulated times were compared with real times.
+
+    A run outside the range gets a warning. A limit that is null does not apply.
+
+    nodes: the largest number of nodes
+    bandwidth: bits per second of a node's network interface
+    least_bytes: size of the smallest model
+    most_bytes: size of the largest model
+    fitted_on: published rows (``row`` of their presets) to which a constant of this cluster was
+        fitted; the times of other rows are predictions
+    """
+
+    nodes: int | None = None
+    bandwidth: BitsPerSecond | None = None
+    least_bytes: Bytes | None = None
+    most_bytes: Bytes | None = None
+    fitted_on: tuple[str, ...] = ()
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a range at all."""
+        return any(getattr(self, key) is not None for key in LIMITS)
+
+    def beyond(self, name: str, links: Links, nodes: int, model_bytes: float) -> str | None:
+        """Return a sentence if a run on the cluster ``name`` is outside the range, else None."""
+        least, most = self.least_bytes or 0.0, self.most_bytes or inf
+        rate = self.bandwidth or links.bandwidth
+        here = [
+            said
+            for said, outside in (
+                (bit_rate(links.bandwidth), links.bandwidth != rate),
+                (counted(nodes, "node"), nodes > (self.nodes or inf)),
+                (f"a model of {num_bytes(model_bytes)}", not least <= model_bytes <= most),
+                ("unequal links", links.unequal),
+                ("regions", bool(links.regions)),
+            )
+            if outside
+        ]
+        if not here or not self.limited:
+            return None
+        there = [bit_rate(rate)]
+        if self.nodes is not None:
+            there.append(f"up to {counted(self.nodes, 'node')}")
+        if self.most_bytes is not None:
+            sizes = dict.fromkeys((num_bytes(least), num_bytes(most)))
+            there.append(f"models of {' to '.join(sizes)}")
+        return (
+            f"Outside what the times of cluster={name} were validated for "
+            f"({', '.join(there)}): {', '.join(here)}."
+        )

@@ -1,0 +1,90 @@
+"""Parts of the parameters: each device of a node holds one, and the state that belongs to it.
+
+A worker whose state is divided has vectors of the length of its part, and `PartShapes` as the
+shapes of its tensors. Elementwise operations need nothing else. Whatever reduces over a vector adds
+up the results of all devices (`norm`), and a codec or optimizer that needs whole tensors gets parts
+that are cut between tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from sgp_runner.utils.shard import Shard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Where parts may end: anywhere, at multiples of `PART_MULTIPLE`, or between two tensors.
+Cut: TypeAlias = Literal["elements", "tensors"]
+PART_MULTIPLE = 128  # elements of a part, which is aligned to 16 bytes in any type
+
+
+class Devices(Protocol):
+    """The devices of a node, which all make the same calls in the same order."""
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of the numbers ``x`` [] of all devices."""
+
+    def gathered(self, part: Tensor) -> Tensor:
+        """Return the vector [D] of which each device has a ``part``."""
+
+
+class PartShapes(dict[str, tuple[int, ...]]):
+    """The shapes of the tensors, and of pieces of tensors, in a device's part.
+
+    A piece of a tensor of at least two dimensions is a matrix of one column, so that its weights
+    decay like the whole tensor's.
+
+    whole: shapes of all tensors that make up the parameters [D]
+    where: slice of the parameters that is this part
+    """
+
+    def __init__(self, whole: Mapping[str, tuple[int, ...]], where: slice, devices: Devices):
+        self.whole, self.where, self.devices = whole, where, devices
+        end = 0
+        for name, shape in whole.items():
+            begin, end = end, end + prod(shape)
+            span = self.inside(slice(begin, end))
+            if length := span.stop - span.start:
+                self[name] = piece(shape, length)
+
+    def inside(self, span: slice) -> slice:
+        """Return the positions in this part of a ``span`` of the parameters; empty if outside."""
+        first, last = self.where.start, self.where.stop
+        begin, end = (min(max(edge, first), last) - first for edge in (span.start, span.stop))
+        return slice(begin, end)
+
+
+def piece(shape: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """Return the shape of ``length`` consecutive elements of a tensor."""
+    if length == prod(shape):
+        return shape
+    return (length, 1) if len(shape) > 1 else (length,)
+
+
+def cut(shapes: Mapping[str, tuple[int, ...]], devices: int, at: Cut) -> list[slice]:
+    """Return the consecutive parts of the parameters [D], one for each device; some may be empty.
+
+    Between tensors, a tensor belongs to the device in whose equal share it begins.
+    """
+    sizes = list(map(prod, shapes.values()))
+    total = sum(sizes)
+    if at == "elements":
+        return [Shard(device, devices, PART_MULTIPLE).of(total) for device in range(devices)]
+    owned = [0] * devices
+    for begin, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+        owned[begin * devices // total] += size
+    ends = [0, *accumulate(owned)]
+    return [slice(ends[device], ends[device + 1]) for device in range(devices)]
+
+
+def norm(x: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
+    """Return the norm of a vector of which ``x`` is this worker's part, or all of it."""
+    if isinstance(shapes, PartShapes):
+        return shapes.devices.total(x.square().sum()).sqrt()
+    own: Tensor = x.norm()
+    return own

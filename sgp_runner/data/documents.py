@@ -1,0 +1,259 @@
+"""Documents of a data set as blocks of tokens, in memory or streamed."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sgp_runner.data.dataset import Batch, Split
+from sgp_runner.data.sampler import WINDOW_ORDER, Labelled, Partition, full_steps
+from sgp_runner.data.text import BlockSplit
+from sgp_runner.utils.errors import ConfigError, DataError
+from sgp_runner.utils.hub import import_hub, is_folder, loading
+from sgp_runner.utils.seeding import generator
+from sgp_runner.utils.shard import Shard
+
+if TYPE_CHECKING:
+    from sgp_runner.data.text import Tokens
+
+ROWS = 1000  # read at a time
+TOKENIZED = 100  # texts at a time
+WORKER_BITS = 16  # of an index, twice: MAX_NODES is 2**16
+SAVED = ("state.json", "dataset_dict.json")  # files that save_to_disk writes
+VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # files of a tokenizer
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Texts to tokens, each text with an end-of-text token; ``tokenizer`` is of transformers."""
+
+    tokenizer: Any
+
+    def __call__(self, texts: Sequence[str]) -> Tokens:
+        """Return the tokens of all texts, uint32 [N]."""
+        end = self.tokenizer.eos_token_id
+        more = [] if end is None else [end]
+        rows: Any = (
+            self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            if texts
+            else []
+        )
+        return np.fromiter(chain.from_iterable(row + more for row in rows), np.uint32)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens."""
+        return len(self.tokenizer)
+
+
+def load_encoder(path: str) -> Encoder:
+    """Load the tokenizer at ``path``. Raises ConfigError if there is none."""
+    transformers = import_hub("transformers", "data")
+    if is_folder(path) and not any(map(any, map(Path(path).glob, VOCABULARIES))):
+        raise ConfigError(
+            "data.tokenizer", f"'{path}' has no tokenizer: name one, data.tokenizer=gpt2."
+        )
+    with loading("data.tokenizer", path, "tokenizer"):
+        return Encoder(transformers.AutoTokenizer.from_pretrained(path))
+
+
+def load_splits(path: str, subset: str | None, streaming: bool) -> dict[str, Any]:
+    """Return the splits of a data set by name; a single one that was saved is ``train``."""
+    datasets = import_hub("datasets", "data")
+    with loading("data.path", path, "data set"):
+        if not any((Path(path) / name).is_file() for name in SAVED):
+            return dict(datasets.load_dataset(path, subset, streaming=streaming))
+        found = datasets.load_from_disk(path)
+        splits = dict(found) if isinstance(found, dict) else {"train": found}
+        return {
+            name: split.to_iterable_dataset() if streaming else split
+            for name, split in splits.items()
+        }
+
+
+def rows_of(path: str, splits: Mapping[str, Any], name: str, key: str) -> Any:
+    """Return the split ``name``. Raises ConfigError if it is missing or has no text ``key``."""
+    if name not in splits:
+        raise ConfigError("data.split", f"{path} has no '{name}', only {', '.join(splits)}.")
+    with loading("data.path", path, "data set"):
+        row = next(iter(splits[name]), None)
+    if row is None:
+        raise ConfigError("data.split", f"the split '{name}' of {path} is empty.")
+    if not isinstance(row.get(key), str):
+        kinds = [f"{name} ({type(value).__name__})" for name, value in row.items()]
+        raise ConfigError(
+            "data.text_key", f"a row of {path} has no text '{key}'; it has {', '.join(kinds)}."
+        )
+    return splits[name]
+
+
+def part_of(rows: Any, worker: int, workers: int) -> Any:
+    """Return the rows of one of several workers: whole files if their number can be divided."""
+    distributed = importlib.import_module("datasets.distributed")
+    return distributed.split_dataset_by_node(rows, worker, workers)
+
+
+def texts_of(rows: Any, key: str, share: float, held_out: bool = False) -> Iterator[str]:
+    """Yield the texts of ``rows`` in order; empty ones are left out.
+
+    share: share of the documents that are held out, by a hash of their text
+    held_out: whether to yield these, or all others
+    """
+    most = share * 2**32
+    for part in rows.iter(batch_size=ROWS):
+        for text in part[key]:
+            if text and (zlib.crc32(text.encode("utf-8", "replace")) < most) == held_out:
+                yield text
+
+
+def packed(
+    encode: Encoder, texts: Iterator[str], block: int, most_blocks: int | None = None
+) -> BlockSplit:
+    """Return the blocks of ``texts``, up to the first ``most_blocks``."""
+    most = None if most_blocks is None else most_blocks * block + 1
+    parts, count = [np.empty(0, np.uint32)], 0
+    while (most is None or count < most) and (some := list(islice(texts, TOKENIZED))):
+        parts.append(encode(some))
+        count += len(parts[-1])
+    return BlockSplit([np.concatenate(parts)[:most]], block)
+
+
+class StreamSplit(Split):
+    """Blocks that are read in order, by each node from its own part of the documents.
+
+    part: returns the documents of a worker, from the first on, by worker and number of workers
+    buffer: documents of a window
+    size: samples per epoch
+    seed: seed of the run, which the partition sets
+    """
+
+    labels = None
+    seed = 0
+
+    def __init__(
+        self,
+        part: Callable[[int, int], Iterator[str]],
+        encode: Encoder,
+        block: int,
+        buffer: int,
+        size: int,
+    ) -> None:
+        self.part, self.encode, self.block = part, encode, block
+        self.buffer, self.size = buffer, size
+        self.streams: dict[tuple[int, int], Stream] = {}
+
+    @property
+    def ahead(self) -> int:
+        """Return 1: one process reads for all simulated nodes."""
+        return 1
+
+    def __len__(self) -> int:
+        return self.size
+
+    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
+        rows = [self.sample(index) for index in indices.tolist()]
+        return (torch.cat([inputs for (inputs,), _ in rows]),), torch.cat([t for _, t in rows])
+
+    def sample(self, index: int) -> Batch:
+        """Return a batch of the single sample ``index`` of a `StreamSampler`."""
+        workers, worker = (index >> shift & 2**WORKER_BITS - 1 for shift in (WORKER_BITS, 0))
+        return self.stream(worker, workers + 1).sample(index >> 2 * WORKER_BITS)
+
+    def stream(self, worker: int, workers: int) -> Stream:
+        return self.streams.setdefault((worker, workers), Stream(self, worker, workers))
+
+    def state_dict(self) -> dict[tuple[int, int], tuple[list[int], bool]]:
+        """Return the known windows; a resumed run skips their documents without tokenizing them."""
+        return {key: (list(each.ends), each.whole) for key, each in self.streams.items()}
+
+    def load_state_dict(self, state: Any) -> None:
+        for key, (ends, whole) in state.items():
+            stream = self.stream(*key)
+            stream.ends, stream.whole = list(ends), whole
+
+
+class Stream:
+    """The blocks of one worker, which passes over its documents again and again.
+
+    A window of documents is shuffled and tokenized at a time. Which blocks it has depends only on
+    the seed, the worker, the pass and the window.
+
+    ends: blocks of the known windows up to and including each
+    whole: whether ``ends`` covers a pass
+    """
+
+    def __init__(self, split: StreamSplit, worker: int, workers: int) -> None:
+        self.split, self.worker, self.workers = split, worker, workers
+        self.ends: list[int] = []
+        self.whole = False
+        self.present = (-1, -1)  # pass and window
+        self.blocks = BlockSplit([np.empty(0, np.uint32)], split.block)
+        self.texts: Iterator[str] = iter(())
+
+    def sample(self, number: int) -> Batch:
+        """Return block ``number`` as a batch of one. Raises DataError if a pass has no block."""
+        while not self.whole and (not self.ends or number >= self.ends[-1]):
+            self.read(0, len(self.ends))
+        if not self.ends[-1]:
+            raise DataError(
+                f"node {self.worker} of {self.workers} has less than {self.split.block + 1} tokens "
+                "of text in any window: use a smaller data.block, a larger data.buffer, or fewer "
+                "nodes."
+            )
+        again, number = divmod(number, self.ends[-1]) if self.whole else (0, number)
+        window = bisect_right(self.ends, number)
+        self.read(again, window)
+        first = self.ends[window - 1] if window else 0
+        return self.blocks.batch(torch.tensor([number - first]))
+
+    def read(self, again: int, window: int) -> None:
+        """Make a window of a pass the present one, unless it is."""
+        if self.present == (again, window):
+            return
+        split = self.split
+        if self.present != (again, window - 1):
+            self.texts = islice(split.part(self.worker, self.workers), window * split.buffer, None)
+        texts = list(islice(self.texts, split.buffer))
+        random = generator(split.seed, WINDOW_ORDER, self.worker, again, window)
+        order = torch.randperm(len(texts), generator=random).tolist()
+        self.blocks = BlockSplit([split.encode([texts[i] for i in order])], split.block)
+        self.present = (again, window)
+        if window == len(self.ends):
+            self.ends.append(len(self.blocks) + (self.ends[-1] if self.ends else 0))
+            self.whole = len(texts) < split.buffer
+
+
+@dataclass(frozen=True)
+class Streamed(Partition):
+    """Every worker reads its own part of a stream, from the first block on."""
+
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> StreamSampler:
+        assert isinstance(split, StreamSplit)
+        split.seed = seed
+        return StreamSampler(workers, batch_size, full_steps(len(split), workers, batch_size))
+
+
+@dataclass(frozen=True)
+class StreamSampler:
+    """The sampler of `Streamed`: an index has the number of a block, the workers and the worker."""
+
+    workers: int
+    batch_size: int
+    steps_per_epoch: int
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        blocks = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        return (blocks << 2 * WORKER_BITS) + (self.workers - 1 << WORKER_BITS) + worker
+
+    def weight(self, worker: int, step: int, part: Shard) -> float:
+        return 1.0

@@ -1,0 +1,107 @@
+"""The modules of Hugging Face's models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sgp_runner.data.dataset import Dataset
+from sgp_runner.models.attention import attention_kernels
+from sgp_runner.models.dropout import DrawsFromTorch
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.hub import import_hub, is_folder, loading
+
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+class HubLanguageModel(DrawsFromTorch):
+    """int64 tokens [B, T] to logits [B, T, vocabulary]; logits at t see the tokens up to t."""
+
+    def __init__(self, model: Any) -> None:
+        DrawsFromTorch.__init__(self)
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with attention_kernels(tokens):
+            logits: Tensor = self.model(input_ids=tokens, use_cache=False).logits
+        return logits
+
+
+class HubClassifier(DrawsFromTorch):
+    """Images [B, C, H, W] to logits [B, classes]; single-channel images are repeated."""
+
+    def __init__(self, model: Any) -> None:
+        DrawsFromTorch.__init__(self)
+        self.model = model
+        self.channels = getattr(model.config, "num_channels", 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        with attention_kernels(images):
+            logits: Tensor = self.model(images.expand(-1, self.channels, -1, -1)).logits
+        return logits
+
+
+def build_language_model(path: str, pretrained: bool, dataset: Dataset) -> HubLanguageModel:
+    """Load or initialise the language model at ``path``.
+
+    Raises ConfigError if it has too few embeddings or positions for the data.
+    """
+    model = load("AutoModelForCausalLM", path, pretrained)
+    embeddings = model.get_input_embeddings().num_embeddings
+    if dataset.num_classes > embeddings:
+        raise ConfigError(
+            "data",
+            f"{dataset.name} has {dataset.num_classes} different tokens, but the embedding of "
+            f"model=hf:{path} has {embeddings}: use the tokenizer of the model, or another model.",
+        )
+    (block,) = dataset.input_shape
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and block > positions:
+        raise ConfigError(
+            "data.block", f"{block} tokens exceed the {positions} positions of model=hf:{path}."
+        )
+    return HubLanguageModel(model)
+
+
+def build_classifier(path: str, pretrained: bool, dataset: Dataset) -> HubClassifier:
+    """Load or initialise the classifier at ``path``, with a new last layer for other classes.
+
+    Raises ConfigError if it cannot read the images of the data.
+    """
+    options = {"num_labels": dataset.num_classes}
+    model = load("AutoModelForImageClassification", path, pretrained, options)
+    module = HubClassifier(model).eval()
+    try:
+        with torch.no_grad():
+            module(torch.zeros(1, *dataset.input_shape))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        sizes = " x ".join(map(str, dataset.input_shape))
+        raise ConfigError(
+            "model.path", f"model=hf:{path} cannot read images of {sizes} ({reason})."
+        ) from None
+    return module
+
+
+def load(auto: str, path: str, pretrained: bool, options: dict[str, Any] | None = None) -> Any:
+    """Return the model at ``path`` as transformers' class ``auto`` makes it, in float32.
+
+    options: of its configuration
+    """
+    transformers = import_hub("transformers", "model")
+    if pretrained and is_folder(path) and not any(map(any, map(Path(path).glob, WEIGHTS))):
+        raise ConfigError(
+            "model.path",
+            f"'{path}' has no weights: with model.pretrained=false they are drawn from the seed.",
+        )
+    with loading("model.path", path, "model"):
+        config = transformers.AutoConfig.from_pretrained(path, **(options or {}))
+        kind = getattr(transformers, auto)
+        if not pretrained:
+            return kind.from_config(config, dtype=torch.float32)
+        return kind.from_pretrained(
+            path, config=config, dtype=torch.float32, ignore_mismatched_sizes=bool(options)
+        )

@@ -1,0 +1,115 @@
+"""Ranks of tests, forked from a server that has imported PyTorch once: an interpreter that starts
+takes 2.5 s of a core.
+
+One server per process of pytest. A rank gets the words, environment, folder and output that a new
+interpreter would get.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from multiprocessing import get_context, reduction
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sgp_runner.distributed import children
+from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES
+from sgp_runner.utils.lock import held
+
+IMPORTED = ("torch.distributed", "sgp_runner.session.start", "helpers.experiments", __name__)
+
+
+class Descriptor:
+    """Descriptor of this process that the rank gets as ``number``, or as any number if None."""
+
+    def __init__(self, descriptor: int, number: int | None = None) -> None:
+        self.descriptor, self.number = descriptor, number
+
+    def __getstate__(self) -> tuple[Any, int | None]:
+        return reduction.DupFd(self.descriptor), self.number
+
+    def __setstate__(self, state: tuple[Any, int | None]) -> None:
+        received, self.number = state
+        self.descriptor = received.detach()
+
+    def take(self) -> None:
+        if self.number is not None:
+            os.dup2(self.descriptor, self.number)
+            os.close(self.descriptor)
+        os.set_inheritable(self.descriptor if self.number is None else self.number, True)
+
+
+@cache
+def server() -> ForkServerContext:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    before = dict(os.environ)
+    os.environ.update(QUIET_LIBRARIES)  # which PyTorch reads when it is imported
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        from multiprocessing.forkserver import ensure_running
+
+        ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return context
+
+
+def start(
+    program: Sequence[str], words: Sequence[str], environment: Mapping[str, str], fork: bool
+) -> children.Child:
+    """Start ``python program words``, as `children.start` does."""
+    outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
+    arguments = (list(program), list(words), dict(environment), os.getcwd(), outputs)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = server().Process(target=run, args=arguments)
+    process.start()
+    return children.Fork(process)  # type: ignore[arg-type]
+
+
+def run(
+    program: list[str],
+    words: list[str],
+    environment: dict[str, str],
+    folder: str,
+    outputs: list[Descriptor],
+) -> None:
+    os.setsid()
+    for output in outputs:
+        output.take()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment | {PARENT: str(os.getppid())})
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(f"sgp-rank-{environment['RANK']}", encoding="ascii")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    name = program[1] if program[0] == "-m" else program[0]
+    sys.argv = [name, *program[2 if program[0] == "-m" else 1 :], *words]
+    sys.path[0] = folder if program[0] == "-m" else str(Path(name).parent)
+    code = 0
+    try:
+        if program[0] == "-m":
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
