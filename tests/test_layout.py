@@ -48,7 +48,7 @@ CEILINGS = {
     "sgp_runner/cluster": 738,
     "sgp_runner/config": 1944,
     "sgp_runner/core": 2819,
-    "sgp_runner/data": 2303,
+    "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3298,
     "sgp_runner/elastic": 399,
     "sgp_runner/models": 810,
