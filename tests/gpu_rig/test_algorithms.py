@@ -16,6 +16,7 @@ from gpu_rig.pretend_gpu import DEVICE, pretend_gpu
 from gpu_rig.ranks import NODES, START, STEPS, pairwise, train
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
@@ -23,6 +24,7 @@ from sgp_runner.algorithms.choco_sgd import ChocoSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.d_squared import DSquared
 from sgp_runner.algorithms.demo import DeMo
+from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.gossip_pga import GossipPGA
@@ -32,6 +34,7 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
+from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.sgp import SGP
@@ -120,6 +123,8 @@ CASES = [
     Case(PSSGD),
     Case(lambda: DiLoCo(2)),
     Case(lambda: DiLoCo(2, nesterov=False, weights="examples")),
+    Case(lambda: DiLoCo(2, overlap="delayed")),
+    Case(lambda: DiLoCo(2, overlap="eager")),
     Case(
         lambda codec: StreamingDiLoCo(codec, period=3, blocks=1, fragments=2, delay=1),
         codecs=CODECS,
@@ -128,6 +133,10 @@ CASES = [
     Case(lambda codec: SparseLoCo(codec, period=2), codecs=CODECS),
     Case(lambda: SparseLoCo(TopK(3, 4), period=2, divide_by="senders")),
     Case(lambda: DeMo(k=3, side=4), optims=[NO_MOMENTUM]),
+    Case(lambda: PowerSGD(1)),
+    Case(lambda: PowerSGD(2, "released", start=1)),
+    Case(lambda: ACPSGD(1)),
+    Case(lambda: DESLOC(2, 1)),
     Case(ChocoSGD, STATIC, CODECS),
     Case(lambda codec: ChocoSGD(Ring(), codec, layout="released"), codecs=CODECS),
     Case(QGDSGDm, SYMMETRIC, optims=ALL[:1]),
