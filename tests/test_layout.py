@@ -47,9 +47,9 @@ CEILINGS = {
     "sgp_runner/cli": 1821,
     "sgp_runner/cluster": 738,
     "sgp_runner/config": 1944,
-    "sgp_runner/core": 2816,
-    "sgp_runner/data": 2294,
-    "sgp_runner/distributed": 3299,
+    "sgp_runner/core": 2893,
+    "sgp_runner/data": 2304,
+    "sgp_runner/distributed": 3298,
     "sgp_runner/elastic": 399,
     "sgp_runner/models": 810,
     "sgp_runner/recording": 2235,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/session": 635,
     "sgp_runner/simulator": 1684,
     "sgp_runner/topology": 565,
-    "sgp_runner/utils": 1406,
+    "sgp_runner/utils": 1414,
 }
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
-from math import inf, nan
+from math import inf, nan, prod
 from typing import Any, TypeAlias
 
 import pytest
 import torch
+from gpu_rig.pretend_gpu import DEVICE, pretend_gpu
 from gpu_rig.ranks import NODES, START, STEPS, pairwise, train
 
 from sgp_runner.algorithms import Algorithm
@@ -242,3 +243,19 @@ def test_the_sample_has_every_pair() -> None:
         pairs = {(row[i], row[j]) for row in EVERYTHING if None not in (row[i], row[j])}
         assert pairs == {(key[i], key[j]) for key in SAMPLE if None not in (key[i], key[j])}
     assert len(SAMPLE) < len(EVERYTHING) / 2
+
+
+def test_the_launches_of_top_k_do_not_grow_with_the_number_of_chunks() -> None:
+    counts = []
+    for rows in (16, 64, 256):  # 4, 16 and 64 chunks of "a"
+        shapes = {"a": (rows, 16), "b": (rows, 4, 4), "c": (7,), "d": (rows + 3, 16)}
+        with pretend_gpu() as log:
+            x = torch.linspace(-1, 1, sum(map(prod, shapes.values()))).to(DEVICE)
+            codec = TopK(k=3, side=8)
+            message = codec.encode(x, shapes, 0, lambda check: None)
+            log.clear()
+            codec.encode(x, shapes, 0, lambda check: None)
+            codec.decode(message, shapes, x, 0)
+        assert log.syncs == {}
+        counts.append(sum(log.launches.values()))
+    assert counts[0] < 120 and len({*counts}) == 1
