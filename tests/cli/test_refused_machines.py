@@ -191,7 +191,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "cluster.collectives.algorithm=magic",
         "cluster.collectives.algorithm",
-        "'magic' is none of ring, recursive_doubling, halving_doubling, tree.",
+        "'magic' is none of ring, recursive_doubling, halving_doubling, tree, hierarchical.",
     ),
     (
         "cluster.collectives.bucket_bytes=0",
