@@ -50,6 +50,7 @@ LATER: Mapping[str, object] = {
     "weights": "uniform",
     "bytes_per_parameter": None,
     "tokens": None,
+    "timing_only.periods": False,
 }
 
 
