@@ -116,7 +116,7 @@ class SimulatedBackend:
             return None
         cycle = run.algo.cycle(run.nodes)
         assert cycle is not None
-        periods = Periods(self.simulation, self.workers, cycle, self.saves)
+        periods = Periods(self.simulation, self.workers, cycle, run.log_every, self.saves)
         self.simulation.listener = periods
         return periods
 

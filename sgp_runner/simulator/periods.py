@@ -59,6 +59,7 @@ class Periods:
     """The listener of a simulation that removes repeated periods.
 
     cycle: steps after which the calls of the algorithm repeat
+    log_every: steps of a worker between two records
     busy: returns whether a checkpoint is being written
     skipped: removed steps of each worker. num_bytes: bytes of each worker in them
     """
@@ -68,10 +69,12 @@ class Periods:
         simulation: Simulation,
         workers: Sequence[Worker],
         cycle: int,
+        log_every: int,
         busy: Callable[[], bool],
     ) -> None:
         self.simulation, self.workers, self.busy = simulation, workers, busy
         self.listener = simulation.listener
+        self.log_every = log_every
         self.spacing = cycle * ceil(LEAST_STEPS / cycle)
         self.searches = True
         self.states = self.skipped = 0
@@ -171,12 +174,15 @@ class Periods:
         for period in range(1, count + 1):
             for end in self.ends:
                 worker, progress = end.worker, end.worker.progress
-                progress.step = end.step + period * steps
-                progress.steps_taken = end.steps_taken + period * steps
+                if end.staleness:
+                    staleness(worker).extend(end.staleness)
+                taken = end.steps_taken + period * steps
+                if taken % self.log_every:
+                    continue  # the listener would record nothing
+                progress.step, progress.steps_taken = end.step + period * steps, taken
                 worker.comm.num_bytes_sent = end.num_bytes + period * num_bytes[worker.rank]
                 if not worker.push_sum.is_meta:
                     worker.push_sum = worker.push_sum.new_full((1,), end.weight)
-                staleness(worker).extend(end.staleness)
                 simulation.skipped_seconds = end.time + period * seconds - simulation.clock.now
                 self.listener.end_of_step(worker)
         for worker, push_sum, progress, sent in before:
