@@ -31,7 +31,15 @@ OWN = {
     "local_sgd": ("algo.tau=2",),
     "slowmo": ("algo.tau=2",),
     **dict.fromkeys(
-        ("async_diloco", "diloco", "streaming_diloco", "noloco", "sparseloco", "gossip_pga"),
+        (
+            "async_diloco",
+            "des_loc",
+            "diloco",
+            "streaming_diloco",
+            "noloco",
+            "sparseloco",
+            "gossip_pga",
+        ),
         ("algo.period=2",),
     ),
 }

@@ -7,7 +7,7 @@ processes and in simulated time. `sgp_runner.core.worker.Worker` lists the opera
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from sgp_runner.core.names import warn_of_new_name
 from sgp_runner.core.optim import Optimizer
@@ -15,6 +15,7 @@ from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.topology.verify import verify, verify_symmetric
 
+MessageLayout: TypeAlias = Literal["model", "fragments", "chunks", "factors"]
 #: Former names of members that plug-ins may define -> present names.
 FORMER_NAMES = {
     "sends": "message_layout",
@@ -34,9 +35,9 @@ class Algorithm(Protocol):
     asynchronous: ClassVar[bool] = False
     # Number of parameter servers, in addition to the nodes; their ranks follow the workers'.
     servers: ClassVar[int] = 0
-    # Content of a message before coding: the whole model, one fragment at a time, or some
-    # coefficients of every chunk of the tensors.
-    message_layout: ClassVar[Literal["model", "fragments", "chunks"]] = "model"
+    # Content of a message before coding: the whole model, one fragment at a time, some coefficients
+    # of every chunk of the tensors, or factors of the tensors.
+    message_layout: ClassVar[MessageLayout] = "model"
     # The method's defaults for optim=sgd; a preset or the command line overrides them.
     sgd_defaults: ClassVar[Mapping[str, float]] = {}
     # A probe measures instead of training, so it shows no progress.

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms import Algorithm, MessageLayout
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.codecs.cosine import CosineTopK
 from sgp_runner.core.optim import Optimizer
@@ -37,7 +37,7 @@ class DeMo(Algorithm):
     side: int = 64
     beta: float = 0.999
     title: ClassVar[str] = "DeMo"
-    message_layout: ClassVar[Literal["model", "fragments", "chunks"]] = "chunks"
+    message_layout: ClassVar[MessageLayout] = "chunks"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}
 
     def __post_init__(self) -> None:

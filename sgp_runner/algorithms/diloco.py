@@ -11,12 +11,21 @@ Every ``period`` inner steps, with outer parameters ``theta`` that are the same 
 The state of the inner optimizer stays on its worker. Evaluation uses ``theta``. A shorter last
 period also ends with an outer step. With ``lr = 1`` and ``momentum = 0`` this is local SGD. With
 heavy-ball momentum it is SlowMo over local SGD with a constant learning rate.
+
+With ``overlap``, the all-reduce takes place during the next period, and ``delta`` is (Kale et al.
+2025)
+
+    delayed: S, the mean of the last period; 0 in the first
+    eager:   S + (own - last) / n, own changes of this and of the last period; theta_i differ
+
+A run with ``overlap`` ends, by our definition, with the mean in flight: a last outer step for
+delayed; for eager theta_i - lr (S - last / n), and the mean of all theta_i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.settings import check_range
@@ -59,6 +68,8 @@ class DiLoCo(Algorithm):
     nesterov: true: Nesterov's outer momentum; false: heavy-ball momentum
     weights: weights of the workers in the mean: uniform, or examples (proportional to the number of
         examples in a worker's shard)
+    overlap: none, or an all-reduce that takes place during the next period: delayed (its mean is
+        applied a period late) or eager (a worker applies its own share at once)
     """
 
     period: int = 30
@@ -66,6 +77,7 @@ class DiLoCo(Algorithm):
     momentum: float = 0.9
     nesterov: bool = True
     weights: Literal["uniform", "examples"] = "uniform"
+    overlap: Literal["none", "delayed", "eager"] = "none"
     title: ClassVar[str] = "DiLoCo"
 
     def __post_init__(self) -> None:
@@ -83,9 +95,35 @@ class DiLoCo(Algorithm):
         for k in worker.steps():
             await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:
-                delta = await worker.comm.all_reduce(self.change(worker, theta))
+                delta = await self.outer_gradient(worker, self.change(worker, theta))
                 outer_step(theta, v, delta, self.lr, self.momentum, self.nesterov)
                 x.copy_(theta)
+        for mean in worker.state.pop("in_flight", []):
+            await self.finish(worker, theta, v, await mean)
+            x.copy_(theta)
+
+    async def outer_gradient(self, worker: Worker, own: Tensor) -> Tensor:
+        """Return the outer gradient [D] of a period in which this worker changed by ``own``."""
+        if self.overlap == "none":
+            return await worker.comm.all_reduce(own)
+        in_flight: list[Any] = worker.state("in_flight", list)
+        delta = await in_flight.pop() if in_flight else own.new_zeros(own.shape)
+        in_flight.append(worker.comm.all_reduce(own.clone()))
+        if self.overlap == "delayed":
+            return delta
+        last = worker.state("last_change", lambda: own.new_zeros(own.shape))
+        delta = delta.add(own - last, alpha=1 / worker.size)
+        last.copy_(own)
+        return delta
+
+    async def finish(self, worker: Worker, theta: Tensor, v: Tensor, mean: Tensor) -> None:
+        """Apply the mean of the last period to ``theta``, in place."""
+        if self.overlap == "delayed":
+            outer_step(theta, v, mean, self.lr, self.momentum, self.nesterov)
+            return
+        last = worker.state.pop("last_change")
+        theta.sub_(mean.sub(last, alpha=1 / worker.size), alpha=self.lr)
+        theta.copy_(await worker.comm.all_reduce(theta.clone()))
 
     def change(self, worker: Worker, theta: Tensor) -> Tensor:
         """Return ``theta - x`` [D] of a worker times the weight of the worker."""

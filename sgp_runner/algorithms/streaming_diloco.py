@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms import Algorithm, MessageLayout
 from sgp_runner.algorithms.diloco import check_outer, outer_state, outer_step
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.codec import Codec
@@ -66,7 +66,7 @@ class StreamingDiLoCo(Algorithm):
     momentum: float = 0.9
     nesterov: bool = True
     title: ClassVar[str] = "Streaming DiLoCo"
-    message_layout: ClassVar[Literal["model", "fragments", "chunks"]] = "fragments"
+    message_layout: ClassVar[MessageLayout] = "fragments"
 
     def __post_init__(self) -> None:
         check_outer(self)

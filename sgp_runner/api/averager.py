@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.api.arguments import overrides_of
+from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
 from sgp_runner.core.problem import Compute
@@ -274,7 +275,8 @@ def algorithm_of(
     """Return the algorithm with these settings. Raises ConfigError."""
     if isinstance(algo, str):
         overrides = overrides_of("algo", {"name": algo, **settings})
-        algo = experiment_of([*overrides, f"nodes={world.size}"]).run.algo
+        of_optim = [f"optim={optim.name}"] if optim.name in groups()["optim"] else []
+        algo = experiment_of([*overrides, *of_optim, f"nodes={world.size}"]).run.algo
     elif settings:
         raise ConfigError("algo", "an instance has its settings: pass its name, or no settings.")
     title = algo.title

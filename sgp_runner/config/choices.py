@@ -33,6 +33,7 @@ NESTED = {
 #: only changes values of another choice has no entry.
 CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
+        "acp_sgd": "sgp_runner.algorithms.acp_sgd:ACPSGD",
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
         "ar_sgd": "sgp_runner.algorithms.ar_sgd:ARSGD",
         "async_diloco": "sgp_runner.algorithms.async_diloco:AsyncDiLoCo",
@@ -40,6 +41,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "d_psgd": "sgp_runner.algorithms.d_psgd:DPSGD",
         "d_squared": "sgp_runner.algorithms.d_squared:DSquared",
         "demo": "sgp_runner.algorithms.demo:DeMo",
+        "des_loc": "sgp_runner.algorithms.des_loc:DESLOC",
         "diloco": "sgp_runner.algorithms.diloco:DiLoCo",
         "gap_aware": "sgp_runner.algorithms.gap_aware:GapAware",
         "gossip_pga": "sgp_runner.algorithms.gossip_pga:GossipPGA",
@@ -49,6 +51,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "noloco": "sgp_runner.algorithms.noloco:NoLoCo",
         "osgp": "sgp_runner.algorithms.osgp:OSGP",
         "pipe_sgd": "sgp_runner.algorithms.pipe_sgd:PipeSGD",
+        "powersgd": "sgp_runner.algorithms.powersgd:PowerSGD",
         "ps_sgd": "sgp_runner.algorithms.ps_sgd:PSSGD",
         "qg_dsgdm": "sgp_runner.algorithms.qg_dsgdm:QGDSGDm",
         "sgp": "sgp_runner.algorithms.sgp:SGP",

@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.core.flat import FlatModule, to_device
+from sgp_runner.core.prefetch import Prefetcher
 from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
@@ -37,8 +38,9 @@ class Compute:
 
     autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
         replaced, counts as ``none``.
-    channels_last: memory format of images. Parameters stay contiguous, since an algorithm sees them
-        as one vector; a convolution converts its own, which are small next to its images.
+    channels_last: memory format of images. Parameters stay contiguous, so that the vector that
+        algorithms, codecs and checkpoints see has the same order on every device; a convolution
+        converts its own, which are small next to its images.
     compile: whether to use torch.compile.
     deterministic: whether a GPU must give the same bytes twice, without TF32.
     """
@@ -92,6 +94,7 @@ class Problem:
     sums_of: computes `sums` of all `chunks` from parameters [D] and buffers, in parallel.
     initial: the parameters [D] of a timing study; None: the module's.
     micro_batch: samples of each forward and backward pass; None: the whole batch.
+    prefetcher: loads the next batch meanwhile; None: `batch` loads it.
     """
 
     flat: FlatModule
@@ -105,9 +108,16 @@ class Problem:
     sums_of: Callable[[Tensor, list[Tensor]], list[Sequence[float]]] | None = None
     initial: Tensor | None = None
     micro_batch: int | None = None
+    prefetcher: Prefetcher | None = None
 
     def batch(self, rank: int, step: int) -> Batch:
         """Return this part of the batch of worker ``rank`` for its own ``step``."""
+        if self.prefetcher is None or self.dataset.train.draws_from_torch:
+            return self.loaded(rank, step)
+        return self.prefetcher.batch(self.loaded, rank, step)
+
+    def loaded(self, rank: int, step: int) -> Batch:
+        """Load `batch` from the data set."""
         train = self.dataset.train
         requests = [self.request(rank, later) for later in range(step, step + 1 + train.ahead)]
         for request in requests:
@@ -295,6 +305,11 @@ class Problem:
                 )
         return self.evaluate(params, buffers)
 
+    def on_device(self, part: Shard) -> Problem:
+        """Return the problem of a device that reads ``part``; batches for a GPU are prefetched."""
+        device = self.compute.device
+        return replace(self, part=part, prefetcher=None if device == "cpu" else Prefetcher(device))
+
     def among(self, workers: int, batch_size: int) -> Problem:
         """Divide the same data among another number of workers."""
         return replace(
@@ -305,7 +320,9 @@ class Problem:
         )
 
     def close(self) -> None:
-        """Stop the processes that read the data."""
+        """Stop the thread and the processes that read the data."""
+        if self.prefetcher is not None:
+            self.prefetcher.close()
         self.dataset.train.close()
         self.dataset.valid.close()
 

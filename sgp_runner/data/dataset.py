@@ -32,6 +32,14 @@ class Split(Protocol):
         """Number of batches to ``prepare`` ahead; 0 if preparing has no benefit."""
         return 0
 
+    @property
+    def draws_from_torch(self) -> bool:
+        """Whether ``batch`` draws from torch's global generators.
+
+        No other thread may then load a batch while the model trains, which draws from them too.
+        """
+        return False
+
     def __len__(self) -> int: ...
 
     def prepare(self, indices: Tensor, seed: int = 0) -> None:

@@ -174,7 +174,9 @@ class StreamSplit(Split):
 
     def state_dict(self) -> dict[tuple[int, int], tuple[list[int], bool]]:
         """Return the known windows; a resumed run skips their documents without tokenizing them."""
-        return {key: (list(each.ends), each.whole) for key, each in self.streams.items()}
+        # A thread may read on meanwhile; it completes the windows of a pass before `whole` is true.
+        known = [(key, each.whole, [*each.ends]) for key, each in [*self.streams.items()]]
+        return {key: (ends, whole) for key, whole, ends in known}
 
     def load_state_dict(self, state: Any) -> None:
         for key, (ends, whole) in state.items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from sgp_runner.data.dataset import Dataset, Pixels, check_shares
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
+from sgp_runner.utils.cores import share_of_cores
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class ImageNet:
     shards: folder of train-*.tar and val-*.tar, made by scripts/make_shards.py, which are read
         instead of root; null = read root
     image_size: height and width of the model's input in pixels
-    workers: number of decoding processes for each process of the run; 0 = the process of the run
-        decodes images itself; results do not depend on this number
+    workers: number of decoding processes for each process of the run; null = one fewer than its
+        share of the machine's cores, from 4 to 16; 0 = the process of the run decodes images
+        itself; results do not depend on this number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
@@ -46,7 +48,7 @@ class ImageNet:
     root: str = "data/imagenet"
     shards: str | None = None
     image_size: int = 224
-    workers: int = 4
+    workers: int | None = None
     partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
@@ -63,7 +65,7 @@ class ImageNet:
             raise ConfigError(
                 "data.image_size", f"must be at least 1 pixel, not {self.image_size}."
             )
-        if self.workers < 0:
+        if self.workers is not None and self.workers < 0:
             raise ConfigError("data.workers", f"must be 0 or more processes, not {self.workers}.")
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -73,7 +75,8 @@ class ImageNet:
         (files, labels), (valid_files, valid_labels) = (
             self.in_folders() if self.shards is None else self.in_shards(self.shards)
         )
-        decoders = Decoders(self.workers)
+        share = min(max(share_of_cores() - 1, 4), 16)
+        decoders = Decoders(share if self.workers is None else self.workers)
         return Dataset(
             name=self.name,
             task=Classification(self.label_smoothing),

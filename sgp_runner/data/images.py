@@ -105,6 +105,10 @@ class ImageFiles(Split):
     def ahead(self) -> int:
         return 2 if self.decoders.count else 0
 
+    @property
+    def draws_from_torch(self) -> bool:
+        return not self.decoders.count
+
     def __len__(self) -> int:
         return len(self.files)
 

@@ -105,6 +105,10 @@ class ReadSplit(Split):
     dtype: torch.dtype
     column: bool
 
+    @property
+    def draws_from_torch(self) -> bool:
+        return True
+
     def __len__(self) -> int:
         return len(self.samples)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +149,7 @@ class RankBackend:
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout
         problem = build_problem(self.membership.run, world.compute)
-        self.problem: Problem = replace(problem, part=Shard(layout.device, layout.devices))
+        self.problem: Problem = problem.on_device(Shard(layout.device, layout.devices))
         if not layout.is_server:
             self.problem.warm_up(layout.node_rank)
             self.throughput = throughput_of(self.problem, layout)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from sgp_runner.utils.launchers import launched, local_ranks
+
 KEY = "OMP_NUM_THREADS"
 
 
@@ -13,6 +15,18 @@ def present_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         return os.cpu_count() or 1
+
+
+def share_of_cores() -> int:
+    """Return the number of cores for this process if all ranks on this machine have equally many.
+
+    mpirun and srun may have bound the process to its cores; other launchers do not.
+    """
+    if (process := launched()) is None:
+        return present_cores()
+    ranks = local_ranks(process.size)
+    bound = process.launcher in ("mpirun", "srun") and present_cores() < (os.cpu_count() or 1)
+    return present_cores() if bound else max(1, present_cores() // ranks)
 
 
 def asked_cores() -> int | None:

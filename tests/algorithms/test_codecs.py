@@ -91,6 +91,26 @@ def test_chunks_of_a_matrix_are_blocks() -> None:
     assert out.nonzero().flatten().tolist() == [5, 7, 13, 15]
 
 
+def test_equal_chunks_of_all_tensors_are_in_the_order_of_the_vector() -> None:
+    x = torch.tensor([0.0, 9.0, 1.0, 0.0, 5.0, 0.0, 7.0, 2.0, 8.0, 3.0, 4.0, 0.0, 6.0])
+    codec, shapes = TopK(k=1, side=2), {"a": (2, 3), "b": (5,), "c": (1, 2)}
+    message = codec.encode(x, shapes, 0)
+    # Blocks 0 9 / 0 5 and 1 / 0 of a; 7 2 8 3 and 4 of b; 0 6 of c. Two bits per index.
+    assert message[:20].view(torch.float32).tolist() == [9.0, 1.0, 8.0, 4.0, 6.0]
+    assert unpack(message[20:], 2, 5).tolist() == [1, 0, 2, 0, 1]
+    decoded = [0.0, 9.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0, 4.0, 0.0, 6.0]
+    assert codec.decode(message, shapes, x, 0).tolist() == decoded
+
+
+def test_top_k_decodes_indices_of_one_byte() -> None:
+    x = torch.arange(300.0)
+    codec, shapes = TopK(k=1, side=16), {"a": (300,)}
+    assert codec.decode(codec.encode(x, shapes, 0), shapes, x, 0).nonzero().tolist() == [
+        [255],
+        [299],
+    ]
+
+
 @pytest.mark.parametrize("codec", [Int8(), FP4(), TwoBit(), TopK(k=3), TopK(k=3, bits=2)])
 def test_zeros_stay_zeros(codec: Any) -> None:
     assert coded(codec, [0.0] * 5) == [0.0] * 5

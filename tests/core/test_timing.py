@@ -248,6 +248,10 @@ NEW = {
     # Of 4096 numbers 64 with 2 + 12 bits.
     "sparseloco": 64 * 14 / 4096 / 8 / 30,
     "demo": 32 * (32 + 12) / 4096 / 8,
+    # 60 matrices of 64 columns and 4096000 / 60 / 64 rows.
+    "powersgd": 4.0 * 2 * (64000 + 60 * 64) / 4096000,
+    "acp_sgd": 4.0 * 4 * (64000 + 60 * 64) / 4096000 / 2,
+    "des_loc": 4.0 * (4 + 1 + 1) / 150,  # averages of x, one at the end, and of the momentum
     "choco_sgd": 64 * (32 + 12) / 4096 / 8,
     "qg_dsgdm": 4.0,
     "d_squared": 4.0,

@@ -27,6 +27,7 @@ from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
+from sgp_runner.data.images import ImageFiles
 from sgp_runner.distributed.launch import launch
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
@@ -352,6 +353,16 @@ def test_an_image_without_end_is_named(
     data = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
     with pytest.raises(DataError, match=rf"^{path} cannot be read as an image \(.*{reason}.*\);"):
         data.train.batch(torch.arange(6))
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 4), (8, 7), (64, 16)])
+def test_a_rank_decodes_on_its_share_of_the_cores(
+    cores: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sgp_runner.data.imagenet.share_of_cores", lambda: cores)
+    root = image_folder(tmp_path / "imagenet", train=2)
+    train = ImageNet(root=str(root), image_size=32).load(torch.float32).train
+    assert isinstance(train, ImageFiles) and train.decoders.count == count
 
 
 # CIFAR

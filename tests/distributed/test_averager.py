@@ -60,6 +60,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]]
     "gradient_tracking": ("gradient_tracking", {}, (), {"paired": True}),
     "gossip_pga": ("gossip_pga", {"period": 3}, ("algo.period=3",), {}),
     "demo": ("demo", {"k": 3}, ("algo.k=3",), {}),
+    "powersgd": ("powersgd", {"rank": 1}, ("algo.rank=1",), {}),
+    "acp_sgd": ("acp_sgd", {"rank": 1}, ("algo.rank=1",), {"parts": 2}),
+    "des_loc": (
+        "des_loc",
+        {"period": 2, "period_u": 3, "period_v": 4},
+        ("algo.period=2", "algo.period_u=3", "algo.period_v=4", *ADAMW),
+        {"steps": True},
+    ),
     "choco_sgd": ("choco_sgd", {}, (), {}),
     "sparseloco": (
         "sparseloco",

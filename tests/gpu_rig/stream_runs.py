@@ -24,6 +24,7 @@ from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.problem import Compute, Problem
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import StepHooks, Worker
+from sgp_runner.data.dataset import Batch
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.networks import cut_of, leader_mode
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
@@ -41,7 +42,13 @@ TINY = ("network=nccl", "model=mlp", "data=digits", "batch_size=8", "epochs=1")
 
 @dataclass(frozen=True)
 class Synthetic(Problem):
-    """A problem whose gradient is a few kernels, in the order of a real one's accesses."""
+    """A problem whose gradient is a few kernels, in the order of a real one's accesses.
+
+    A batch is two numbers.
+    """
+
+    def loaded(self, rank: int, step: int) -> Batch:
+        return (self.placed(torch.full((2,), float(rank + step))),), self.placed(torch.zeros(1))
 
     def start(self) -> Tensor:
         size = sum(self.flat.layers)
@@ -56,11 +63,11 @@ class Synthetic(Problem):
         module: Any = None,
         scale: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        noise = self.placed(torch.full((2,), float(rank + step)))
+        (noise,), zero = self.batch(rank, step)
         for buffer in buffers:
             buffer.lerp_(noise, 0.1)
         g = params * 0.01 + noise.sum() * 0.001
-        loss = g.square().sum()
+        loss = g.square().sum() + zero[0]
         if isinstance(module, DataParallel):
             dist.all_reduce(g, group=module.group, async_op=True).wait()
             g /= module.group.size()
@@ -82,7 +89,7 @@ def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
         fresh_buffers=lambda: [torch.zeros(2, device=compute.device)],
         detach_parts=lambda: vars(flat).pop("gradient").split([1024, 16]),
     )
-    return Synthetic(
+    problem = Synthetic(
         flat,  # type: ignore[arg-type]
         base.dataset,
         base.sampler,
@@ -90,8 +97,8 @@ def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
         trains=True,
         vectorizes=False,
         compute=compute,
-        part=part,
     )
+    return problem.on_device(part)  # type: ignore[return-value]
 
 
 def world_of(run: Run, process: int, store: dist.Store) -> TorchWorld:
@@ -156,6 +163,7 @@ def run_process(
     if world.leader_mode and world.layout.device:
         start.wait()
         Gradients(problem, world).serve()
+        problem.close()
         return None
     listener = StepHooks()
     listener.recorder = evaluate
@@ -175,6 +183,7 @@ def run_process(
     start.wait()
     rank.run(worker, (body or run.algo.run)(worker))
     rank.thread.shutdown()
+    problem.close()
     if not worker.is_server:
         world.mean(worker.own_model.clone())  # as for the evaluation of the average
     return worker.gathered(worker.params).cpu()

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
-from math import inf, nan
+from math import inf, nan, prod
 from typing import Any, TypeAlias
 
 import pytest
 import torch
+from gpu_rig.pretend_gpu import DEVICE, pretend_gpu
 from gpu_rig.ranks import NODES, START, STEPS, pairwise, train
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
@@ -22,6 +24,7 @@ from sgp_runner.algorithms.choco_sgd import ChocoSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.d_squared import DSquared
 from sgp_runner.algorithms.demo import DeMo
+from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.gossip_pga import GossipPGA
@@ -31,6 +34,7 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
+from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.sgp import SGP
@@ -119,6 +123,8 @@ CASES = [
     Case(PSSGD),
     Case(lambda: DiLoCo(2)),
     Case(lambda: DiLoCo(2, nesterov=False, weights="examples")),
+    Case(lambda: DiLoCo(2, overlap="delayed")),
+    Case(lambda: DiLoCo(2, overlap="eager")),
     Case(
         lambda codec: StreamingDiLoCo(codec, period=3, blocks=1, fragments=2, delay=1),
         codecs=CODECS,
@@ -127,6 +133,10 @@ CASES = [
     Case(lambda codec: SparseLoCo(codec, period=2), codecs=CODECS),
     Case(lambda: SparseLoCo(TopK(3, 4), period=2, divide_by="senders")),
     Case(lambda: DeMo(k=3, side=4), optims=[NO_MOMENTUM]),
+    Case(lambda: PowerSGD(1)),
+    Case(lambda: PowerSGD(2, "released", start=1)),
+    Case(lambda: ACPSGD(1)),
+    Case(lambda: DESLOC(2, 1)),
     Case(ChocoSGD, STATIC, CODECS),
     Case(lambda codec: ChocoSGD(Ring(), codec, layout="released"), codecs=CODECS),
     Case(QGDSGDm, SYMMETRIC, optims=ALL[:1]),
@@ -233,3 +243,19 @@ def test_the_sample_has_every_pair() -> None:
         pairs = {(row[i], row[j]) for row in EVERYTHING if None not in (row[i], row[j])}
         assert pairs == {(key[i], key[j]) for key in SAMPLE if None not in (key[i], key[j])}
     assert len(SAMPLE) < len(EVERYTHING) / 2
+
+
+def test_the_launches_of_top_k_do_not_grow_with_the_number_of_chunks() -> None:
+    counts = []
+    for rows in (16, 64, 256):  # 4, 16 and 64 chunks of "a"
+        shapes = {"a": (rows, 16), "b": (rows, 4, 4), "c": (7,), "d": (rows + 3, 16)}
+        with pretend_gpu() as log:
+            x = torch.linspace(-1, 1, sum(map(prod, shapes.values()))).to(DEVICE)
+            codec = TopK(k=3, side=8)
+            message = codec.encode(x, shapes, 0, lambda check: None)
+            log.clear()
+            codec.encode(x, shapes, 0, lambda check: None)
+            codec.decode(message, shapes, x, 0)
+        assert log.syncs == {}
+        counts.append(sum(log.launches.values()))
+    assert counts[0] < 120 and len({*counts}) == 1

@@ -16,6 +16,7 @@ from gpu_rig.pretend_network import Work
 from gpu_rig.stream_runs import STEPS, run_on_pretend_gpus
 from gpu_rig.streams import Gpu
 
+from sgp_runner.core.prefetch import Prefetcher
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
@@ -49,11 +50,15 @@ SLOW = {
     "osgp released": (*FOUR, "algo.layout=released"),
     "d_psgd": FOUR,
     "diloco": (*FOUR, "algo.period=3"),
+    "diloco eager": (*FOUR, "algo.period=2", "algo.overlap=eager"),
     "streaming_diloco": (*FOUR, "algo.period=4", "algo.delay=2"),
     "pipe_sgd quantize8": (*FOUR, "algo.compression=quantize8"),
     "noloco": (*FOUR, "algo.period=2"),
     "gradient_tracking": FOUR,
     "gossip_pga": (*FOUR, "algo.period=3"),
+    "powersgd": (*FOUR, "algo.start=1"),
+    "acp_sgd": FOUR,
+    "des_loc": (*FOUR, "algo.period=2"),
     "qg_dsgdm": FOUR,
     "d_squared": FOUR,
     "choco_sgd bf16": (*FOUR, "algo.codec=bf16"),
@@ -205,7 +210,25 @@ SEEDED = {
         (Gradients, "local_async", "value.record_stream(here)", "pass"),
         late_gradient,
         "aten.add_.Tensor at core/scheduler.py settle, then "
+        "reuse of its memory at distributed/gradients.py scaled",
+    ),
+    "a batch not copied": (
+        (Prefetcher, "batch", "here.wait_event(copied)", "pass"),
+        "sgp",
+        "aten._to_copy.default at core/flat.py to_device, then "
+        "aten.lerp_.Scalar at distributed/gradients.py scaled",
+    ),
+    "a batch's stream not recorded": (
+        (Prefetcher, "batch", "t.record_stream(here)", "pass"),
+        "sgp",
+        "aten.sum.default at distributed/gradients.py scaled, then "
         "reuse of its memory at core/flat.py to_device",
+    ),
+    "a prefetched batch not copied for a gradient beside messages": (
+        (Prefetcher, "batch", "here.wait_event(copied)", "pass"),
+        "ad_psgd",
+        "aten._to_copy.default at core/flat.py to_device, then "
+        "aten.lerp_.Scalar at distributed/gradients.py scaled",
     ),
 }
 

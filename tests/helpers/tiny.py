@@ -22,7 +22,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.flat import FlatModule
-from sgp_runner.core.optim import SGD, Adam, Constant, Horizon, Schedule
+from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, Horizon, Schedule, Shapes
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import StepHooks, Worker
 from sgp_runner.data.dataset import Dataset, TensorSplit
@@ -62,15 +62,20 @@ class OneSample:
         return 1.0
 
 
-def tiny_problem() -> Problem:
-    scales = torch.from_numpy(SCALES.reshape(-1, D))
-    split = TensorSplit((scales,), scales * torch.from_numpy(CENTERS.reshape(-1, D)), None)
-    module = Diagonal(D).double()
+def tiny_problem(
+    scales: np.ndarray = SCALES, centers: np.ndarray = CENTERS, start: np.ndarray = START
+) -> Problem:
+    d = len(start)
+    flat_scales = torch.from_numpy(scales.reshape(-1, d))
+    split = TensorSplit(
+        (flat_scales,), flat_scales * torch.from_numpy(centers.reshape(-1, d)), None
+    )
+    module = Diagonal(d).double()
     with torch.no_grad():
-        next(module.parameters()).copy_(torch.from_numpy(START))
+        next(module.parameters()).copy_(torch.from_numpy(start))
     return Problem(
         FlatModule(module),
-        Dataset("tiny", Regression(), split, split, (D,), D),
+        Dataset("tiny", Regression(), split, split, (d,), d),
         OneSample(),
         0,
         True,
@@ -131,16 +136,21 @@ def run(
     algo: Algorithm,
     nodes: int,
     steps: int,
-    optim: SGD | Adam | None = None,
+    optim: SGD | Adam | AdamW | None = None,
     cluster: Cluster | None = None,
     faults: Faults | None = None,
     each_step: Callable[[Result, Worker], None] = lambda result, worker: None,
     engine: Callable[[Problem], Engine] = Loop,
     seed: int = 3,
     at_step: Callable[[Result, Worker], None] = lambda result, worker: None,
+    problem: Problem | None = None,
+    shapes: Shapes | None = None,
 ) -> Result:
-    """``steps`` of every node (on average, for asynchronous algorithms)."""
-    problem, optim, cluster = tiny_problem(), optim or sgd(), cluster or machines()
+    """``steps`` of every node (on average, for asynchronous algorithms).
+
+    shapes: shapes of the tensors in the parameters; by default they are one vector
+    """
+    problem, optim, cluster = problem or tiny_problem(), optim or sgd(), cluster or machines()
     algo.check(nodes, optim)
     listener = StepHooks()
     model = MachineModel(
@@ -163,7 +173,7 @@ def run(
             rank=rank,
             size=nodes,
             push_sum=torch.cat([start, start.new_ones(1)]),
-            shapes=problem.flat.shapes,
+            shapes=shapes or problem.flat.shapes,
             comm=simulation.comms[rank],
             optim=optim,
             budget=own,

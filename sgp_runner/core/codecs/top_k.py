@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel
 from sgp_runner.core.codecs.packing import as_bytes, from_bytes, pack, packed_bytes, unpack
 from sgp_runner.core.codecs.quantised import TwoBit
-from sgp_runner.core.flat import joined
+from sgp_runner.core.flat import joined, to_device
 from sgp_runner.core.parts import Cut
 from sgp_runner.utils.errors import ConfigError, check_least
 
@@ -49,19 +51,28 @@ class TopK(Codec):
         return max(1, (self.side**2 - 1).bit_length())
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
+        import torch
+
         values, indices = [], []
-        for chunk in chunks_of(shapes, self.side, x.device):
-            inside = x[chunk]
-            top = inside.abs().topk(min(self.k, len(inside))).indices.sort().values
-            values.append(inside[top])
-            indices.append(top)
-        kept = joined(values).float()
+        groups = equal_chunks(tuple(shapes), self.side, self.k, x.device)
+        for each in groups:
+            within = torch.arange(each.size, dtype=each.start.dtype, device=x.device)
+            inside = x.index_select(0, each.places(within).view(-1)).view(-1, each.size)
+            top = inside.abs().topk(min(self.k, each.size), 1).indices.sort(1).values
+            values.append(inside.gather(1, top).view(-1))
+            indices.append(top.view(-1))
+        slots = joined([each.slots.view(-1) for each in groups])
+        kept, within = (
+            torch.empty_like(slots, dtype=parts[0].dtype).index_copy_(0, slots, joined(parts))
+            for parts in (values, indices)
+        )
+        kept = kept.float()
         coded = (
             as_bytes(kept)
             if self.bits == 32
             else TwoBit().to_message(kept, self.kept(shapes), seed)
         )
-        return joined([coded, pack(joined(indices), self.index_bits)])
+        return joined([coded, pack(within, self.index_bits)])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
@@ -73,12 +84,11 @@ class TopK(Codec):
             if self.bits == 32
             else TwoBit().from_message(message[:end], kept, like, seed)
         )
-        chunks = list(chunks_of(shapes, self.side, message.device))
-        indices = unpack(message[end:], self.index_bits, numel(kept)).split_with_sizes(
-            [min(self.k, len(chunk)) for chunk in chunks]
-        )
+        within = unpack(message[end:], self.index_bits, numel(kept))
+        groups = equal_chunks(tuple(shapes), self.side, self.k, message.device)
+        places = joined([each.places(within[each.slots]).view(-1) for each in groups])
         out = like.new_zeros(numel(shapes))
-        out[joined([chunk[top] for chunk, top in zip(chunks, indices, strict=True)])] = values
+        out[places.long()] = values[joined([each.slots.view(-1) for each in groups])]
         return out
 
     def length(self, shapes: Sequence[Shape]) -> int:
@@ -90,36 +100,68 @@ class TopK(Codec):
 
     def kept(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Return the count of sent numbers of each tensor, as the shape of a vector."""
-        sizes = ([*chunk_sizes(shape, self.side)] for shape in shapes)
-        return [(sum(count * min(self.k, size) for size, count in each),) for each in sizes]
+        return [(kept_of(shape, self.side, self.k),) for shape in shapes]
 
 
-def chunks_of(shapes: Sequence[Shape], side: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield the indices [m] of each chunk of each tensor, within the vector of all tensors."""
+@dataclass(frozen=True)
+class EqualChunks:
+    """The chunks of one size, of all tensors of a vector; they are coded together.
+
+    size: numbers in a chunk
+    start: [chunks, 1], place of a chunk's first number in the vector
+    width, gap: [chunks, 1], numbers in a row of a chunk, and between its rows
+    slots: [chunks, k], places in the message
+    """
+
+    size: int
+    start: Tensor
+    width: Tensor
+    gap: Tensor
+    slots: Tensor
+
+    def places(self, within: Tensor) -> Tensor:
+        """Return places in the vector for places ``within`` each chunk, [m] or [chunks, m]."""
+        return self.start + within + within // self.width * self.gap
+
+
+@functools.cache
+def equal_chunks(
+    shapes: tuple[Shape, ...], side: int, k: int, device: torch.device
+) -> list[EqualChunks]:
+    """Return the chunks of a vector's tensors by size, copied to their device once."""
     import torch
 
-    end = 0
+    blocks, end = [], 0
     for shape in shapes:
-        begin, end = end, end + prod(shape)
-        indices = torch.arange(begin, end, device=device)
-        if len(shape) < 2:
-            yield from torch.split(indices, side**2)
-            continue
-        for rows in torch.split(indices.view(shape[0], -1), side, 0):
-            yield from (block.reshape(-1) for block in torch.split(rows, side, 1))
+        blocks += [(size, end + start, *rest) for size, start, *rest in blocks_of(shape, side)]
+        end += prod(shape)
+    firsts = list(accumulate((min(k, size) for size, *_ in blocks), initial=0))
+    groups = []
+    for size in sorted({size for size, *_ in blocks}):
+        rows = [
+            (*rest, first)
+            for (n, *rest), first in zip(blocks, firsts[:-1], strict=True)
+            if n == size
+        ]
+        start, width, gap, first = torch.tensor(rows)[:, :, None].unbind(1)
+        slots = to_device(first + torch.arange(min(k, size)), device)
+        dtype = torch.int32 if end < 2**31 else torch.int64
+        start, width, gap = (to_device(t.to(dtype), device) for t in (start, width, gap))
+        groups.append(EqualChunks(size, start, width, gap, slots))
+    return groups
 
 
-def chunk_sizes(shape: Shape, side: int) -> Iterator[tuple[int, int]]:
-    """Yield (size, number) for the chunks of a tensor."""
-    if len(shape) < 2:
-        yield from pieces(prod(shape), side**2)
-        return
-    for height, rows in pieces(shape[0], side):
-        for width, columns in pieces(prod(shape[1:]), side):
-            yield height * width, rows * columns
+def blocks_of(shape: Shape, side: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (size, start, width, gap) for the chunks of a tensor, as in `EqualChunks`."""
+    rows, columns = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
+    most_rows, most_columns = (side, side) if len(shape) > 1 else (1, side**2)
+    for top in range(0, rows, most_rows):
+        for left in range(0, columns, most_columns):
+            height, width = min(most_rows, rows - top), min(most_columns, columns - left)
+            yield height * width, top * columns + left, width, columns - width
 
 
-def pieces(length: int, largest: int) -> list[tuple[int, int]]:
-    """Return (size, number) for the pieces of at most ``largest`` of a length."""
-    full, rest = divmod(length, largest)
-    return [(largest, full), (rest, 1)] if rest else [(largest, full)]
+@functools.cache
+def kept_of(shape: Shape, side: int, k: int) -> int:
+    """Return the count of sent numbers of a tensor."""
+    return sum(min(k, size) for size, *_ in blocks_of(shape, side))

@@ -1,0 +1,62 @@
+"""Batches that a thread loads and copies to a GPU while the GPU computes with earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeAlias
+
+from sgp_runner.data.dataset import Batch
+from sgp_runner.utils.spans import span
+
+if TYPE_CHECKING:
+    import torch
+
+Load: TypeAlias = Callable[[int, int], Batch]  # of a worker and its step
+
+
+class Prefetcher:
+    """Loads the batches of a worker one step ahead, on a thread and a CUDA stream of its own.
+
+    The host never waits for the device. Up to two batches are on the device: the present one and
+    the next. An error of the thread is raised by the call of `batch` that asks for its batch.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.thread = ThreadPoolExecutor(1, "loads batches")  # starts with the first batch
+        self.stream: torch.cuda.Stream | None = None
+        self.pending: dict[
+            tuple[Load, int, int], Future[tuple[Batch, torch.cuda.Event]]
+        ] = {}  # at most one
+
+    def batch(self, load: Load, rank: int, step: int) -> Batch:
+        """Return ``load(rank, step)``, and start to load the batch of the next step."""
+        import torch
+
+        present, following = (load, rank, step), (load, rank, step + 1)
+        loading = self.pending.pop(present, None) or self.thread.submit(self.loaded, *present)
+        if following not in self.pending:
+            self.pending = {following: self.thread.submit(self.loaded, *following)}
+        with span(f"batch {step}"):
+            batch, copied = loading.result()
+        here = torch.cuda.current_stream(self.device)
+        here.wait_event(copied)
+        inputs, targets = batch
+        for t in (*inputs, targets):
+            t.record_stream(here)
+        return batch
+
+    def loaded(self, load: Load, rank: int, step: int) -> tuple[Batch, torch.cuda.Event]:
+        """Return a batch and the event after its copy to the device."""
+        import torch
+
+        if self.stream is None:
+            self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self.stream):
+            return load(rank, step), self.stream.record_event()
+
+    def close(self) -> None:
+        """End the thread after its present batch."""
+        self.thread.shutdown(cancel_futures=True)
+        self.pending.clear()
