@@ -42,6 +42,7 @@ def timed(results: Path, words: str) -> tuple[dict[str, Any], dict[tuple[int, in
         ("algo=slowmo algo.tau=3 algo.base=sgp", 4, HETEROGENEOUS, 19),
         ("algo=local_sgd algo.tau=4", 4, HETEROGENEOUS, 13),
         ("algo=diloco algo.period=5", 8, SLOW, 16),
+        ("algo=diloco algo.period=5 algo.overlap=delayed", 4, SLOW, 21),
         ("algo=streaming_diloco algo.period=7 algo.delay=2", 4, SLOW, 33),
         ("algo=noloco algo.period=3 algo.topology=ring", 4, HETEROGENEOUS, 25),
     ],
