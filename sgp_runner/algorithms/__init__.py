@@ -74,6 +74,17 @@ class Algorithm(Protocol):
         repeats = period if isinstance(period, int) else 1
         return [(epoch, repeats * steps) for epoch, steps in graph]
 
+    def cycle(self, size: int) -> int | None:
+        """Return the steps after which the messages and collectives of all workers repeat.
+
+        None if they do not, or change with the epoch. By default it is the period of the only phase
+        of a synchronous algorithm.
+        """
+        topology, phases = getattr(self, "topology", None), self.phases(size)
+        repeats = not isinstance(topology, Topology) or topology.repeats
+        fixed = not self.asynchronous and not self.servers and len(phases) == 1
+        return phases[0][1] if repeats and fixed else None
+
     def warning(self, steps: int, epochs: float) -> str | None:
         """Return a sentence if a setting has no effect in a run of this length, else None."""
         return None

@@ -78,6 +78,10 @@ class SlowMo(Algorithm):
     def phases(self, size: int) -> list[Phase]:
         return [(epoch, lcm(self.period, steps)) for epoch, steps in self.base.phases(size)]
 
+    def cycle(self, size: int) -> int | None:
+        steps = self.base.cycle(size)
+        return None if steps is None else lcm(self.period, steps)
+
     def warning(self, steps: int, epochs: float) -> str | None:
         if steps >= self.period:
             return None

@@ -80,6 +80,9 @@ class StreamingDiLoCo(Algorithm):
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 2 * self.period + self.delay)]  # the first period sends nothing
 
+    def cycle(self, size: int) -> int:
+        return self.period
+
     async def run(self, worker: Worker) -> None:
         x, (theta, v) = worker.params, outer_state(worker)
         sent: dict[str, Any] = worker.state("sent", dict)  # fragment -> step, exchange in flight

@@ -56,6 +56,7 @@ LATER: Mapping[str, object] = {
     "window_bytes": 0,
     "first_window_bytes": 0,
     "device_bandwidth": None,
+    "timing_only.periods": False,
 }
 
 

@@ -23,10 +23,13 @@ class TimingOnly:
 
     grain: elements of the vector of zeros
     sample_steps: simulated steps of a node, spread over the schedule; null: all
+    periods: true: steps that repeat exactly are multiplied, not simulated; with constant compute
+        times, a synchronous algorithm and no faults. Times change by less than 1e-12 of their value
     """
 
     grain: int = 2048
     sample_steps: int | None = 1440
+    periods: bool = False
 
     # Unless timed_as sets them:
     stands_for: ClassVar[str] = "resnet50"

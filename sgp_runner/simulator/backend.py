@@ -35,6 +35,7 @@ from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
 from sgp_runner.simulator.network import Sim
 from sgp_runner.simulator.parallel import Parallel
+from sgp_runner.simulator.periods import Periods, obstacle
 from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
 from sgp_runner.utils.devices import free_bytes
@@ -61,6 +62,7 @@ class SimulatedBackend:
         self.experiment, self.network = experiment, network
         self.waiting: list[Worker] = []  # not started yet
         self.saver: Saver | None = None
+        self.periods: Periods | None = None
         self.begun = self.before = 0
         self.candidates = Candidates(experiment, network.device)
         steps = experiment.run.trace_steps
@@ -90,6 +92,7 @@ class SimulatedBackend:
         prepare_process(self.problem)
         self.make_machines()
         if found is None:
+            self.periods = self.find_periods()
             return START
         with using(found.path):
             self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
@@ -102,6 +105,24 @@ class SimulatedBackend:
             pending = len(self.simulation.gradients)
             self.before = self.steps_begun() - pending - self.simulation.computed
             return position_in(self.saved["observer"])
+
+    def find_periods(self) -> Periods | None:
+        """Search for periods if ``model.periods`` is true and the run may have them."""
+        run = self.membership.run
+        if not getattr(run.model, "periods", False):
+            return None
+        if (reason := obstacle(run)) is not None:
+            logger.info(f"Every step is simulated: {reason}.")
+            return None
+        cycle = run.algo.cycle(run.nodes)
+        assert cycle is not None
+        periods = Periods(self.simulation, self.workers, cycle, run.log_every, self.saves)
+        self.simulation.listener = periods
+        return periods
+
+    def saves(self) -> bool:
+        """Return whether a checkpoint has begun and is not complete."""
+        return self.saver is not None and self.saver.draft is not None
 
     def make_machines(self) -> None:
         run, network = self.membership.run, self.network
@@ -149,6 +170,8 @@ class SimulatedBackend:
         except BaseException:
             self.engine.close()
             raise
+        if self.periods is not None:
+            self.periods.finish()
         check_mass(
             fmean(worker.push_sum_weight for worker in self.workers[: self.membership.run.nodes])
         )
@@ -206,7 +229,12 @@ class SimulatedBackend:
         if self.trace is not None:
             self.trace.write(self.experiment.directory / "trace.json")
         try:
-            return observer.conclude(self.workers)
+            results = observer.conclude(self.workers)
+            if getattr(self.membership.run.model, "periods", False):
+                steps = self.workers[0].steps_taken
+                skipped = 0 if self.periods is None else self.periods.skipped
+                results |= {"simulated_steps": steps - skipped}
+            return results
         finally:
             self.engine.close()
 

@@ -50,6 +50,7 @@ class Simulation:
         self.machines = ModelledMachines(model, engine, times, self)
         self.clock, self.fabric = self.machines.clock, self.machines.fabric
         self.clock.handlers |= {"gradient ends": self.on_gradient_end, "wakes": self.on_wake}
+        self.skipped_seconds = 0.0  # of periods that were not simulated
         self.scheduler = Scheduler(self.clock)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(model.ranks)]
         self.comms = [
@@ -71,7 +72,7 @@ class Simulation:
     # The runtime of the workers.
 
     def now(self) -> float:
-        return self.clock.now
+        return self.clock.now + self.skipped_seconds
 
     def start_of_step(self, worker: Worker) -> None:
         if self.step_snapshots is not None:

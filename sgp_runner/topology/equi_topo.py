@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sgp_runner.topology.graphs import Peers, Phase, Topology, Weights
 from sgp_runner.utils.errors import ConfigError
@@ -27,6 +28,7 @@ class EquiDyn(Topology):
     directed: bool = False
     eta: float | None = None
     seed: int = 0
+    repeats: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.eta is not None and not 0 < self.eta <= 1:

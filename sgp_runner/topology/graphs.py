@@ -45,7 +45,11 @@ class Topology(Protocol):
     """A graph that may change from step to step and from epoch to epoch.
 
     In a ``symmetric`` graph a node receives from the nodes that it sends to in the same step.
+
+    repeats: whether the graph repeats after the steps of each of its `phases`
     """
+
+    repeats: ClassVar[bool] = True
 
     @property
     def symmetric(self) -> bool: ...
@@ -280,6 +284,7 @@ class RandomMatching(Topology):
 
     seed: int = 0
     symmetric: ClassVar[bool] = True
+    repeats: ClassVar[bool] = False
 
     def out_peers(self, rank: int, size: int, step: int) -> Peers:
         return matching(self.seed, size, step)[rank]
