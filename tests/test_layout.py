@@ -52,7 +52,7 @@ CEILINGS = {
     "sgp_runner/distributed": 3298,
     "sgp_runner/elastic": 399,
     "sgp_runner/models": 811,
-    "sgp_runner/recording": 2235,
+    "sgp_runner/recording": 2236,
     "sgp_runner/replay": 595,
     "sgp_runner/report": 1977,
     "sgp_runner/session": 635,

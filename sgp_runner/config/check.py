@@ -139,7 +139,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         raise choice_error(key, value)
     if value is None:
         raise missing(key)
-    if int in (kind, *arms):
+    if int in (kind, *arms, *(part for arm in arms for part in kind_of(arm)[1])):
         if isinstance(value, float) and value.is_integer():  # 7e9
             return check(int(value), hint, key, root)
         if is_too_long(value):

@@ -187,10 +187,13 @@ def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
     for tensor in tensors_in(state):
         storage: Any = tensor.untyped_storage()
         if storage._cdata not in storages:
-            on_cpu = storage.device.type == "cpu"
+            on_cpu = storage.device.type in ("cpu", "meta")
             storages[storage._cdata] = storage.clone() if on_cpu else storage.cpu()
         where = tensor.storage_offset(), tensor.shape, tensor.stride()
-        copy = torch.empty(0, dtype=tensor.dtype).set_(storages[storage._cdata], *where)
+        device = storages[storage._cdata].device
+        copy = torch.empty(0, dtype=tensor.dtype, device=device).set_(
+            storages[storage._cdata], *where
+        )
         memo[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
     return deepcopy(dict(state), memo)
 

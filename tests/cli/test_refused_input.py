@@ -33,8 +33,8 @@ SETTINGS: list[tuple[str, str, str]] = [
         "there is no such setting; a run has nodes, gpus_per_node,",
     ),
     ("+algo._args_=[1]", "algo._args_", "there is no such setting; algo has topology."),
-    ("algo.name=os.system", "algo", "'os.system' is none of ad_psgd, "),
-    ("algo.name={a:1}", "algo", "{'a': 1} is none of ad_psgd, "),
+    ("algo.name=os.system", "algo", "'os.system' is none of acp_sgd, ad_psgd, "),
+    ("algo.name={a:1}", "algo", "{'a': 1} is none of acp_sgd, ad_psgd, "),
     ("algo.topology.name=sgp", "algo.topology", "'sgp' is none of base, bipartite, "),
     (
         "algo.topology.name=edges",

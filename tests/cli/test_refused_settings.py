@@ -37,10 +37,10 @@ BAD: list[tuple[str, str, str]] = [
     ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
     ("topology=ring", "topology", "write algo.topology=..."),
     ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
-    ("algo=sgpp", "algo", "'sgpp' is none of ad_psgd, ar_sgd, async_diloco, "),
+    ("algo=sgpp", "algo", "'sgpp' is none of acp_sgd, ad_psgd, ar_sgd, async_diloco, "),
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
-    ("algo=", "algo", "'' is none of ad_psgd"),
-    ("~algo", "algo", "nothing is chosen; use one of ad_psgd"),
+    ("algo=", "algo", "'' is none of acp_sgd"),
+    ("~algo", "algo", "nothing is chosen; use one of acp_sgd"),
     ("model=resnet5", "model", "Did you mean 'resnet50'?"),
     ("algo.topology=rng", "algo.topology", "Did you mean 'ring'?"),
     ("algo=slowmo algo.base=osgd", "algo.base", "Did you mean 'osgp'?"),
@@ -133,7 +133,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=transformer data=digits",
         "data",
-        "Use model=mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
+        "Use model=hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
         "data=numbers_en_de.",
     ),
     ("data=wmt16_en_de", "data", "is fairseq_translation. Use model=fairseq_transformer."),

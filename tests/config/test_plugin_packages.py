@@ -29,7 +29,7 @@ def test_a_package_brings_code_and_files(tmp_path: Path) -> None:
     assert main(["--plugin", "mypkg", "experiment=demo", "cluster=lab", *TINY, "name=run"]) == 0
     config = stored("run")
     assert config["algo"] == {"name": "pga", "topology": {"name": "ring"}, "period": 2}
-    assert (config["seed"], config["cluster"]["latency_seconds"]) == (7, 0.5)
+    assert (config["seed"], config["cluster"]["links"]["latency_seconds"]) == (7, 0.5)
     code = {name[6:]: text for name, text in PACKAGE.items() if name.endswith(".py")}
     assert config["plugins"] == {"mypkg": hash_of(code)}
     another_command()

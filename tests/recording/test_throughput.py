@@ -235,7 +235,7 @@ def test_data_parallelism_waits_at_the_end_of_its_backward_pass(
         takes(5.0)
         torch.autograd.Variable._execution_engine.queue_callback(lambda: takes(3.0))
 
-    world: Any = SimpleNamespace(layout=RankLayout(0, 2))
+    world: Any = SimpleNamespace(layout=RankLayout(0, 2), cut=None)
     gradients = Gradients(digits, world)
     module = digits.flat.module
     module.register_forward_hook(gradients.watch_backward)
