@@ -190,10 +190,8 @@ def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
             on_cpu = storage.device.type in ("cpu", "meta")
             storages[storage._cdata] = storage.clone() if on_cpu else storage.cpu()
         where = tensor.storage_offset(), tensor.shape, tensor.stride()
-        device = storages[storage._cdata].device
-        copy = torch.empty(0, dtype=tensor.dtype, device=device).set_(
-            storages[storage._cdata], *where
-        )
+        copied = storages[storage._cdata]
+        copy = torch.empty(0, dtype=tensor.dtype, device=copied.device).set_(copied, *where)
         memo[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
     return deepcopy(dict(state), memo)
 

@@ -180,7 +180,7 @@ def test_settings_that_cannot_work(
     [
         (f"results={LONG}", "results", "File name too long."),
         (f"name={LONG}", "name", "use up to 100 letters"),
-        (f"algo={LONG}", "algo", "is none of ad_psgd"),
+        (f"algo={LONG}", "algo", "is none of acp_sgd"),
         (f"{LONG}=1", LONG, "there is no such setting"),
         ("results=/proc/nowhere", "results", "cannot write to /proc/nowhere/runs/"),
         ("results=file", "results", "cannot write to file/runs/"),
