@@ -46,7 +46,7 @@ CEILINGS = {
     "sgp_runner/calibration": 336,
     "sgp_runner/cli": 1821,
     "sgp_runner/cluster": 854,
-    "sgp_runner/config": 1944,
+    "sgp_runner/config": 1943,
     "sgp_runner/core": 2893,
     "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3298,

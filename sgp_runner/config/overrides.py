@@ -14,12 +14,13 @@ from typing import Any
 
 from hydra import compose as compose_choices
 from hydra import initialize_config_dir
+from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -59,6 +60,23 @@ class Sources(SearchPathPlugin):
             search_path.append(KEY, f"file://{folder}")
 
 
+class FileConfigSource(file_config_source.FileConfigSource):
+    """Hydra's source of YAML files, in which clusters may also have settings by their flat names.
+
+    Hydra takes sources of one name for the same. A job of a sweep gets this one from the process
+    that submits it, and then registers Hydra's own.
+    """
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        result = super().load_config(config_path)
+        group = config_path.partition("/")[0]
+        if OmegaConf.is_dict(result.config) and (group == PROFILE or PROFILE in result.config):
+            where = nearby(f"{self.path}/{config_path.removesuffix('.yaml')}.yaml")
+            tree = grouped_file(tree_of(result.config), group, where)
+            result.config = OmegaConf.create(tree)
+        return result
+
+
 @contextmanager
 def configs() -> Iterator[None]:
     """Initialise Hydra with the configuration trees of this package and of plug-ins."""
@@ -71,29 +89,13 @@ def configs() -> Iterator[None]:
     sources = SourcesRegistry.instance().types
     files = sources["file"]
     try:
-        sources["file"] = reading_old_names(files)
+        sources["file"] = FileConfigSource
         with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
             yield
     finally:
         sources["file"] = files
         for group, name, _ in nodes:
             del store.repo[group][f"{name}.yaml"]
-
-
-def reading_old_names(files: type[ConfigSource]) -> type[ConfigSource]:
-    """Return a source of YAML files in which clusters may have settings by their flat names."""
-
-    class Files(files):  # type: ignore[valid-type, misc]
-        def load_config(self, config_path: str) -> ConfigResult:
-            result: ConfigResult = super().load_config(config_path)
-            group = config_path.partition("/")[0]
-            if OmegaConf.is_dict(result.config) and (group == PROFILE or PROFILE in result.config):
-                where = nearby(f"{self.path}/{config_path.removesuffix('.yaml')}.yaml")
-                tree = grouped_file(tree_of(result.config), group, where)
-                result.config = OmegaConf.create(tree)
-            return result
-
-    return Files
 
 
 def narrow(settings: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:

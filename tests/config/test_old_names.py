@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.plugins import TINY, in_a_folder_of_the_user
+from hydra._internal.core_plugins.file_config_source import FileConfigSource as HydraSource
+from hydra._internal.sources_registry import SourcesRegistry
 
 from sgp_runner.cli.main import main
 from sgp_runner.config.old_names import FLAT, NAMES, flattened, grouped, warn_of_groups
-from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.overrides import FileConfigSource, configs, experiment_of
 from sgp_runner.core.names import warn_of_new_name
 
 __all__ = ["in_a_folder_of_the_user"]
@@ -133,3 +135,12 @@ def test_a_run_stored_under_flat_names_is_found_and_resumed(
     assert main([*command, f"name={folder.name}", "epochs=2"]) == 0
     assert "Extending the run from" in capsys.readouterr().out
     assert yaml.safe_load(path.read_text())["format"] == 3
+
+
+def test_hydra_takes_the_source_of_flat_names_for_its_own() -> None:
+    """A job of a sweep has the sources of its launcher, and then registers those of Hydra."""
+    with configs():
+        sources = SourcesRegistry.instance()
+        sources.register(HydraSource)
+        assert sources.resolve("file") is FileConfigSource
+    assert sources.resolve("file") is not FileConfigSource
