@@ -111,6 +111,9 @@ def watch(simulation: Any, trace: Trace) -> None:
         return float(end)
 
     def noting_times(rank: int) -> tuple[float, float]:
+        for number, (other, begin, end) in enumerate(trace.gradients):
+            if other == rank and end > simulation.now():  # abandoned
+                trace.gradients[number] = rank, begin, simulation.now()
         end, joins = times(rank)
         trace.gradients.append((rank, simulation.now(), end))
         return end, joins

@@ -34,6 +34,7 @@ class Runtime(Protocol):
         """Start a gradient; ``allow_parts``: whether it may be a list of parts (`Gradient`)."""
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
+    def abandon(self, worker: Worker) -> None: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
     def sleep(self, worker: Worker, number: int, seconds: float) -> Awaitable[None]: ...
     def now(self) -> float: ...
@@ -222,6 +223,14 @@ class Worker:
         The parameters must not change until the gradient is complete.
         """
         return self.runtime.grad(self, self.params if at is None else at)
+
+    def abandon(self) -> None:
+        """Abandon the gradient in progress, if any: what awaits it gets None at once.
+
+        Its batch is not used again. Only for a `grad` at a copy of the parameters. A real rank
+        finishes the computation before it starts the next one.
+        """
+        self.runtime.abandon(self)
 
     def mean_grad(self) -> Awaitable[Tensor]:
         """Mean gradient [D] over all workers at the present parameters.

@@ -201,6 +201,9 @@ class LoopRuntime:
     async def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Tensor:
         return await self.comm.all_reduce(await self.grad(worker, worker.params))
 
+    def abandon(self, worker: Worker) -> None:
+        raise self.unsupported("abandons gradients")
+
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Future[T]:
         coroutine.close()
         raise self.unsupported("runs a second activity")

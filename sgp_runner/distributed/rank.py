@@ -79,6 +79,7 @@ class Rank:
         # A GPU that orders its own work computes while the host waits.
         self.clock.meter.counting = not (world.in_order and problem.compute.device != "cpu")
         self.thread = executor or ThreadPoolExecutor(1)
+        self.gradient: Future[Any] = resolved(None)  # the last one that the thread computes
         self.listener, self.survives = listener, survives
         self.paused, self.recording = 0.0, False
         self.step_snapshot: State | None = None
@@ -151,16 +152,22 @@ class Rank:
         if self.scheduler.in_order or (len(self.scheduler.tasks) == 1 and self.clock.poll is None):
             timed = self.paced(partial(self.gradients.local, at, number, allow_parts))
             return resolved(self.complete(worker, *timed))
-        future: Future[Gradient] = Future(("its gradient",))
+        future = self.gradient = Future(("its gradient",))
 
         def finish(done: concurrent.futures.Future[Timed]) -> None:
-            self.clock.computing = False
-            self.scheduler.resolve(future, self.complete(worker, *done.result()))
+            self.clock.computing = future is not self.gradient
+            value = self.complete(worker, *done.result())
+            if not future.done:
+                self.scheduler.resolve(future, value)
 
         self.clock.computing = True
         done = self.thread.submit(self.paced, self.gradients.local_async(at, number))
         done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
         return future
+
+    def abandon(self, worker: Worker) -> None:
+        if not self.gradient.done:
+            self.scheduler.resolve(self.gradient, None)
 
     def paced(self, compute: Callable[[], tuple[Gradient, Tensor]]) -> Timed:
         """Compute a gradient, delayed as on a slow node.

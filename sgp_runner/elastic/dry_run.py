@@ -105,6 +105,7 @@ class DryRun:
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
         self.collectives: list[DryCollective] = []
+        self.gradients: dict[int, Future[Any]] = {}  # the last one of each rank
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> steps
         problem = timing_problem(run, Study(None, steps_of(run)), MODEL)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
@@ -146,9 +147,18 @@ class DryRun:
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         future: Future[Tensor] = Future(("its gradient",))
-        zeros = at.new_zeros(at.shape)
-        self.clock.at(self.clock.now + 1, "call", self.scheduler.resolve, future, zeros)
+        self.gradients[worker.rank] = future
+        self.clock.at(self.clock.now + 1, "call", self.end_gradient, future, at)
         return future
+
+    def end_gradient(self, future: Future[Any], at: Tensor) -> None:
+        if not future.done:
+            self.scheduler.resolve(future, at.new_zeros(at.shape))
+
+    def abandon(self, worker: Worker) -> None:
+        future = self.gradients.get(worker.rank)
+        if future is not None and not future.done:
+            self.scheduler.resolve(future, None)
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Future[Tensor]:
         worker.progress.gradients += 1

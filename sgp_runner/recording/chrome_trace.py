@@ -92,11 +92,15 @@ class SimulatedTrace:
                 self.joined.setdefault(number, clock.now)
             contribute(number, *arguments)
 
+        def on_gradient_end(rank: int, step: int) -> None:
+            if (rank, step) in simulation.gradients:  # not abandoned
+                self.on_end(rank, step, clock.now)
+
         machines.start_gradient = on_start
         machines.fabric.transmit = on_send
         machines.collectives.contribute = on_join
         before: dict[str, Callable[..., None]] = {
-            "gradient ends": lambda rank, step: self.on_end(rank, step, clock.now),
+            "gradient ends": on_gradient_end,
             "joins": lambda number, rank, step, num_bytes, ready: self.on_end(rank, step, ready),
             "arrive": lambda sent: self.on_arrival(sent, clock.now),
             "collective ends": lambda number: self.on_collective_end(number, clock.now),

@@ -271,22 +271,21 @@ class DeferredExecutor(Executor):
 
     def __init__(self, clock: ReplayClock) -> None:
         self.clock = clock
-        self.work: Callable[[], None] | None = None
+        self.work: deque[Callable[[], None]] = deque()
         clock.make["gradient"] = self.compute
 
     def submit(
         self, compute: Callable[..., T], /, *arguments: Any, **keywords: Any
     ) -> concurrent.futures.Future[T]:
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self.work = lambda: done.set_result(compute(*arguments, **keywords))
+        self.work.append(lambda: done.set_result(compute(*arguments, **keywords)))
         return done
 
     def compute(self, gradient: TraceEvent) -> None:
-        """Finish the gradient that the worker waits for."""
-        if self.work is None:
+        """Finish the first gradient that the worker has started."""
+        if not self.work:
             raise ReplayMismatch(self.clock.rank, gradient, "has no gradient under way")
-        work, self.work = self.work, None
-        work()
+        self.work.popleft()()
         self.clock.posted.get()()
 
 

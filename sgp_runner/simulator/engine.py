@@ -62,6 +62,7 @@ class Engine(Protocol):
 
     def start(self, gradient: Gradient) -> None: ...
     def finish(self, gradient: Gradient) -> Tensor: ...  # [D]
+    def drop(self, gradient: Gradient) -> None: ...  # instead of `finish`
     def close(self) -> None: ...  # end other processes, if any
 
 
@@ -82,6 +83,9 @@ class Loop:
             )
         gradient.loss = loss if loss.is_cuda else float(loss)  # no wait for a GPU
         return value
+
+    def drop(self, gradient: Gradient) -> None:
+        """Do nothing: it has not been computed."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -149,6 +153,9 @@ class Vmap:
         assert value is not None
         return value
 
+    def drop(self, gradient: Gradient) -> None:
+        self.pending.pop(gradient, None)
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -199,6 +206,9 @@ class NoGradients:
     def finish(self, gradient: Gradient) -> Tensor:
         gradient.loss = 0.0
         return gradient.params.new_zeros(gradient.params.numel())
+
+    def drop(self, gradient: Gradient) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -253,6 +253,13 @@ class Parallel:
             buffer.copy_(computed)
         return result.value
 
+    def drop(self, gradient: Gradient) -> None:
+        while gradient in self.running:
+            self.collect(timeout=None)
+        self.pending.pop(gradient, None)
+        self.done.pop(gradient, None)
+        self.ranks.discard(gradient.rank)
+
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
         """Return the sums of each pass of an evaluation, as `Problem.sums`."""
         passes = len(self.problem.chunks)

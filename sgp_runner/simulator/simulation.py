@@ -60,7 +60,7 @@ class Simulation:
         # The receiver of the workers' requests.
         self.outside: ModelledMachines | Repetition = self.machines
         # Gradients in flight, by rank and step.
-        self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Tensor]]] = {}
+        self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Any]]] = {}
         self.computed = 0  # gradients, including those averaged by collectives
         self.sleeps: dict[tuple[int, int], Future[None]] = {}  # by rank and number
         self.journals = Journals()
@@ -122,9 +122,19 @@ class Simulation:
         self.outside.start_gradient(gradient, contribution)
         return gradient
 
+    def abandon(self, worker: Worker) -> None:
+        key = worker.rank, worker.progress.gradients - 1
+        if key in self.gradients:
+            _, gradient, future = self.gradients.pop(key)
+            self.engine.drop(gradient)
+            self.machines.compute.busy_until[worker.rank] = self.clock.now
+            self.scheduler.resolve(future, None)
+
     # Events of the machines.
 
     def on_gradient_end(self, rank: int, step: int) -> None:
+        if (rank, step) not in self.gradients:  # abandoned
+            return
         self.journals.note(rank, "gradient", step)
         worker, gradient, future = self.gradients.pop((rank, step))
         self.computed += 1
