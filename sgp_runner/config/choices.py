@@ -54,10 +54,15 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "powersgd": "sgp_runner.algorithms.powersgd:PowerSGD",
         "ps_sgd": "sgp_runner.algorithms.ps_sgd:PSSGD",
         "qg_dsgdm": "sgp_runner.algorithms.qg_dsgdm:QGDSGDm",
+        "relay_sgd": "sgp_runner.algorithms.relay_sgd:RelaySGD",
+        "rennala": "sgp_runner.algorithms.rennala:Rennala",
+        "ringleader": "sgp_runner.algorithms.ringleader:Ringleader",
+        "ringmaster": "sgp_runner.algorithms.ringmaster:Ringmaster",
         "sgp": "sgp_runner.algorithms.sgp:SGP",
         "slowmo": "sgp_runner.algorithms.slowmo:SlowMo",
         "sparseloco": "sgp_runner.algorithms.sparseloco:SparseLoCo",
         "streaming_diloco": "sgp_runner.algorithms.streaming_diloco:StreamingDiLoCo",
+        "swarm_sgd": "sgp_runner.algorithms.swarm_sgd:SwarmSGD",
     },
     "cluster": "sgp_runner.cluster.hardware:Cluster",
     "codec": {
@@ -146,6 +151,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "ring": "sgp_runner.topology.graphs:Ring",
         "static_exponential": "sgp_runner.topology.graphs:StaticExponential",
         "torus": "sgp_runner.topology.graphs:Torus",
+        "tree": "sgp_runner.topology.trees:Tree",
     },
 }
 

@@ -68,8 +68,9 @@ def verify_symmetric(topology: Topology, size: int, by: str, weighted: bool = Tr
     if not topology.symmetric:
         raise ConfigError(
             KEY,
-            f"{by} needs a symmetric graph: ring, bipartite, complete, torus, random_matching, "
-            "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
+            f"{by} needs a symmetric graph: ring, bipartite, complete, torus, tree, "
+            "random_matching, base, equi_dyn, hyper_hypercube, or edges with each edge in both "
+            "directions.",
         )
     verify(topology, size, "doubly stochastic", by, weighted)
 

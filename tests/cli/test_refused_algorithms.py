@@ -175,7 +175,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=d_psgd algo.topology=exponential",
         "algo.topology",
-        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, random_matching, base",
+        "D-PSGD needs a symmetric graph: ring, bipartite, complete, torus, tree, random_matching",
     ),
     (
         "algo=ar_sgd on_failure=continue",

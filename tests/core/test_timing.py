@@ -52,6 +52,8 @@ def test_messages_have_the_size_of_what_they_stand_for() -> None:
         ("algo=osgp", 30),
         ("algo=slowmo algo.tau=30", 30 + 3 / 2),  # and an all-reduce of four nodes
         ("algo=async_diloco algo.period=10", 3),
+        ("algo=ringmaster", 30),
+        ("algo=relay_sgd", 30 * 6 / 4),  # each edge of a tree of four nodes, in both directions
         ("algo=d_psgd", 60),
     ],
 )
@@ -252,6 +254,7 @@ NEW = {
     "powersgd": 4.0 * 2 * (64000 + 60 * 64) / 4096000,
     "acp_sgd": 4.0 * 4 * (64000 + 60 * 64) / 4096000 / 2,
     "des_loc": 4.0 * (4 + 1 + 1) / 150,  # averages of x, one at the end, and of the momentum
+    "relay_sgd": 4.0,
     "choco_sgd": 64 * (32 + 12) / 4096 / 8,
     "qg_dsgdm": 4.0,
     "d_squared": 4.0,

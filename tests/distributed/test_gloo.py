@@ -46,6 +46,10 @@ EPOCHS = {
     "async_diloco algo.period=5 algo.momentum=0.5": 4,
     "gap_aware": 4,
     "osgp": 4,
+    "rennala": 8,
+    "ringleader": 8,
+    "ringmaster algo.stop=true": 8,
+    "swarm_sgd": 8,
 }  # on a busy machine one rank of AD-PSGD may do nearly all the work
 
 

@@ -24,8 +24,13 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
+from sgp_runner.algorithms.relay_sgd import RelaySGD
+from sgp_runner.algorithms.rennala import Rennala
+from sgp_runner.algorithms.ringleader import Ringleader
+from sgp_runner.algorithms.ringmaster import Ringmaster
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.algorithms.swarm_sgd import SwarmSGD
 from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Adam, Constant, Optimizer
 from sgp_runner.core.worker import Worker
@@ -33,11 +38,13 @@ from sgp_runner.elastic.dry_run import MAX_STEPS, steps_of, verify_calls
 from sgp_runner.session.execution import perform
 from sgp_runner.topology.graphs import (
     BipartiteExponential,
+    Complete,
     DirectedExponential,
     Phase,
     RandomMatching,
     Ring,
 )
+from sgp_runner.topology.trees import Tree
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
 SGP_2_THEN_1 = SGP(DirectedExponential(peers={0: 2, 10: 1}))
@@ -59,6 +66,13 @@ GOOD: dict[str, Algorithm] = {
     "ps_sgd": PSSGD(),
     "gap_aware": GapAware(momentum="per_worker", gap="layer"),
     "async_diloco": AsyncDiLoCo(period=3, grace=1.5),
+    "ringmaster": Ringmaster(),
+    "ringmaster that stops workers": Ringmaster(1, stop=True),
+    "rennala": Rennala(3),
+    "ringleader": Ringleader(),
+    "relay_sgd": RelaySGD(Tree()),
+    "swarm_sgd": SwarmSGD(Complete(), 3),
+    "swarm_sgd blocking": SwarmSGD(RandomMatching(), 2, "geometric", blocking=True),
     "hybrid": Hybrid(SlowMo(LocalSGD(None)), SGP_2_THEN_1, 5.0),
 }
 

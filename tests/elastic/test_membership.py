@@ -29,8 +29,9 @@ SETTINGS = (
     "log_every=1",
     "eval_every=100",
 )
-ALGORITHMS = ("sgp", "osgp", "d_psgd", "ad_psgd", "gap_aware", "async_diloco", "slowmo")
-ASYNCHRONOUS = ("ad_psgd", "gap_aware", "async_diloco")
+SERVED = ("gap_aware", "async_diloco", "rennala", "ringleader", "ringmaster")
+ASYNCHRONOUS = ("ad_psgd", "swarm_sgd", *SERVED)
+ALGORITHMS = ("sgp", "osgp", "d_psgd", *ASYNCHRONOUS, "relay_sgd", "slowmo")
 
 
 def simulate(folder: Path, *settings: str) -> tuple[Experiment, dict[str, object]]:

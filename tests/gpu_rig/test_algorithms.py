@@ -37,10 +37,15 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
+from sgp_runner.algorithms.relay_sgd import RelaySGD
+from sgp_runner.algorithms.rennala import Rennala
+from sgp_runner.algorithms.ringleader import Ringleader
+from sgp_runner.algorithms.ringmaster import Ringmaster
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
+from sgp_runner.algorithms.swarm_sgd import SwarmSGD
 from sgp_runner.config.choices import class_of, groups
 from sgp_runner.core.codecs.casts import BF16, Identity
 from sgp_runner.core.codecs.codec import Codec
@@ -59,6 +64,7 @@ from sgp_runner.topology.graphs import (
     Topology,
     Torus,
 )
+from sgp_runner.topology.trees import Tree
 from sgp_runner.utils.errors import Diverged
 
 CODECS: list[Codec] = [
@@ -137,6 +143,8 @@ CASES = [
     Case(lambda: PowerSGD(2, "released", start=1)),
     Case(lambda: ACPSGD(1)),
     Case(lambda: DESLOC(2, 1)),
+    Case(lambda: RelaySGD(Tree())),
+    Case(lambda: RelaySGD(Tree(1), "own")),
     Case(ChocoSGD, STATIC, CODECS),
     Case(lambda codec: ChocoSGD(Ring(), codec, layout="released"), codecs=CODECS),
     Case(QGDSGDm, SYMMETRIC, optims=ALL[:1]),
@@ -150,6 +158,11 @@ CASES = [
     Case(lambda: GapAware(gap="layer", momentum="per_worker"), optims=ALL[:1]),
     Case(lambda: GapAware(gap="global", momentum="dana"), optims=[PLAIN]),
     Case(lambda: GapAware("staleness"), optims=ALL[:1]),
+    Case(lambda: Ringmaster(2, stop=True)),
+    Case(lambda: Rennala(3)),
+    Case(Ringleader),
+    Case(lambda graph: SwarmSGD(graph, 2), SYMMETRIC),
+    Case(lambda graph: SwarmSGD(graph, 1, "geometric", blocking=True), SYMMETRIC),
 ]
 EVERYTHING = [row for number, case in enumerate(CASES) for row in case.rows(number)]
 SAMPLE = pairwise([row[:4] for row in EVERYTHING])
@@ -160,6 +173,10 @@ ALLOWED = {
     ("scalar read", "core/push_sum.py average"),
     # A message to the server ends with the number of inner steps.
     ("scalar read", "algorithms/async_diloco.py AsyncDiLoCo.exchange"),
+    # Gradients and parameters end with the number of the server's steps.
+    ("scalar read", "algorithms/rennala.py Rennala.serve"),
+    ("scalar read", "algorithms/ringmaster.py Ringmaster.serve"),
+    ("scalar read", "algorithms/ringmaster.py adopt"),
 }
 RECORDS = {
     ("scalar read", "core/worker.py Worker.push_sum_weight"),

@@ -70,6 +70,8 @@ LOW_COMMUNICATION = {
     "powersgd as released": ("algo.error=released", "algo.rank=1"),
     "acp_sgd": (),
     "des_loc": ("algo.period=2", "optim=adamw", "algo.period_u=3", "algo.period_v=5"),
+    "relay_sgd": (),
+    "relay_sgd filling with its own": ("algo.fill=own", "algo.topology.branches=1"),
     "choco_sgd": SMALL_CODEC,
     "choco_sgd as released": ("algo.layout=released", "algo.codec=random_k", "algo.gamma=0.1"),
     "qg_dsgdm": (),
@@ -84,6 +86,10 @@ ALONE = {
     "ad_psgd": ("nodes=1",),
     "async_diloco": ("nodes=1", "algo.period=3"),
     "gap_aware": ("nodes=1",),
+    "rennala": ("nodes=1", "algo.batch=2"),
+    "ringleader": ("nodes=1",),
+    "ringmaster": ("nodes=1",),
+    "swarm_sgd": ("nodes=1",),
 }
 OF_MACHINES = ("name", "run_dir", "network", "label", "clock", "time_s", "real_s", *RATES)
 Results = dict[str, tuple[Experiment, Experiment]]

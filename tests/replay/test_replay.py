@@ -32,6 +32,8 @@ RECORDED = {
     "ad_psgd": ("nodes=4", "algo.averages_per_gradient=2", "model=resnet8", "epochs=0.2"),
     "gap_aware": ("nodes=3", "epochs=0.5"),
     "async_diloco": ("nodes=3", "epochs=0.5", "algo.period=3", "algo.grace=0.01"),
+    "rennala": ("nodes=3", "epochs=0.5"),
+    "swarm_sgd": ("nodes=4", "epochs=0.5"),
     "osgp": ("nodes=4", "epochs=0.5", "algo.tau=2"),
     "slowmo": ("nodes=4", "epochs=0.5", "algo.base=osgp", "algo.tau=5", "dtype=float64"),
 }
@@ -61,7 +63,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     return out
 
 
-@pytest.mark.parametrize("algo", ["ad_psgd", "gap_aware", "async_diloco", "osgp"])
+@pytest.mark.parametrize(
+    "algo", ["ad_psgd", "gap_aware", "async_diloco", "rennala", "swarm_sgd", "osgp"]
+)
 def test_a_replay_ends_with_the_parameters_of_the_real_run(
     algo: str, runs: dict[str, Experiment]
 ) -> None:

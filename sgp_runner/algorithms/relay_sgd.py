@@ -1,0 +1,67 @@
+"""RelaySGD (Vogels et al. 2021): each node forwards the models of all others along a tree.
+
+In every step, with ``M_ki`` the message of the last step from neighbour k to node i, a sum of
+models, and ``n_ki`` their number:
+
+    y_i = x_i - d_i
+    M_ij = y_i + sum_{k != j} M_ki;  n_ij = 1 + sum_{k != j} n_ki       to each neighbour j
+    x_i <- (y_i + sum_j M_ji + (n - 1 - sum_j n_ji) x_0) / n
+
+A model that is d edges away arrives d - 1 steps late. Therefore, once the number of steps is at
+least the diameter of the tree, ``x_i`` is the exact mean of one model of each node, and the initial
+parameters ``x_0`` have no part in it. With two nodes it is exact averaging in every step. The
+authors' code fills with ``x_0``, and their description with the node's own ``y_i``
+(``fill=own``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
+from sgp_runner.topology.trees import is_tree
+from sgp_runner.topology.verify import verify
+from sgp_runner.utils.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RelaySGD(Algorithm):
+    """A local step, and a mean of delayed models of all nodes.
+
+    topology: a tree
+    fill: model that stands for nodes whose models have not arrived yet: start (the initial one), or
+        own
+    """
+
+    topology: Topology
+    fill: Literal["start", "own"] = "start"
+    title: ClassVar[str] = "RelaySGD"
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify(self.topology, nodes, by=self.title, weighted=True)
+        if not (self.topology.symmetric and is_tree(self.topology, nodes)):
+            raise ConfigError(
+                "algo.topology",
+                f"{self.title} needs a tree, the same in every step: use tree, or edges of one.",
+            )
+
+    async def run(self, worker: Worker) -> None:
+        x, y, n = worker.params, worker.push_sum, worker.size  # y: [D + 1], the last one is 1
+        neighbours = self.topology.out_peers(worker.rank, n, 0)
+        x_0 = worker.state("start", x.clone)
+        # The sum of models, and their number, that each neighbour has sent last, [D + 1].
+        relayed = worker.state("relayed", lambda: {j: y.new_zeros(y.shape) for j in neighbours})
+        for _ in worker.steps():
+            await worker.descend()
+            total = sum(relayed.values(), y)
+            for j in neighbours:
+                worker.comm.send(j, total - relayed[j])
+            for j in neighbours:
+                relayed[j] = await worker.comm.recv(j)
+            total = sum(relayed.values(), y)
+            filling = (x_0 if self.fill == "start" else x) * (n - total[-1])
+            x.copy_(filling.add_(total[:-1]).div_(n))

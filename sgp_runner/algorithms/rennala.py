@@ -1,0 +1,72 @@
+"""Rennala SGD (Tyurin & Richtárik 2023): mini-batches of gradients from whichever worker is ready.
+
+A parameter server adds up gradients at its present parameters x, also several of one worker. Those
+at former parameters are dropped. After ``B = batch`` gradients:
+
+    x <- x - U(mean of the B gradients)
+    all workers abandon their gradients and start again at the new x
+
+Workers send gradients without waiting for the server. Parameters and gradients carry the number k
+of the server's steps. The learning rate follows the number of gradients that have arrived. B = 1 is
+SGD. With equally fast workers and B = n it is PS-SGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.ringmaster import (
+    RESTART,
+    check_optional,
+    push,
+    release,
+    restart,
+    send_parameters,
+)
+from sgp_runner.core.worker import Worker
+
+
+@dataclass(frozen=True)
+class Rennala(Algorithm):
+    """Steps on the mean of the first gradients that arrive.
+
+    batch: gradients in a step of the server, B; null: the number of nodes
+    """
+
+    batch: int | None = None
+    title: ClassVar[str] = "Rennala SGD"
+    asynchronous: ClassVar[bool] = True
+    servers: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_optional("batch", self.batch)
+
+    async def run(self, worker: Worker) -> None:
+        await (self.serve(worker) if worker.is_server else self.work(worker))
+
+    async def work(self, worker: Worker) -> None:
+        restarting = worker.spawn(restart(worker))
+        for _ in worker.steps():
+            await push(worker)
+        await restarting
+
+    async def serve(self, server: Worker) -> None:
+        x, batch = server.params, self.batch or server.size
+        total = server.state("sum", lambda: x.new_zeros(x.shape))
+        for _ in server.steps():  # one gradient each
+            _, message = await server.comm.recv_any()
+            delay = server.counter("k") - int(message[-1])
+            server.log("staleness", delay)
+            if delay:
+                continue
+            if not server.increment("count"):
+                total.zero_()
+            total += message[:-1]
+            if server.counter("count") == batch:
+                x -= server.update(total / batch)
+                server.state["count"] = 0
+                server.increment("k")
+                send_parameters(server, range(server.size), RESTART)
+        release(server)
