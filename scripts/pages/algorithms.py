@@ -50,6 +50,7 @@ NAMES = {
     "acp sgd": "ACP-SGD",
     "des loc": "DES-LOC",
     "resnet 18": "ResNet-18",
+    "a2cid2": "A2CiD2",
     "ringmaster": "Ringmaster",
     "rennala": "Rennala",
     "ringleader": "Ringleader",

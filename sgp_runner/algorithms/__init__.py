@@ -40,6 +40,8 @@ class Algorithm(Protocol):
     message_layout: ClassVar[MessageLayout] = "model"
     # The method's defaults for optim=sgd; a preset or the command line overrides them.
     sgd_defaults: ClassVar[Mapping[str, float]] = {}
+    # Whether its steps use `Worker.now`, so that a recording of events cannot repeat them exactly.
+    reads_clock: ClassVar[bool] = False
     # A probe measures instead of training, so it shows no progress.
     is_probe: ClassVar[bool] = False
     # The kind of ``topology`` that `check` requires: any valid graph, or a symmetric one.

@@ -52,9 +52,10 @@ class RelaySGD(Algorithm):
     async def run(self, worker: Worker) -> None:
         x, y, n = worker.params, worker.push_sum, worker.size  # y: [D + 1], the last one is 1
         neighbours = self.topology.out_peers(worker.rank, n, 0)
-        x_0 = worker.state("start", x.clone)
-        # The sum of models, and their number, that each neighbour has sent last, [D + 1].
-        relayed = worker.state("relayed", lambda: {j: y.new_zeros(y.shape) for j in neighbours})
+        # The start, and the last message of each neighbour: a sum of models and their number.
+        x_0, relayed = worker.state(
+            "relayed", lambda: (x.clone(), {j: y.new_zeros(y.shape) for j in neighbours})
+        )
         for _ in worker.steps():
             await worker.descend()
             total = sum(relayed.values(), y)

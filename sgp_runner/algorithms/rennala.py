@@ -6,24 +6,26 @@ at former parameters are dropped. After ``B = batch`` gradients:
     x <- x - U(mean of the B gradients)
     all workers abandon their gradients and start again at the new x
 
-Workers send gradients without waiting for the server. Parameters and gradients carry the number k
-of the server's steps. The learning rate follows the number of gradients that have arrived. B = 1 is
-SGD. With equally fast workers and B = n it is PS-SGD.
+The server answers each gradient, with an empty message if there are no new parameters, so that no
+worker sends gradients faster than the server takes them. Parameters and gradients carry the number
+k of the server's steps. The learning rate follows the number of gradients that have arrived. B = 1
+is SGD. With equally fast workers and B = n it is PS-SGD.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ringmaster import (
+    ANSWER,
     RESTART,
     check_optional,
-    push,
     release,
-    restart,
     send_parameters,
+    work,
 )
 from sgp_runner.core.worker import Worker
 
@@ -39,34 +41,31 @@ class Rennala(Algorithm):
     title: ClassVar[str] = "Rennala SGD"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
+    sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def __post_init__(self) -> None:
         check_optional("batch", self.batch)
 
     async def run(self, worker: Worker) -> None:
-        await (self.serve(worker) if worker.is_server else self.work(worker))
-
-    async def work(self, worker: Worker) -> None:
-        restarting = worker.spawn(restart(worker))
-        for _ in worker.steps():
-            await push(worker)
-        await restarting
+        await (self.serve(worker) if worker.is_server else work(worker, restarts=True))
 
     async def serve(self, server: Worker) -> None:
         x, batch = server.params, self.batch or server.size
         total = server.state("sum", lambda: x.new_zeros(x.shape))
         for _ in server.steps():  # one gradient each
-            _, message = await server.comm.recv_any()
+            i, message = await server.comm.recv_any()
             delay = server.counter("k") - int(message[-1])
             server.log("staleness", delay)
-            if delay:
+            if delay == 0:
+                if not server.increment("count"):
+                    total.zero_()
+                total += message[:-1]
+            if delay or server.counter("count") < batch:
+                server.comm.send(i, x.new_empty(0), ANSWER)
                 continue
-            if not server.increment("count"):
-                total.zero_()
-            total += message[:-1]
-            if server.counter("count") == batch:
-                x -= server.update(total / batch)
-                server.state["count"] = 0
-                server.increment("k")
-                send_parameters(server, range(server.size), RESTART)
+            x -= server.update(total / batch)
+            server.state["count"] = 0
+            server.increment("k")
+            send_parameters(server, [i], ANSWER)
+            send_parameters(server, [j for j in range(server.size) if j != i], RESTART)
         release(server)

@@ -20,6 +20,7 @@ gradients that have arrived. With one worker it is SGD.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -37,6 +38,7 @@ class Ringleader(Algorithm):
     title: ClassVar[str] = "Ringleader ASGD"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
+    sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else self.work(worker))

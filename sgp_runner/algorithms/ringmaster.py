@@ -15,7 +15,7 @@ the number of workers. R = 1 is SGD, and R = infinity is ASGD.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,20 +43,13 @@ class Ringmaster(Algorithm):
     title: ClassVar[str] = "Ringmaster ASGD"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
+    sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def __post_init__(self) -> None:
         check_optional("limit", self.limit)
 
     async def run(self, worker: Worker) -> None:
-        await (self.serve(worker) if worker.is_server else self.work(worker))
-
-    async def work(self, worker: Worker) -> None:
-        restarting = worker.spawn(restart(worker)) if self.stop else None
-        for _ in worker.steps():
-            await push(worker)
-            adopt(worker, await worker.comm.recv(worker.size, ANSWER))
-        if restarting is not None:
-            await restarting
+        await (self.serve(worker) if worker.is_server else work(worker, self.stop))
 
     async def serve(self, server: Worker) -> None:
         x, limit = server.params, self.limit or server.size
@@ -82,6 +75,18 @@ def check_optional(name: str, value: int | None) -> None:
     """Raise ConfigError if the setting ``name`` is a number below 1."""
     if value is not None and value < 1:
         raise ConfigError(f"algo.{name}", f"{value} must be at least 1, or null.")
+
+
+async def work(worker: Worker, restarts: bool) -> None:
+    """Send gradients and adopt the answers; ``restarts``: whether the server may ask for that."""
+    restarting = worker.spawn(restart(worker)) if restarts else None
+    for _ in worker.steps():
+        await push(worker)
+        answer = await worker.comm.recv(worker.size, ANSWER)
+        if answer.numel():
+            adopt(worker, answer)
+    if restarting is not None:
+        await restarting
 
 
 async def push(worker: Worker) -> None:

@@ -33,6 +33,7 @@ NESTED = {
 #: only changes values of another choice has no entry.
 CLASSES: Mapping[str, Mapping[str, str] | str] = {
     "algo": {
+        "a2cid2": "sgp_runner.algorithms.a2cid2:A2CiD2",
         "acp_sgd": "sgp_runner.algorithms.acp_sgd:ACPSGD",
         "ad_psgd": "sgp_runner.algorithms.ad_psgd:ADPSGD",
         "ar_sgd": "sgp_runner.algorithms.ar_sgd:ARSGD",

@@ -79,7 +79,8 @@ class Rank:
         # A GPU that orders its own work computes while the host waits.
         self.clock.meter.counting = not (world.in_order and problem.compute.device != "cpu")
         self.thread = executor or ThreadPoolExecutor(1)
-        self.gradient: Future[Any] = resolved(None)  # the last one that the thread computes
+        self.gradient: Future[Any] = resolved(None)  # the last one requested of the thread
+        self.start_next: Callable[[], None] | None = None  # after an abandoned one
         self.listener, self.survives = listener, survives
         self.paused, self.recording = 0.0, False
         self.step_snapshot: State | None = None
@@ -154,18 +155,28 @@ class Rank:
             return resolved(self.complete(worker, *timed))
         future = self.gradient = Future(("its gradient",))
 
-        def finish(done: concurrent.futures.Future[Timed]) -> None:
-            self.clock.computing = future is not self.gradient
-            value = self.complete(worker, *done.result())
-            if not future.done:
-                self.scheduler.resolve(future, value)
+        def start() -> None:
+            self.clock.computing = True
+            done = self.thread.submit(self.paced, self.gradients.local_async(at, number))
+            done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
 
-        self.clock.computing = True
-        done = self.thread.submit(self.paced, self.gradients.local_async(at, number))
-        done.add_done_callback(lambda done: self.clock.post(lambda: finish(done)))
+        def finish(done: concurrent.futures.Future[Timed]) -> None:
+            self.clock.computing = False
+            value = self.complete(worker, *done.result())
+            if future is self.gradient and not future.done:
+                self.scheduler.resolve(future, value)
+            elif self.start_next is not None:
+                self.start_next()
+            self.start_next = None
+
+        if self.clock.computing:  # an abandoned gradient
+            self.start_next = start
+        else:
+            start()
         return future
 
     def abandon(self, worker: Worker) -> None:
+        self.start_next = None
         if not self.gradient.done:
             self.scheduler.resolve(self.gradient, None)
 

@@ -271,21 +271,22 @@ class DeferredExecutor(Executor):
 
     def __init__(self, clock: ReplayClock) -> None:
         self.clock = clock
-        self.work: deque[Callable[[], None]] = deque()
+        self.work: Callable[[], None] | None = None
         clock.make["gradient"] = self.compute
 
     def submit(
         self, compute: Callable[..., T], /, *arguments: Any, **keywords: Any
     ) -> concurrent.futures.Future[T]:
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self.work.append(lambda: done.set_result(compute(*arguments, **keywords)))
+        self.work = lambda: done.set_result(compute(*arguments, **keywords))
         return done
 
     def compute(self, gradient: TraceEvent) -> None:
-        """Finish the first gradient that the worker has started."""
-        if not self.work:
+        """Finish the gradient that the worker waits for."""
+        if self.work is None:
             raise ReplayMismatch(self.clock.rank, gradient, "has no gradient under way")
-        self.work.popleft()()
+        work, self.work = self.work, None
+        work()
         self.clock.posted.get()()
 
 

@@ -59,6 +59,10 @@ class OwnProcessors:
             number, num_bytes = contribution
             self.clock.at(joins, "joins", number, gradient.rank, gradient.step, num_bytes, end)
 
+    def cancel(self, gradient: Gradient) -> None:
+        """Let the next gradient of the rank start now; the end of this one is ignored."""
+        self.busy_until[gradient.rank] = self.clock.now
+
     def gradient_times(self, rank: int) -> tuple[float, float]:
         """Return the end of a gradient that starts now, and the earliest start of its all-reduce.
 
@@ -144,6 +148,10 @@ class SharedProcessors:
         left = 0.0 if contribution is None else self.overlap * seconds
         done = (rank, gradient.step, self.clock.now, contribution, left)
         self.host_of[rank].begin(seconds - left, "computed", *done)
+
+    def cancel(self, gradient: Gradient) -> None:
+        self.busy_until[gradient.rank] = self.clock.now
+        self.host_of[gradient.rank].cancel("computed", gradient.rank, gradient.step)
 
     def on_compute_done(
         self, rank: int, step: int, began: float, joins: Contribution | None, left: float

@@ -63,6 +63,11 @@ class ModelledMachines:
         self.compute.begin(gradient, contribution)
         self.engine.start(gradient)
 
+    def abandon(self, gradient: Gradient) -> None:
+        """Free the processors of a gradient in progress."""
+        self.compute.cancel(gradient)
+        self.engine.drop(gradient)
+
     def send(self, src: int, dst: int, tag: int, message: Tensor) -> int:
         """Send a message; return its bytes."""
         num_bytes = self.model.wire.num_bytes(message)

@@ -40,6 +40,17 @@ class Host:
         self.schedule()
         return level
 
+    def cancel(self, event: str, *arguments: Any) -> None:
+        """End the task of ``event`` whose first arguments are ``arguments``, if any, without it."""
+        self.rise()
+        self.tasks = [
+            task
+            for task in self.tasks
+            if task[2:] != (event, (*arguments, *task[3][len(arguments) :]))
+        ]
+        heapq.heapify(self.tasks)
+        self.schedule()
+
     def end(self, turn: int) -> None:
         """End the next task, unless a task has started or ended since ``turn``."""
         if turn != self.turn:

@@ -6,27 +6,32 @@ from typing import Any
 
 from torch import Tensor
 
-from sgp_runner.core.scheduler import Future
+from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import futures_in
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.compute import Contribution
 from sgp_runner.simulator.engine import Gradient
 
 # One entry of a journal: ("deliver", src, tag, message) | ("gradient", step) |
-# ("collective", number, value) | ("sleep", number).
+# ("collective", number, value) | ("sleep", number) | ("time", seconds), of the next entry.
 Entry = tuple[Any, ...]
 
 
 class Journals:
     """Events of each worker since the start of its step, by rank, during a snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
         self.entries: dict[int, list[Entry]] = {}
+
+    def begin(self, rank: int) -> None:
+        """Begin the journal of a worker that starts a step."""
+        self.entries[rank] = [("time", self.clock.now)]
 
     def note(self, rank: int, *entry: Any) -> None:
         """Append to a worker's journal, if there is one."""
         if (journal := self.entries.get(rank)) is not None:
-            journal.append(entry)
+            journal.extend([("time", self.clock.now), entry])
 
 
 class Repetition:
@@ -40,6 +45,9 @@ class Repetition:
 
     def start_gradient(self, gradient: Gradient, contribution: Contribution | None) -> None:
         """Compute nothing."""
+
+    def abandon(self, gradient: Gradient) -> None:
+        """Free nothing."""
 
     def sleep(self, rank: int, number: int, seconds: float) -> None:
         """Schedule nothing."""

@@ -63,7 +63,7 @@ class Simulation:
         self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Any]]] = {}
         self.computed = 0  # gradients, including those averaged by collectives
         self.sleeps: dict[tuple[int, int], Future[None]] = {}  # by rank and number
-        self.journals = Journals()
+        self.journals = Journals(self.clock)
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
         for death in model.faults.deaths if survives else ():
             if max(death.ranks) < self.size:
@@ -126,8 +126,7 @@ class Simulation:
         key = worker.rank, worker.progress.gradients - 1
         if key in self.gradients:
             _, gradient, future = self.gradients.pop(key)
-            self.engine.drop(gradient)
-            self.machines.compute.busy_until[worker.rank] = self.clock.now
+            self.outside.abandon(gradient)
             self.scheduler.resolve(future, None)
 
     # Events of the machines.

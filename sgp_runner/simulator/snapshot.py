@@ -64,10 +64,13 @@ def repeat(
     simulation: Simulation, repetition: Repetition, rank: int, journal: Sequence[Entry]
 ) -> None:
     """Replay the journal of a worker that was just started: all events since its step began."""
-    scheduler = simulation.scheduler
+    scheduler, clock = simulation.scheduler, simulation.clock
+    clock.now = next((seconds for kind, seconds, *_ in journal if kind == "time"), 0.0)
     scheduler.settle()
     for entry in journal:
         match entry:
+            case "time", seconds:
+                clock.now = seconds
             case "deliver", src, tag, message:
                 simulation.mailboxes[rank].deliver(src, tag, message)
             case "gradient", step:
@@ -142,7 +145,7 @@ class Saver:
         check_parameters(worker)
         self.unsaved_state.check(worker)
         self.writer.add(self.draft, f"rank{worker.rank}.pt", worker.state_dict())
-        self.simulation.journals.entries[worker.rank] = []
+        self.simulation.journals.begin(worker.rank)
         if worker.rank in self.missing:
             self.missing.remove(worker.rank)
             if not self.missing:

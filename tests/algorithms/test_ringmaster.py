@@ -97,12 +97,12 @@ def rennala(hand: ByHand, batch: int) -> np.ndarray:
     def arrive(i: int, g: np.ndarray, now: float) -> None:
         assert hand.since[i] == hand.k
         collected.append(g)
-        hand.begin(i, now)
         if len(collected) == batch:
             hand.step(np.mean(collected, axis=0))
             collected.clear()
             for j in range(hand.n):
                 hand.restart(j, now)
+        hand.begin(i, now)
 
     return hand.run(arrive)
 

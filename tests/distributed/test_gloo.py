@@ -42,11 +42,12 @@ ODD_RANK = str(RANKS / "odd_rank.py")
 
 
 EPOCHS = {
+    "a2cid2": 8,
     "ad_psgd": 8,
     "async_diloco algo.period=5 algo.momentum=0.5": 4,
     "gap_aware": 4,
     "osgp": 4,
-    "rennala": 8,
+    "rennala": 16,
     "ringleader": 8,
     "ringmaster algo.stop=true": 8,
     "swarm_sgd": 8,

@@ -14,6 +14,7 @@ import torch
 from helpers.experiments import make_experiment
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.a2cid2 import A2CiD2
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
@@ -54,6 +55,7 @@ GOOD: dict[str, Algorithm] = {
     "d_psgd": DPSGD(Ring()),
     "d_psgd adapting first": DPSGD(RandomMatching(), "adapt_then_combine"),
     "ad_psgd": ADPSGD(BipartiteExponential(), averages_per_gradient=2),
+    "a2cid2": A2CiD2(BipartiteExponential()),
     "sgp": SGP(DirectedExponential()),
     "osgp": OSGP(DirectedExponential(), tau=2, interval=2),
     "osgp as released": OSGP(DirectedExponential(), layout="released"),

@@ -30,7 +30,7 @@ SETTINGS = (
     "eval_every=100",
 )
 SERVED = ("gap_aware", "async_diloco", "rennala", "ringleader", "ringmaster")
-ASYNCHRONOUS = ("ad_psgd", "swarm_sgd", *SERVED)
+ASYNCHRONOUS = ("a2cid2", "ad_psgd", "swarm_sgd", *SERVED)
 ALGORITHMS = ("sgp", "osgp", "d_psgd", *ASYNCHRONOUS, "relay_sgd", "slowmo")
 
 

@@ -16,6 +16,7 @@ from gpu_rig.pretend_gpu import DEVICE, pretend_gpu
 from gpu_rig.ranks import NODES, START, STEPS, pairwise, train
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.a2cid2 import A2CiD2
 from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -153,6 +154,7 @@ CASES = [
     Case(lambda graph: GradientTracking(graph, "diging"), SYMMETRIC),
     Case(lambda graph: GossipPGA(graph, 2), SYMMETRIC),
     Case(ADPSGD, PAIRS),
+    Case(A2CiD2, PAIRS),
     Case(lambda: AsyncDiLoCo(2)),
     Case(GapAware, optims=ALL[:1]),
     Case(lambda: GapAware(gap="layer", momentum="per_worker"), optims=ALL[:1]),

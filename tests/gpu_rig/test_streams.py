@@ -64,6 +64,7 @@ SLOW = {
     "choco_sgd bf16": (*FOUR, "algo.codec=bf16"),
     "local_sgd": (*FOUR, "algo.tau=3"),
     "hybrid": (*FOUR, "algo.switch_epoch=0.5"),
+    "a2cid2": FOUR,
     "gap_aware": ("nodes=3",),
     "rennala": ("nodes=3",),
     "ringleader": ("nodes=3",),

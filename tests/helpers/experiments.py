@@ -72,6 +72,10 @@ class Instrumented:
     def servers(self) -> int:
         return self.base.servers
 
+    @property
+    def reads_clock(self) -> bool:
+        return self.base.reads_clock
+
     def check(self, nodes: int, optim: Optimizer) -> None:
         self.base.check(nodes, optim)
 

@@ -83,6 +83,7 @@ LOW_COMMUNICATION = {
 }
 # Asynchronous ones: one worker makes the same steps in any time.
 ALONE = {
+    "a2cid2": ("nodes=1",),
     "ad_psgd": ("nodes=1",),
     "async_diloco": ("nodes=1", "algo.period=3"),
     "gap_aware": ("nodes=1",),

@@ -39,6 +39,7 @@ VARIANTS = {
     "ad_psgd": (
         *("faults=slow_node", "faults.churn_per_hour=3600", "faults.absence_seconds=200ms"),
     ),
+    "a2cid2": ("algo.averages_per_gradient=1.5",),
     "ad_psgd, two averages": ("algo.averages_per_gradient=2", "algo.topology=ring"),
     "sgp": ("algo.topology.peers=2",),
     "osgp": ("algo.tau=2",),

@@ -58,6 +58,12 @@ def check_recorded(run: Run) -> None:
             "record",
             "nodes of several devices cannot be recorded: use gpus_per_node=1, or record=false.",
         )
+    if run.algo.reads_clock:
+        raise ConfigError(
+            "record",
+            f"the steps of {run.algo.title} depend on the time of events, which a replay cannot "
+            "repeat to the last bit: use record=false.",
+        )
     if run.on_failure == "continue":
         raise ConfigError(
             "on_failure",

@@ -1,0 +1,166 @@
+"""A2CiD2 (Nabli et al. 2023): AD-PSGD with a second vector that accelerates consensus.
+
+A worker mixes its parameters x with a vector x~, which starts equal to them, for the time dt since
+its last event, in units of its seconds per gradient:
+
+    before each event:  q = exp(-2 eta dt);  x, x~ <- ((1 + q) x + (1 - q) x~) / 2,
+                                                     ((1 - q) x + (1 + q) x~) / 2
+    gradient:           x <- x - d;  x~ <- x~ - d
+    average with j:     b = x_j - x;  x <- x + b / 2;  x~ <- x~ + alpha b
+
+Only x is sent, after both workers have mixed, so that the mean of all models does not drift; the
+authors' code sends first and mixes afterwards. With L the Laplacian of the graph whose edges are
+weighted by their averages per gradient, chi_1 = 1 / lambda_2(L), and chi_2 = max over the edges of
+(e_i - e_j)' L^+ (e_i - e_j) / 2:
+
+    eta = 1 / (2 sqrt(chi_1 chi_2));  alpha = sqrt(chi_1 / chi_2) / 2
+
+The seconds per gradient are a running mean with factor 0.5; until the first gradient has ended,
+nothing is mixed. With eta = 0 it is AD-PSGD.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from math import exp, lcm, sqrt
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.settings import check_range
+from sgp_runner.core.worker import Worker
+from sgp_runner.topology.graphs import Topology
+from sgp_runner.topology.verify import verify
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class A2CiD2(Algorithm):
+    """Asynchronous gradients, and accelerated pairwise averages.
+
+    topology: every edge joins an odd and an even rank
+    averages_per_gradient: number of averages per gradient, counted over all workers, as in AD-PSGD;
+        with 0.5 each worker takes part in one average per gradient
+    eta: rate of mixing; null: the value that suits the graph
+    """
+
+    topology: Topology
+    averages_per_gradient: float = 0.5
+    eta: float | None = None
+    title: ClassVar[str] = "A2CiD2"
+    asynchronous: ClassVar[bool] = True
+    reads_clock: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_range("positive", "algo", self, "averages_per_gradient")
+        if self.eta is not None:
+            check_range("not negative", "algo", self, "eta")
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        verify(self.topology, nodes, "odd with even", self.title)
+
+    async def run(self, worker: Worker) -> None:
+        x = worker.params
+        x_tilde = worker.state("x_tilde", x.clone)
+        active = worker.rank % 2 == 1
+        if not active:
+            answering = worker.spawn(self.answer(worker, x_tilde))
+        for _ in worker.steps():
+            averaging = worker.spawn(self.average(worker, x_tilde)) if active else None
+            began = worker.now
+            g = await worker.grad(x.clone())
+            self.mix(worker, x_tilde)
+            measure(worker, worker.now - began)
+            d = worker.update(g)
+            x -= d
+            x_tilde -= d
+            if averaging is not None:
+                await averaging
+        if not active:
+            await answering
+        else:
+            for j in range(0, worker.size, 2):
+                worker.comm.send(j, x.new_empty(0))  # empty: this rank starts no more averages
+
+    async def average(self, worker: Worker, x_tilde: Tensor) -> None:
+        x, actives = worker.params, worker.size // 2
+        due = (
+            (worker.increment("gradients") + 1) * self.averages_per_gradient * worker.size / actives
+        )
+        while worker.counter("averages") < due:
+            j = partner(self.topology, worker.rank, worker.size, worker.increment("averages"))
+            self.mix(worker, x_tilde)
+            sent = x.clone()
+            worker.comm.send(j, sent)
+            b = await worker.comm.recv(j) - sent
+            self.mix(worker, x_tilde)
+            x.add_(b, alpha=0.5)
+            x_tilde.add_(b, alpha=self.rates(worker)[1])
+
+    async def answer(self, worker: Worker, x_tilde: Tensor) -> None:
+        x = worker.params
+        while worker.counter("goodbyes") < worker.size // 2:
+            i, theirs = await worker.comm.recv_any()
+            if theirs.numel() == 0:
+                worker.increment("goodbyes")
+                continue
+            self.mix(worker, x_tilde)
+            worker.comm.send(i, x.clone())
+            x_tilde.add_(theirs - x, alpha=self.rates(worker)[1])
+            x.lerp_(theirs, 0.5)
+
+    def mix(self, worker: Worker, x_tilde: Tensor) -> None:
+        """Mix both vectors for the time since this worker's last event."""
+        now, seconds = worker.now, worker.state.get("seconds_per_gradient")
+        since, worker.state["mixed_at"] = now - worker.state.get("mixed_at", 0.0), now
+        if seconds:
+            q = exp(-2 * self.rates(worker)[0] * since / seconds)
+            change = (x_tilde - worker.params).mul_((1 - q) / 2)
+            worker.params.add_(change)
+            x_tilde.sub_(change)
+
+    def rates(self, worker: Worker) -> tuple[float, float]:
+        """Return eta and alpha."""
+        topology: Any = self.topology
+        eta, alpha = consensus_rates(topology, worker.size, self.averages_per_gradient)
+        return (eta if self.eta is None else self.eta), alpha
+
+
+def measure(worker: Worker, seconds: float) -> None:
+    """Update the seconds per gradient."""
+    mean = worker.state.get("seconds_per_gradient", seconds)
+    worker.state["seconds_per_gradient"] = (mean + seconds) / 2
+
+
+def partner(topology: Topology, rank: int, size: int, t: int) -> int:
+    """Return the partner of an active worker in its average number ``t``."""
+    peers = topology.at(0.0).out_peers(rank, size, t)
+    return peers[t % len(peers)]
+
+
+@functools.lru_cache(maxsize=8)
+def consensus_rates(topology: Any, size: int, averages: float) -> tuple[float, float]:
+    """Return eta and alpha of a graph of ``size`` nodes.
+
+    averages: averages per gradient, counted over all workers
+    """
+    import numpy as np
+
+    if size == 1:
+        return 0.0, 0.5
+    actives, steps = range(1, size, 2), range(topology.phases(size)[0][1])
+    degrees = {len(topology.out_peers(i, size, t)) for i in actives for t in steps}
+    period = len(steps) * lcm(*degrees)
+    edges = [(i, partner(topology, i, size, t)) for i in actives for t in range(period)]
+    laplacian = np.zeros((size, size))
+    for i, j in edges:
+        laplacian[[i, j], [i, j]] += 1
+        laplacian[[i, j], [j, i]] -= 1
+    laplacian *= averages * size / len(edges)
+    inverse = np.linalg.pinv(laplacian, hermitian=True)
+    chi_1 = 1 / float(np.linalg.eigvalsh(laplacian)[1])
+    chi_2 = max(inverse[i, i] + inverse[j, j] - 2 * inverse[i, j] for i, j in {*edges}) / 2
+    return 1 / (2 * sqrt(chi_1 * chi_2)), sqrt(chi_1 / chi_2) / 2
