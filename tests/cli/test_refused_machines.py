@@ -138,6 +138,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "a GPU's results cannot be repeated to the last bit: use network=gloo or mpi on CPUs, or",
     ),
     (
+        "network=gloo record=true nodes=4 algo=a2cid2",
+        "record",
+        "the steps of A2CiD2 depend on the time of events, which a replay cannot repeat",
+    ),
+    (
         "record=true network=gloo gpus_per_node=2",
         "record",
         "nodes of several devices cannot be recorded: use gpus_per_node=1, or",
