@@ -51,6 +51,7 @@ NAMES = {
     "des loc": "DES-LOC",
     "resnet 18": "ResNet-18",
     "a2cid2": "A2CiD2",
+    "halos": "HALoS",
     "ringmaster": "Ringmaster",
     "rennala": "Rennala",
     "ringleader": "Ringleader",

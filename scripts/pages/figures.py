@@ -27,6 +27,7 @@ SETTINGS = (
     "logger=jsonl",
 )
 OWN = {
+    "halos": ("algo.regions=2", "algo.period=2", "algo.arrivals=2"),
     "hybrid": ("algo.switch_epoch=0.0016",),
     "local_sgd": ("algo.tau=2",),
     "slowmo": ("algo.tau=2",),

@@ -33,8 +33,6 @@ class Algorithm(Protocol):
 
     # Asynchronous workers share one budget of gradients and have no barrier.
     asynchronous: ClassVar[bool] = False
-    # Number of parameter servers, in addition to the nodes; their ranks follow the workers'.
-    servers: ClassVar[int] = 0
     # Content of a message before coding: the whole model, one fragment at a time, some coefficients
     # of every chunk of the tensors, or factors of the tensors.
     message_layout: ClassVar[MessageLayout] = "model"
@@ -55,6 +53,11 @@ class Algorithm(Protocol):
 
     @property
     def title(self) -> str: ...  # the name in tables
+
+    @property
+    def servers(self) -> int:
+        """Number of servers, in addition to the nodes; their ranks follow the workers'."""
+        return 0
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         """Raise ConfigError if the settings cannot work with these nodes and this optimizer."""

@@ -22,6 +22,7 @@ rate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf
 from typing import TYPE_CHECKING, ClassVar
@@ -71,23 +72,13 @@ class AsyncDiLoCo(Algorithm):
         if self.delay is not None:
             check_least(1, "algo", self, "delay")
         check_range("not negative", "algo", self, "grace")
-        if any(not 0 < speed < inf for speed in self.speeds or ()):
-            raise ConfigError("algo.speeds", f"{list(self.speeds or ())} must be positive numbers.")
+        check_speeds(self.speeds)
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         most = 1 / (self.delay or nodes)
         if not 0 <= self.c <= most:
             raise ConfigError("algo.c", f"{self.c} must be between 0 and 1 / N = {most:.4g}.")
-        if self.speeds is not None and len(self.speeds) != nodes:
-            raise ConfigError(
-                "algo.speeds", f"{len(self.speeds)} speeds for nodes={nodes}: give one for each."
-            )
-        if optim.schedule.factor(LONG.epochs, LONG) <= 0:
-            raise ConfigError(
-                "optim.schedule",
-                f"{self.title} needs a learning rate above 0 at the end, where the fast workers "
-                "wait for the slow ones: use optim.schedule=warmup_cosine, constant or steps.",
-            )
+        check_workers(self.title, self.speeds, nodes, optim)
 
     def warning(self, steps: int, epochs: float) -> str | None:
         if steps >= self.period:
@@ -103,28 +94,11 @@ class AsyncDiLoCo(Algorithm):
         return max(1, floor(self.period * share + 1e-9))  # 0.3 * 10 is 3, despite rounding
 
     async def run(self, worker: Worker) -> None:
-        await (self.serve(worker) if worker.is_server else self.work(worker))
-
-    async def work(self, worker: Worker) -> None:
-        x, worker.lr_follows_own_steps = worker.params, True
-        theta = worker.state("start", x.clone)
-        for _ in worker.steps():
-            if not worker.increment("inner"):
-                theta.copy_(x)
-            await worker.descend()
-            if worker.counter("inner") == self.inner_steps(worker.rank):
-                await self.push(worker, theta)
-        if worker.counter("inner"):
-            await self.push(worker, theta)
-
-    async def push(self, worker: Worker, theta: Tensor) -> None:
-        """Send the outer gradient with its number of steps as the last element; adopt the reply."""
-        import torch
-
-        x, server = worker.params, worker.size
-        steps = x.new_full((1,), worker.state.pop("inner"))
-        worker.comm.send(server, torch.cat([theta - x, steps]))
-        x.copy_(await worker.comm.recv(server))
+        await (
+            self.serve(worker)
+            if worker.is_server
+            else work(worker, worker.size, self.inner_steps(worker.rank))
+        )
 
     async def serve(self, server: Worker) -> None:
         for _ in server.steps():  # the inner steps of all workers
@@ -148,16 +122,68 @@ class AsyncDiLoCo(Algorithm):
             server.comm.send(i, theta)
 
     def outer_step(self, server: Worker, g: Tensor) -> None:
-        """Apply the outer gradient ``g`` [D] by Delayed Nesterov."""
-        theta, n, beta = server.params, self.delay or server.size, self.momentum
-        m = server.state("outer_momentum", lambda: theta.new_zeros(theta.shape))
-        delayed = server.state("delayed", lambda: theta.new_zeros(theta.shape))
-        t = server.increment("arrivals")
-        if t % n == 0:
-            delayed.zero_()
-        delayed += g
-        step, share = g / n, self.c
-        if (t + 1) % n == 0:
-            m.mul_(beta).add_(delayed, alpha=1 / n)
-            share = 1 - self.c * n + self.c
-        theta.sub_(step.add_(m, alpha=share * beta), alpha=self.lr)
+        """Apply the outer gradient ``g`` [D]."""
+        n = self.delay or server.size
+        delayed_nesterov(server, g, self.lr, self.momentum, n, self.c)
+
+
+def check_speeds(speeds: Sequence[float] | None) -> None:
+    """Raise ConfigError unless all ``speeds`` are positive."""
+    if any(not 0 < speed < inf for speed in speeds or ()):
+        raise ConfigError("algo.speeds", f"{list(speeds or ())} must be positive numbers.")
+
+
+def check_workers(title: str, speeds: Sequence[float] | None, nodes: int, optim: Optimizer) -> None:
+    """Raise ConfigError unless there are ``speeds`` of all nodes, and the last rate is above 0."""
+    if speeds is not None and len(speeds) != nodes:
+        raise ConfigError(
+            "algo.speeds", f"{len(speeds)} speeds for nodes={nodes}: give one for each."
+        )
+    if optim.schedule.factor(LONG.epochs, LONG) <= 0:
+        raise ConfigError(
+            "optim.schedule",
+            f"{title} needs a learning rate above 0 at the end, where the fast workers "
+            "wait for the slow ones: use optim.schedule=warmup_cosine, constant or steps.",
+        )
+
+
+async def work(worker: Worker, server: int, inner_steps: int) -> None:
+    """Send ``server`` the change of each ``inner_steps`` steps; continue from its replies."""
+    x, worker.lr_follows_own_steps = worker.params, True
+    theta = worker.state("start", x.clone)
+    for _ in worker.steps():
+        if not worker.increment("inner"):
+            theta.copy_(x)
+        await worker.descend()
+        if worker.counter("inner") == inner_steps:
+            await push(worker, server, theta)
+    if worker.counter("inner"):
+        await push(worker, server, theta)
+
+
+async def push(worker: Worker, server: int, theta: Tensor) -> None:
+    """Send the outer gradient with its number of steps as the last element; adopt the reply."""
+    import torch
+
+    x = worker.params
+    steps = x.new_full((1,), worker.state.pop("inner"))
+    worker.comm.send(server, torch.cat([theta - x, steps]))
+    x.copy_(await worker.comm.recv(server))
+
+
+def delayed_nesterov(
+    server: Worker, g: Tensor, lr: float, beta: float, n: int, c: float = 0.0
+) -> None:
+    """Apply the outer gradient ``g`` [D] to the server's parameters by Delayed Nesterov."""
+    theta = server.params
+    m = server.state("outer_momentum", lambda: theta.new_zeros(theta.shape))
+    delayed = server.state("delayed", lambda: theta.new_zeros(theta.shape))
+    t = server.increment("arrivals")
+    if t % n == 0:
+        delayed.zero_()
+    delayed += g
+    step, share = g / n, c
+    if (t + 1) % n == 0:
+        m.mul_(beta).add_(delayed, alpha=1 / n)
+        share = 1 - c * n + c
+    theta.sub_(step.add_(m, alpha=share * beta), alpha=lr)

@@ -17,7 +17,8 @@ class Region:
 
     Messages that leave a region share its link, in the order in which they reach the link. Messages
     that enter the region share it in the same way; the two directions are independent. Ranks are
-    numbered region by region, and a parameter server is in the last region.
+    numbered region by region. A parameter server is in the last region; of several, each region has
+    one, in order, and the others are in the last region.
 
     nodes: number of nodes
     bandwidth_up: bits per second that leave the region: one number, or a list with one number per
@@ -85,9 +86,11 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
 
 
 def region_of_each(regions: Sequence[Region], ranks: int) -> list[int]:
-    """Return the region of each rank; servers are in the last region. Empty without regions."""
+    """Return the region of each rank, as described in `Region`. Empty without regions."""
     nodes = [number for number, region in enumerate(regions) for _ in range(region.nodes)]
-    return nodes + [len(regions) - 1] * (ranks - len(nodes)) if regions else []
+    last, servers = len(regions) - 1, ranks - len(nodes)
+    first = last if servers == 1 else 0
+    return nodes + [min(first + i, last) for i in range(servers)] if regions else []
 
 
 def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ...]:

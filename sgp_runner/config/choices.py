@@ -47,6 +47,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "gap_aware": "sgp_runner.algorithms.gap_aware:GapAware",
         "gossip_pga": "sgp_runner.algorithms.gossip_pga:GossipPGA",
         "gradient_tracking": "sgp_runner.algorithms.gradient_tracking:GradientTracking",
+        "halos": "sgp_runner.algorithms.halos:HALoS",
         "hybrid": "sgp_runner.algorithms.hybrid:Hybrid",
         "local_sgd": "sgp_runner.algorithms.local_sgd:LocalSGD",
         "noloco": "sgp_runner.algorithms.noloco:NoLoCo",

@@ -63,7 +63,7 @@ def check_number(run: Run, started: int) -> None:
     if started == run.ranks:
         return
     devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
-    extra = f" and {run.algo.servers} server" if run.algo.servers else ""
+    extra = f" and {counted(run.algo.servers, 'server')}" if run.algo.servers else ""
     needs = "needs" if run.nodes == 1 and not extra else "need"
     processes = counted(run.ranks, "process", "processes")
     need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"

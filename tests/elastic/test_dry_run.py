@@ -20,6 +20,7 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.algorithms.halos import HALoS
 from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.osgp import OSGP
@@ -75,6 +76,7 @@ GOOD: dict[str, Algorithm] = {
     "relay_sgd": RelaySGD(Tree()),
     "swarm_sgd": SwarmSGD(Complete(), 3),
     "swarm_sgd blocking": SwarmSGD(RandomMatching(), 2, "geometric", blocking=True),
+    "halos": HALoS(1, 2, arrivals=3),
     "hybrid": Hybrid(SlowMo(LocalSGD(None)), SGP_2_THEN_1, 5.0),
 }
 

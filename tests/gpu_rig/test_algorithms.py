@@ -30,6 +30,7 @@ from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.gossip_pga import GossipPGA
 from sgp_runner.algorithms.gradient_tracking import GradientTracking
+from sgp_runner.algorithms.halos import HALoS
 from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
@@ -163,6 +164,7 @@ CASES = [
     Case(lambda: Ringmaster(2, stop=True)),
     Case(lambda: Rennala(3)),
     Case(Ringleader),
+    Case(lambda: HALoS(2, 2, arrivals=1)),
     Case(lambda graph: SwarmSGD(graph, 2), SYMMETRIC),
     Case(lambda graph: SwarmSGD(graph, 1, "geometric", blocking=True), SYMMETRIC),
 ]
@@ -173,8 +175,10 @@ ROWS = {row[:4]: row for row in EVERYTHING}
 ALLOWED = {
     # An exact average checks that no push-sum mass was lost, as nothing is in flight.
     ("scalar read", "core/push_sum.py average"),
-    # A message to the server ends with the number of inner steps.
+    # Messages to a server end with the number of inner steps.
     ("scalar read", "algorithms/async_diloco.py AsyncDiLoCo.exchange"),
+    ("scalar read", "algorithms/halos.py HALoS.apply"),
+    ("scalar read", "algorithms/halos.py HALoS.serve_regions"),
     # Gradients and parameters end with the number of the server's steps.
     ("scalar read", "algorithms/rennala.py Rennala.serve"),
     ("scalar read", "algorithms/ringmaster.py Ringmaster.serve"),

@@ -66,6 +66,7 @@ SLOW = {
     "hybrid": (*FOUR, "algo.switch_epoch=0.5"),
     "a2cid2": FOUR,
     "gap_aware": ("nodes=3",),
+    "halos": ("nodes=3", "algo.regions=2", "algo.period=2", "algo.arrivals=1"),
     "rennala": ("nodes=3",),
     "ringleader": ("nodes=3",),
     "ringmaster stop": ("nodes=3", "algo.stop=true"),

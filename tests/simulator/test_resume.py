@@ -84,6 +84,9 @@ VARIANTS = {
     ),
     "async_diloco": ("algo.period=3", "algo.grace=0.2", "algo.speeds=[4,2,2,1]"),
     "async_diloco, at once": ("algo.period=2", "algo.delay=2", "algo.c=0.3", "optim=adam"),
+    "halos": (
+        *("algo.regions=2", "algo.period=2", "algo.arrivals=2", "algo.delay=2", "algo.lr=0.5"),
+    ),
     "pipe_sgd": ("algo.depth=4",),
     "pipe_sgd, compressed": ("algo.depth=3", "algo.compression=quantize8"),
     "local_sgd": ("algo.tau=4",),
