@@ -46,10 +46,11 @@ EPOCHS = {
     "ad_psgd": 8,
     "async_diloco algo.period=5 algo.momentum=0.5": 4,
     "gap_aware": 4,
-    "halos algo.regions=2 algo.period=4 algo.lr=1 algo.delay=2 algo.arrivals=4": 8,
+    "halos algo.regions=2 algo.period=5 algo.lr=0.7 algo.momentum=0.5 algo.delay=4 algo.arrivals=2 "
+    "algo.alpha=0.5 algo.global_lr=1 algo.global_momentum=0 algo.global_delay=1": 8,
     "osgp": 4,
     "rennala": 16,
-    "ringleader": 8,
+    "ringleader": 16,
     "ringmaster algo.stop=true": 8,
     "swarm_sgd": 8,
 }  # on a busy machine one rank of AD-PSGD may do nearly all the work
