@@ -47,7 +47,7 @@ CEILINGS = {
     "sgp_runner/cli": 1822,
     "sgp_runner/cluster": 860,
     "sgp_runner/config": 1971,
-    "sgp_runner/core": 2909,
+    "sgp_runner/core": 2911,
     "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3320,
     "sgp_runner/elastic": 407,
