@@ -253,6 +253,26 @@ def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other
     engine.close()
 
 
+def test_a_dropped_gradient_leaves_nothing_behind() -> None:
+    """In whatever state it is: computed early, in another process, or neither."""
+    problem = PROBLEMS["resnet8"](torch.float32)
+    engine = Parallel(problem, 2)
+    engine.start_assistants()
+    started = [
+        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
+    ]
+    for gradient in started:
+        engine.start(gradient)
+    assert engine.work_ahead()
+    assert engine.pending and engine.running and engine.done
+    for gradient in started:
+        engine.drop(gradient)
+        buffers = zip(gradient.buffers, problem.flat.fresh_buffers(), strict=True)
+        assert all(torch.equal(a, b) for a, b in buffers)
+    assert not (engine.pending or engine.running or engine.done or engine.ranks)
+    engine.close()
+
+
 def test_a_process_that_is_killed_is_done_without() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     with threads(1):
