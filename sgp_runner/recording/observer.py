@@ -292,7 +292,7 @@ class Observer:
         In simulated time, the last worker to finish an epoch also triggers the evaluation of the
         average of all workers, unless there is a server.
         """
-        if worker.is_server and worker.rank < self.run.nodes + self.run.algo.servers - 1:
+        if worker.is_server and worker.rank < worker.size + self.run.algo.servers - 1:
             return {}  # the last server has the model
         if worker.is_server:
             self.record_average(worker, epoch, worker.model, {})
