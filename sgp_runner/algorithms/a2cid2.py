@@ -116,7 +116,7 @@ class A2CiD2(Algorithm):
         """Mix both vectors for the time since this worker's last event."""
         now, seconds = worker.now, worker.state.get("seconds_per_gradient")
         since, worker.state["mixed_at"] = now - worker.state.get("mixed_at", 0.0), now
-        if seconds:
+        if seconds and since > 0:  # the clock of a real rank goes back by the time of saving
             q = exp(-2 * self.rates(worker)[0] * since / seconds)
             change = (x_tilde - worker.params).mul_((1 - q) / 2)
             worker.params.add_(change)
