@@ -25,6 +25,7 @@ SUBCOMMANDS = {
     "calibrate": "calibrate",
     "check": "check_machine",
     "download": "download",
+    "doctor": "doctor",
     "new": "new",
     "plan": "plan",
 }
