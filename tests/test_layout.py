@@ -47,7 +47,7 @@ CEILINGS = {
     "sgp_runner/cli": 1877,
     "sgp_runner/cluster": 858,
     "sgp_runner/config": 1971,
-    "sgp_runner/core": 2906,
+    "sgp_runner/core": 2907,
     "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3301,
     "sgp_runner/elastic": 399,

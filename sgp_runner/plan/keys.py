@@ -30,7 +30,9 @@ KEYS: Mapping[str, Key] = {
     "watts": Key("number", "power of a node"),
     "kwh_price": Key("number", "price of a kWh", zero=True),
     "methods": Key("text", "algorithms to compare, such as diloco,sgp; default: all"),
-    "periods": Key("text", "steps between exchanges of DiLoCo, H; default 30,100,500"),
+    "periods": Key(
+        "text", "steps H between exchanges of DiLoCo and Streaming DiLoCo, such as 50,200"
+    ),
 }
 ALIASES = {
     "step_seconds": "step",

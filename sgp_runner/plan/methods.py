@@ -30,16 +30,17 @@ def method(title: str, algorithm: str, *settings: str) -> Method:
 
 
 DATA_PARALLEL = method("Data parallel", "ar_sgd")
-PERIODS = (30, 100, 500)
+# Numbers of steps H between exchanges of DiLoCo and of Streaming DiLoCo.
+PERIODS, STREAMING_PERIODS = (30, 100, 500), (30, 100)
 
 
-def methods(periods: Sequence[int]) -> tuple[Method, ...]:
+def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
     """Return all methods.
 
     An algorithm without settings here has its defaults. Two algorithms in turn (hybrid) are left
     out.
 
-    periods: numbers of steps H between exchanges of DiLoCo and Streaming DiLoCo
+    periods: replace `PERIODS` and `STREAMING_PERIODS`
     """
     special = (
         DATA_PARALLEL,
@@ -52,12 +53,12 @@ def methods(periods: Sequence[int]) -> tuple[Method, ...]:
         method("SlowMo of Local SGD", "slowmo", "base=local_sgd"),
         method("SlowMo of SGP", "slowmo", "base=sgp"),
         method("DES-LOC, H 32", "des_loc", "period=32"),
-        *(method(f"DiLoCo, H {h}", "diloco", f"period={h}") for h in periods),
+        *(method(f"DiLoCo, H {h}", "diloco", f"period={h}") for h in periods or PERIODS),
         method("DiLoCo, H 30, delayed", "diloco", "period=30", "overlap=delayed"),
         method("Streaming DiLoCo, H 30", "streaming_diloco", "period=30"),
         *(
             method(f"Streaming DiLoCo, H {h}, FP4", "streaming_diloco", f"period={h}", "codec=fp4")
-            for h in periods
+            for h in periods or STREAMING_PERIODS
         ),
         method("Async DiLoCo, H 50", "async_diloco", "period=50"),
         method("NoLoCo, H 50", "noloco", "period=50"),
@@ -76,9 +77,9 @@ def chosen(names: str | None, periods: str | None) -> Iterator[Method]:
     """Yield data parallel, and the methods of the algorithms in ``names``, joined by commas.
 
     names: None: all algorithms
-    periods: numbers of steps H, joined by commas; None: `PERIODS`
+    periods: numbers of steps H, joined by commas; None: the usual ones
     """
-    every = methods(PERIODS if periods is None else list(map(steps_in, periods.split(","))))
+    every = methods(None if periods is None else list(map(steps_in, periods.split(","))))
     known = {each.algorithm for each in every}
     wanted = known if names is None else set(names.split(","))
     for name in sorted(wanted - known):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sgp_runner.api.running import run
 from sgp_runner.cli.main import main
 from sgp_runner.cluster.regions import Region
 from sgp_runner.plan.comparison import Comparison, MethodCost, compare
@@ -50,6 +51,18 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
     assert made.half_rate == pytest.approx(32e9, rel=0.03)
     exact = ((1 - SAVES) * 32e9 - 0.32e9) / SAVES
     assert diloco.pays_below == pytest.approx(exact, rel=0.03)
+
+
+def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
+    made = plan(f"{WORDS} methods=diloco,sgp periods=30")
+    for each in made.rows:
+        if each.method.title == "DiLoCo, H 30, delayed":
+            continue  # a study ends with an all-reduce that nothing hides
+        words = [*made.request.words, *each.method.words, "model.sample_steps=120", "logger=jsonl"]
+        study = run(*words, results=str(tmp_path))
+        assert study.summary["ms_per_iteration"] == pytest.approx(
+            1000 * each.timing.seconds, rel=1e-3
+        )
 
 
 def test_flops_give_the_time_of_a_step() -> None:
