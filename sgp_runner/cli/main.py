@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     "check": "check_machine",
     "download": "download",
     "new": "new",
+    "study": "study",
 }
 
 
