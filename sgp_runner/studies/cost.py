@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterator, Mapping
 from time import perf_counter
 
@@ -12,6 +14,7 @@ from sgp_runner.studies.tuning import Space
 from sgp_runner.utils.units import counted, duration, num_bytes
 
 GRADIENTS = 5  # that are timed for the estimate
+START_SECONDS = 1.0  # of a run, until its first step
 
 
 def describe_cost(study: StudyFile) -> list[str]:
@@ -19,24 +22,19 @@ def describe_cost(study: StudyFile) -> list[str]:
     maker = RunMaker(study)
     spaces = check_arms(maker)
     runs = {arm.name: runs_of(maker, arm, spaces) for arm in study.arms}
-    lines = [study.question, ""]
-    lines += [f"  {name}: {', '.join(parts(counts))}" for name, counts in runs.items()]
-    seconds = disk = 0.0
-    unit = dict.fromkeys(arm.name for arm in study.arms)
-    for arm in study.arms:
-        each, size = cost_of(maker, arm)
-        count = sum(runs[arm.name].values())
-        seconds += each * count
-        disk += size * count
-    total = sum(map(sum, (each.values() for each in runs.values())))
-    del unit
-    lines += [
+    counts = [sum(each.values()) for each in runs.values()]
+    seconds, disk = zip(*(cost_of(maker, arm) for arm in study.arms), strict=True)
+    cores = maker.machine.cores
+    hours = duration(math.ceil(sum(map(operator.mul, counts, seconds)) / cores))
+    return [
+        study.question,
         "",
-        f"{counted(total, 'run')} at most, about {duration(seconds / maker.machine.cores)} on "
-        f"{counted(maker.machine.cores, 'core')}, {num_bytes(disk)} of disk in {study.folder}",
+        *(f"  {name}: {', '.join(parts(each))}" for name, each in runs.items()),
+        "",
+        f"{counted(sum(counts), 'run')} at most, about {hours} on {counted(cores, 'core')}, "
+        f"{num_bytes(sum(map(operator.mul, counts, disk)))} of disk in {study.folder}",
         *power_lines(study),
     ]
-    return lines
 
 
 def runs_of(maker: RunMaker, arm: Arm, spaces: Mapping[str, Space]) -> dict[str, int]:
@@ -66,15 +64,17 @@ def parts(counts: Mapping[str, int]) -> Iterator[str]:
 def cost_of(maker: RunMaker, arm: Arm) -> tuple[float, float]:
     """Return the seconds of a core, and the bytes of disk, of one run of an arm.
 
-    A few gradients are timed, without a step of the optimizer.
+    A few gradients and an evaluation are timed, without a step of the optimizer.
     """
     import torch
 
     from sgp_runner.elastic.build import build_problem
     from sgp_runner.recording.estimate import disk_bytes
 
-    run = maker.run(arm)
-    problem = build_problem(run)
+    words = maker.words(arm)
+    run = maker.experiment(words, arm.name).run
+    problem, threads = build_problem(run), torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             params, buffers = problem.start(), problem.flat.fresh_buffers()
@@ -82,10 +82,15 @@ def cost_of(maker: RunMaker, arm: Arm) -> tuple[float, float]:
             began = perf_counter()
             for step in range(GRADIENTS):
                 problem.gradient(params, buffers, 0, step)
-            seconds = (perf_counter() - began) / GRADIENTS
-        seconds *= run.steps(problem) * run.nodes
+            gradient = (perf_counter() - began) / GRADIENTS
+            began = perf_counter()
+            problem.evaluate(params, buffers)
+            evaluation = perf_counter() - began
+        seconds = run.steps(problem) * run.nodes * gradient
+        seconds += run.epochs / run.eval_every * evaluation + START_SECONDS
         return seconds, disk_bytes(run, problem, seconds)
     finally:
+        torch.set_num_threads(threads)
         problem.close()
 
 

@@ -147,6 +147,8 @@ def deviations(
                 f"The search of {name} ended at the edge of the values that it tried; a value "
                 "beyond it may be better."
             )
+        if arm.space.size > 1 and len(arm.tuned.scores()[arm.tuned.chosen]) == 1:
+            yield f"The budget of {name} ended before its best values got a second seed."
         if arm.tuned.tied:
             yield (
                 f"The search of {name} did not separate the best values; of those between two "

@@ -22,8 +22,8 @@ TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "equal": r"$^{=}$", "undec
 EDGE = "†"
 MEANING = (
     "Small: the difference to the baseline with its 95 % interval, paired by seed. ▲ better, ▼ "
-    "worse, = differs by less than what matters, ~ undecided. Bold: the best of a column. Arms "
-    "that the tests do not separate share a rank."
+    "worse, = differs by less than what matters, ~ undecided. Bold: the best of a column. A rank "
+    "is 1 plus the number of arms that tests of all pairs show to be better."
 )
 EDGE_MEANING = f"{EDGE} The best value lies at the edge of those that were tried."
 
