@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 USAGE = """usage: sgp-run study FILE [--dry-run]
        sgp-run study new FILE KEY=VALUE ...
 
-Compares algorithms by the rules of FILE: the same search for each arm, seeds that
-are shared, one primary comparison. Results are in results/studies/NAME/: index.html,
+Compares algorithms by the rules of FILE: the same search for each arm, shared
+seeds, one primary comparison. Results are in results/studies/NAME/: index.html,
 and the table as CSV, Markdown and LaTeX. The same command continues a study.
 
   sgp-run study mine.yaml              make all runs that are missing, and the page

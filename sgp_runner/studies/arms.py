@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from sgp_runner.config.choices import has_names
 from sgp_runner.config.command_line import condition_of
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import experiment_of
@@ -196,8 +195,8 @@ class RunMaker:
             return True
         part, choice, _ = condition
         config: Any = self.experiment(self.plain(arm), arm.name).config
-        node: Any = node_at(config, part)
-        return has_names(part.rpartition(".")[2]) and node.get(NAME) == choice
+        node = node_at(config, part)
+        return isinstance(node, dict) and node.get(NAME) == choice
 
 
 def has_holdout(run: Run) -> bool:

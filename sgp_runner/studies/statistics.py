@@ -188,7 +188,12 @@ class Reached:
 def horizon_of(arms: Sequence[Reached]) -> float:
     """Return the time up to which all runs were observed: the first end without the target.
 
-    It is infinite if all runs reach the target.
+    A diverged run has an infinite end; it was observed as long as any other. The result is infinite
+    if all runs reach the target.
     """
-    ends = (end for arm in arms for time, end in zip(arm.at, arm.end, strict=True) if time is None)
-    return min(ends, default=inf)
+    pairs = [pair for arm in arms for pair in zip(arm.at, arm.end, strict=True)]
+    missing = [end for time, end in pairs if time is None]
+    if not missing:
+        return inf
+    longest = max((end for _, end in pairs if end < inf), default=inf)
+    return min(longest, *missing)

@@ -67,3 +67,6 @@ def test_a_target_that_not_all_runs_reach_is_not_averaged_over_those_that_do() -
     assert horizon == 6.0 and horizon_of([theirs]) == math.inf
     assert ours.restricted(horizon) == (2.0, 6.0, 6.0)
     assert theirs.restricted(horizon) == (3.0, 4.0, 5.0)
+    diverged = Reached((1.0, None), (9.0, math.inf))
+    assert horizon_of([diverged, theirs]) == 20.0
+    assert diverged.restricted(20.0) == (1.0, 20.0)
