@@ -48,7 +48,7 @@ CEILINGS = {
     "sgp_runner/cli": 1856,
     "sgp_runner/cluster": 858,
     "sgp_runner/config": 1971,
-    "sgp_runner/core": 2904,
+    "sgp_runner/core": 2906,
     "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3301,
     "sgp_runner/elastic": 399,
