@@ -49,7 +49,7 @@ CEILINGS = {
     "sgp_runner/cluster": 858,
     "sgp_runner/config": 1971,
     "sgp_runner/core": 2906,
-    "sgp_runner/data": 2304,
+    "sgp_runner/data": 2307,
     "sgp_runner/distributed": 3301,
     "sgp_runner/elastic": 399,
     "sgp_runner/models": 811,
@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/report": 1984,
     "sgp_runner/session": 699,
     "sgp_runner/simulator": 1997,
-    "sgp_runner/studies": 1588,
+    "sgp_runner/studies": 1595,
     "sgp_runner/topology": 569,
     "sgp_runner/utils": 1414,
 }
