@@ -95,7 +95,9 @@ def cost_of(maker: RunMaker, arm: Arm) -> tuple[float, float]:
 
 
 def power_lines(study: StudyFile) -> Iterator[str]:
-    """Yield sentences about the power of the primary comparison."""
+    """Yield sentences about further runs, and about the power of the primary comparison."""
+    if len(study.clusters) > 1:
+        yield "an arm that polls for messages is trained again on each further cluster"
     if study.seeds:
         effect = detectable(len(study.seeds))
         yield (
