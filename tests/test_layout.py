@@ -58,7 +58,7 @@ CEILINGS = {
     "sgp_runner/report": 1984,
     "sgp_runner/session": 699,
     "sgp_runner/simulator": 1997,
-    "sgp_runner/studies": 1595,
+    "sgp_runner/studies": 1597,
     "sgp_runner/topology": 569,
     "sgp_runner/utils": 1414,
 }
