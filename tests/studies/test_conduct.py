@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> StudyPage:
     content = {**CONTENT, "measures": ["loss", "time"]}
-    made = sgp.study(content, "small", verbose=False)
+    made = sgp.study(content, "small")
     assert isinstance(made, StudyPage)
     return made
 
@@ -115,7 +115,7 @@ def test_a_finished_study_makes_no_run_again(
 
     monkeypatch.setattr("sgp_runner.session.pool.Pool.run", refuse)
     content = {**CONTENT, "measures": ["loss", "time"]}
-    again = sgp.study(content, "small", verbose=False)
+    again = sgp.study(content, "small")
     assert again.answer == page.answer and again.table.equals(page.table)
 
 
