@@ -28,6 +28,7 @@ SUBCOMMANDS = {
     "doctor": "doctor",
     "new": "new",
     "plan": "plan",
+    "study": "study",
 }
 
 
