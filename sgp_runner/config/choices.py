@@ -67,6 +67,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "low_rank": "sgp_runner.core.codecs.low_rank:LowRank",
         "none": "sgp_runner.core.codecs.casts:Identity",
         "random_k": "sgp_runner.core.codecs.random_k:RandomK",
+        "sign": "sgp_runner.core.codecs.quantised:Sign",
         "top_k": "sgp_runner.core.codecs.top_k:TopK",
         "two_bit": "sgp_runner.core.codecs.quantised:TwoBit",
     },
