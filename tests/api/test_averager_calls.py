@@ -98,7 +98,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
 @pytest.mark.parametrize(
     ("algo", "settings", "said"),
     [
-        ("spg", {}, "algo: 'spg' is none of acp_sgd, ad_psgd, "),
+        ("spg", {}, "algo: 'spg' is none of acco, accum_adam, "),
         ("sgp", {"topolgy": "ring"}, "algo.topolgy: there is no such setting. Did you mean"),
         ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
