@@ -39,6 +39,7 @@ NAMES = {
     "ef sign": "EF-SignSGD",
     "acco": "ACCO",
     "adam": "Adam",
+    "adamw": "AdamW",
     "k minus 1": "K - 1",
     "y p y minus d": "y' = P y - d(y)",
     "nodes buffers": "node's buffers",

@@ -32,7 +32,7 @@ class OneBitAdam(Algorithm):
     codec: codes the momentum, with error feedback: sign, sign_l2 or none (an exact all-reduce)
     warmup_epochs: epochs of Adam with exact means, before the variance is frozen
     bias_correction: whether to divide m by 1 - beta1^t and v by 1 - beta2^t, with t the number of
-        steps or, after the warm-up, of its steps; the authors' code does not
+        steps of the warm-up so far; the authors' code does not
     """
 
     codec: Codec = field(default=Sign("l2"))

@@ -65,7 +65,7 @@ def test_onebit_adam_that_only_warms_up_is_ar_sgd_with_adam(optim: Any) -> None:
 
 
 def test_weight_decay_of_onebit_adam_is_that_of_adamw_in_all_steps() -> None:
-    """Without a codec and without gradients, only matrices shrink."""
+    """Gradients are clipped to almost nothing, and only matrices shrink."""
     decay = AdamW(Constant(), lr=0.05, weight_decay=0.1, clip=1e-30)
     x = trained(OneBitAdam(), optim=decay).x
     shrunk = START * (1 - 0.05 * 0.1) ** STEPS
