@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.optim.wrapped import WrappedOptimizer
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +32,11 @@ class ACCO(Algorithm):
     """Optimizer steps of two gradients, the first at predicted parameters."""
 
     title: ClassVar[str] = "ACCO"
+
+    def check(self, nodes: int, optim: Optimizer) -> None:
+        if isinstance(optim, WrappedOptimizer):
+            what = f"{self.title} takes back steps of the optimizer"
+            raise ConfigError("algo", f"{what}: run it with sgp-run.")
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 2)]
@@ -57,5 +65,5 @@ def step_without_state(worker: Worker, g: Tensor) -> Tensor:
     kept = {name: buffer.clone() for name, buffer in worker.buffers.items()}
     d = worker.update(g)
     for name, buffer in worker.buffers.items():
-        buffer.copy_(kept[name]) if name in kept else buffer.zero_()
+        buffer.copy_(kept[name])
     return d

@@ -104,6 +104,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
         ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
         ("qg_dsgdm", {}, "algo: QG-DSGDm sets the optimizer's momentum: run it with sgp-run."),
+        ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
         ("hybrid", {}, "algo: AR-SGD, then SGP changes at an epoch, and a training loop has none"),
         (SGP(Ring()), {"tau": 1}, "algo: an instance has its settings: pass its name, or no"),
         ("sgp", {"steps": 0}, "steps: 0 must be at least 1 step, or None."),
