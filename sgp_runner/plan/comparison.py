@@ -50,7 +50,7 @@ class MethodCost:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PlannedMethods:
     """A compared request.
 
     rows: fastest first
@@ -103,7 +103,7 @@ class Comparison:
         )
 
 
-def compare(request: Request, rates: bool = True) -> Comparison:
+def compare(request: Request, rates: bool = True) -> PlannedMethods:
     """Simulate every method on the machines of ``request``.
 
     rates: whether to search the rates below which methods pay
@@ -132,7 +132,7 @@ def compare(request: Request, rates: bool = True) -> Comparison:
     )
     laws = replace(cluster.collectives, overlap=0.0)
     bare = replace(base, cluster=replace(base.cluster, collectives=laws))
-    return Comparison(
+    return PlannedMethods(
         request,
         tuple(rows),
         half_computing_rate(base),
@@ -164,7 +164,7 @@ def priced(request: Request, method: Method, timing: Timing, rate: float | None)
     return MethodCost(method, timing, rate, hours, kwh, cost, memory)
 
 
-def as_json(plan: Comparison) -> dict[str, object]:
+def as_json(plan: PlannedMethods) -> dict[str, object]:
     """Return a plan as plain data; times are in seconds, rates in bit/s."""
     return {
         "answer": plan.answer,

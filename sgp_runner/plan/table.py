@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from math import inf
 
-from sgp_runner.plan.comparison import Comparison, MethodCost
+from sgp_runner.plan.comparison import MethodCost, PlannedMethods
 from sgp_runner.plan.known_quality import known_quality
 from sgp_runner.plan.request import machines
 from sgp_runner.plan.timing import SAVES
@@ -41,7 +41,7 @@ COLUMNS: tuple[tuple[str, int, Callable[[MethodCost], str]], ...] = (
 )
 
 
-def text_of(plan: Comparison, other: Comparison | None = None) -> str:
+def text_of(plan: PlannedMethods, other: PlannedMethods | None = None) -> str:
     """Return the answer, the table, the known quality and the assumptions of a plan.
 
     other: the plan at the other end of an interval of a rate
@@ -73,7 +73,7 @@ def folded(text: str, indent: str = "") -> list[str]:
     )
 
 
-def table(plan: Comparison) -> Iterator[str]:
+def table(plan: PlannedMethods) -> Iterator[str]:
     """Yield the lines of the table; a column without numbers is left out."""
     columns = [(name, width, [form(row) for row in plan.rows]) for name, width, form in COLUMNS]
     columns = [each for each in columns if any(each[2])]
@@ -86,7 +86,7 @@ def table(plan: Comparison) -> Iterator[str]:
         yield (title.ljust(first) + cells).rstrip()
 
 
-def legend(plan: Comparison) -> Iterator[str]:
+def legend(plan: PlannedMethods) -> Iterator[str]:
     """Yield the meaning of the columns."""
     links = "links between sites" if plan.request.sites > 1 else "interfaces"
     yield from folded(
@@ -97,7 +97,7 @@ def legend(plan: Comparison) -> Iterator[str]:
     )
 
 
-def quality(plan: Comparison) -> Iterator[str]:
+def quality(plan: PlannedMethods) -> Iterator[str]:
     """Yield what is known about the quality of methods."""
     yield "Known quality (nothing is known here about the other methods):"
     for row in plan.rows:
@@ -105,7 +105,7 @@ def quality(plan: Comparison) -> Iterator[str]:
             yield from folded(f"- {row.method.title}: {known.text}", "  ")
 
 
-def assumptions(plan: Comparison) -> Iterator[str]:
+def assumptions(plan: PlannedMethods) -> Iterator[str]:
     """Yield what a plan assumes, and the methods that it leaves out."""
     yield "Assumed:"
     coding = "Coding and decoding of messages take no time."

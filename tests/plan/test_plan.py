@@ -13,7 +13,7 @@ import pytest
 from sgp_runner.api.running import run
 from sgp_runner.cli.main import main
 from sgp_runner.cluster.regions import Region
-from sgp_runner.plan.comparison import Comparison, MethodCost, compare
+from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
 from sgp_runner.plan.known_quality import all_known
 from sgp_runner.plan.models import known_models
 from sgp_runner.plan.request import read_request
@@ -25,11 +25,11 @@ from sgp_runner.utils.errors import ConfigError
 WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0 cluster.collectives.overlap=0"
 
 
-def plan(words: str) -> Comparison:
+def plan(words: str) -> PlannedMethods:
     return compare(read_request(words.split()))
 
 
-def row(plan: Comparison, title: str) -> MethodCost:
+def row(plan: PlannedMethods, title: str) -> MethodCost:
     return next(each for each in plan.rows if each.method.title == title)
 
 
