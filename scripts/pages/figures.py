@@ -30,6 +30,8 @@ OWN = {
     "halos": ("algo.regions=2", "algo.period=2", "algo.arrivals=2"),
     "hybrid": ("algo.switch_epoch=0.0016",),
     "local_sgd": ("algo.tau=2",),
+    "onebit_adam": ("algo.warmup_epochs=0.004",),
+    "zero_one_adam": ("algo.kappa=1", "algo.freeze_epochs=0.004", "algo.doubling=1"),
     "slowmo": ("algo.tau=2",),
     **dict.fromkeys(
         (

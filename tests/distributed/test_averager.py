@@ -69,6 +69,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]]
         {"steps": True},
     ),
     "relay_sgd": ("relay_sgd", {}, (), {"paired": True}),
+    "ef_sign": ("ef_sign", {}, (), {}),
     "choco_sgd": ("choco_sgd", {}, (), {}),
     "sparseloco": (
         "sparseloco",
