@@ -25,10 +25,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
-from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
+from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock, resolved
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker, activity_name
 from sgp_runner.elastic.build import build_budgets, build_worker, timing_problem
@@ -165,6 +166,12 @@ class DryRun:
         future: Future[None] = Future(("the end of its sleep",))
         self.clock.at(self.clock.now + seconds, "call", self.scheduler.resolve, future, None)
         return future
+
+    def code(
+        self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
+    ) -> Future[None]:
+        """Take no time."""
+        return resolved(None)
 
     def start_of_step(self, worker: Worker) -> None:
         """Do nothing: no checkpoints are saved."""

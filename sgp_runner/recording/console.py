@@ -98,6 +98,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
             "bytes_per_node", lambda sent: num_bytes(sent / steps)
         ),
         "throughput per node": throughput_text(summary),
+        "time spent coding": coding_text(summary),
         "consensus distance": text("consensus_distance", "{:.3g}".format),
         "simulated" if study else "trained for": ", ".join(amounts) or None,
         "lost": ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
@@ -123,6 +124,12 @@ def outcome(row: Mapping[str, object]) -> str:
     if row.get("metric") != "accuracy":
         quality = f"{_metric_name(row)} {quality}"
     return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
+
+
+def coding_text(summary: Mapping[str, object]) -> str | None:
+    """Describe the share of simulated time in which a node codes; None if coding takes none."""
+    coding, total = number(summary.get("coding_s")), number(summary.get("time_s"))
+    return f"{percent(coding / total)} of the time" if coding and total else None
 
 
 def throughput_text(rates: Mapping[str, object]) -> str | None:

@@ -49,7 +49,7 @@ from sgp_runner.utils.reading import read_text
 KEY = "--retime"
 CLUSTER = "cluster"
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # fields of a record
-COSTS = ("time_s", "real_s", "steps", "bytes_per_node")  # fields of a summary
+COSTS = ("time_s", "real_s", "steps", "bytes_per_node", "coding_s")  # fields of a summary
 SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
 
 
@@ -155,7 +155,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
             refuse(folder, f"its records cannot be read ({error})")
     label = f"{experiment.run.label}, re-timed from {folder.name}"
     retimed = {
-        **summary,
+        **{key: value for key, value in summary.items() if key not in COSTS},
         **experiment.facts,
         "run_dir": str(there),
         **costs,
@@ -243,8 +243,8 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
         except Deadlock:
             name = experiment.run.cluster.name
             refuse(folder, f"every worker is blocked on cluster={name} with its faults")
-        summary = observer.conclude(workers)
-    return {key: summary[key] for key in COSTS}
+        summary = observer.conclude(workers) | simulation.coding
+    return {key: summary[key] for key in COSTS if key in summary}
 
 
 class WithoutPolls(Transport):
@@ -270,12 +270,20 @@ class WithoutPolls(Transport):
 
 
 def unlearned(run: Run) -> Problem:
-    """Return a problem with the size and steps of ``run``, zero parameters and a trivial task."""
+    """Return a problem with the size and steps of ``run``, without values and with a trivial task.
+
+    Parameters are zero or, if messages depend on their shapes, have shapes but no values.
+    """
+
+    from sgp_runner.core.codecs.casts import codes
     from sgp_runner.core.flat import FlatModule
-    from sgp_runner.models.vector import Placeholder
+    from sgp_runner.models.vector import Hollow, Placeholder
 
     with closing(build_problem(run)) as problem:
-        module = Placeholder(sum(problem.flat.layers)).to(run.torch_dtype)
+        module: nn.Module = Placeholder(sum(problem.flat.layers))
+        if run.algo.message_layout != "model" or codes(run.algo):
+            module = Hollow(problem.flat.shapes)
+        module = module.to(run.torch_dtype)
         dataset = dataclasses.replace(problem.dataset, task=Unknown())
         return dataclasses.replace(problem, flat=FlatModule(module), dataset=dataset)
 

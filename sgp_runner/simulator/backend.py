@@ -199,6 +199,7 @@ class SimulatedBackend:
         busy_until[:] = [before.clock.now] * len(busy_until)
         for old, new, at_step in zip(left, self.workers, at_steps, strict=True):
             take_over(new, at_step, old.comm.num_bytes_sent, epoch)
+            after.coding_seconds[new.rank] = before.coding_seconds[old.rank]
         for new in self.workers if membership.run.algo.servers else ():
             new.params.copy_(self.workers[-1].params)
         self.before = self.steps_begun()
@@ -229,7 +230,7 @@ class SimulatedBackend:
         if self.trace is not None:
             self.trace.write(self.experiment.directory / "trace.json")
         try:
-            results = observer.conclude(self.workers)
+            results = observer.conclude(self.workers) | self.simulation.coding
             if getattr(self.membership.run.model, "periods", False):
                 steps = self.workers[0].steps_taken
                 skipped = 0 if self.periods is None else self.periods.skipped

@@ -49,6 +49,10 @@ SETTINGS = {
     "pipe_sgd": ("algo=pipe_sgd", "algo.clip=1.0"),
     "compressed": ("algo=pipe_sgd", "algo.compression=quantize8"),
     "server": ("algo=ps_sgd",),
+    "coded": ("algo=ar_sgd", "algo.codec=top_k_2bit"),
+    "coded differences": ("algo=choco_sgd", "algo.codec=low_rank"),
+    "factors": ("algo=powersgd", "algo.rank=1"),
+    "fragments": ("algo=streaming_diloco", "algo.period=4", "algo.codec=fp4"),
     "hybrid": ("algo=hybrid", "algo.switch_epoch=1"),
 }
 
