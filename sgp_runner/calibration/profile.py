@@ -34,6 +34,7 @@ links:
   latency_seconds: {have.latency_seconds:.4g}  # s
   message_overhead_seconds: 0.0  # s; part of the latency
   duplex: full  # as the bandwidth was measured
+  protocol: {protocol}  # of messages over this network
 collectives:
   algorithm: ring  # gloo's and NCCL's for large tensors
   overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
@@ -67,12 +68,14 @@ class CalibratedSetting:
     """Description of a calibration: ``model`` on ``batch_size`` samples per node.
 
     command: the command line of the calibration
+    protocol: how messages meet their receivers, as ``cluster.links.protocol``
     where, when: platform and time of the calibration, for a comment in the profile
     """
 
     name: str
     model: str
     batch_size: int
+    protocol: str
     command: str
     where: str
     when: str
@@ -106,6 +109,7 @@ def body(found: Measured, setting: CalibratedSetting) -> str:
         decode=by_codec(have.decode_seconds),
         name=setting.name,
         model=setting.model,
+        protocol=setting.protocol,
         nodes=found.nodes,
         batch_size=setting.batch_size,
     )

@@ -122,8 +122,15 @@ def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
     found = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))
     path = Path(run.results).parent / "cluster" / f"{run.name}.yaml"
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
+    imitated = getattr(run.network, "slowed", False)
     setting = CalibratedSetting(
-        path.stem, run.model.name, run.batch_size, " ".join(command), platform.platform(), when
+        path.stem,
+        run.model.name,
+        run.batch_size,
+        "eager" if imitated else "rendezvous",
+        " ".join(command),
+        platform.platform(),
+        when,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, profile(found, setting))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sgp_runner.cluster.checks import check_each_not_negative, check_positive, check_rate
 from sgp_runner.cluster.regions import Region, crossings
+from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 
 
@@ -33,6 +34,8 @@ class Links:
         0: no limit
     first_window_bytes: bytes of the first round trip of a message, over all its connections; slow
         start doubles them in every round trip; 0: no slow start
+    protocol: ``eager``: a message leaves at once and waits at its receiver; ``rendezvous``: it
+        leaves when its receiver is free, and the sender's next messages wait, as with Gloo
     """
 
     bandwidth: BitsPerSecond
@@ -47,6 +50,7 @@ class Links:
     connections: int = 1
     window_bytes: Bytes = 0
     first_window_bytes: Bytes = 0
+    protocol: Literal["eager", "rendezvous"] = "eager"
 
     def __post_init__(self) -> None:
         for key in ("bandwidth", "bandwidth_up", "bandwidth_down"):
@@ -55,6 +59,11 @@ class Links:
         for key in ("node_bandwidth_up", "node_bandwidth_down"):
             for rank, rate in getattr(self, key).items():
                 check_rate(f"cluster.links.{key}.{rank}", rate)
+        if self.regions and self.protocol == "rendezvous":
+            raise ConfigError(
+                "cluster.links.protocol",
+                "messages between regions are only modelled with protocol=eager.",
+            )
         check_positive("cluster.links.connections", self.connections)
         times = ("latency_seconds", "message_overhead_seconds")
         windows = ("window_bytes", "first_window_bytes")

@@ -55,6 +55,7 @@ LATER: Mapping[str, object] = {
     "connections": 1,
     "window_bytes": 0,
     "first_window_bytes": 0,
+    "protocol": "eager",
     "device_bandwidth": None,
     "timing_only.periods": False,
 }

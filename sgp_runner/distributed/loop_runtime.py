@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
@@ -85,14 +86,15 @@ class LoopRuntime:
             model_buffers=model_buffers,
         )
         self.vector.bind(self.worker.params)
-        self.wanted: Future[Tensor] | None = None  # the gradient that the algorithm waits for
+        self.wanted: Future[Any] | None = None  # the gradient that the algorithm waits for
+        self.in_parts = False  # whether it may come in parts
         self.at_start: State = {}  # counts at the start of the step
         self.version = 0  # of the parameters, at the start of the step
         self.begun = self.ended = False
 
     # For the training loop.
 
-    def step(self, gradient: Callable[[], Tensor]) -> None:
+    def step(self, gradient: Callable[[], list[Tensor]]) -> None:
         """Give the algorithm its next gradient, and run until it asks for another one."""
         if not self.begun:
             self.begin()
@@ -103,7 +105,8 @@ class LoopRuntime:
                 else "the averager was stopped by an error"
             )
         wanted, self.wanted = self.wanted, None
-        self.scheduler.resolve(wanted, gradient())
+        parts = gradient()
+        self.scheduler.resolve(wanted, parts if self.in_parts else torch.cat(parts))
         self.proceed()
 
     def begin(self) -> None:
@@ -186,7 +189,7 @@ class LoopRuntime:
 
     # For the algorithm.
 
-    def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Tensor]:
+    def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
         if worker.push_sum._version != self.version:
             raise ConfigError(
                 "algo",
@@ -196,7 +199,7 @@ class LoopRuntime:
         worker.progress.gradients += 1
         self.comm.transport.flush()
         self.vector.bind(at)
-        self.wanted = Future(("its gradient",))
+        self.wanted, self.in_parts = Future(("its gradient",)), allow_parts
         return self.wanted
 
     async def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Tensor:

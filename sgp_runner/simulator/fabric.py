@@ -11,12 +11,18 @@ The link of a region (`sgp_runner.cluster.regions`) also has a FIFO queue in eac
 message to another region goes through four queues: the sender's, the queues of the two regions,
 with the latency between them, and the receiver's.
 
+With ``protocol=rendezvous``, a message leaves when its sender has delivered the previous one and
+its receiver has received all that were announced before. Until then the next messages of the sender
+wait. A message is announced together with the last bits of the previous one, so only the first
+message of a queue waits for the latency.
+
 The windows of connections limit single streams (`sgp_runner.cluster.connection_laws`): the last
 bit of a message arrives later, and interfaces are free in between.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import signature
@@ -131,6 +137,7 @@ class Fabric:
         self.down_seconds = shared(8 / links.down(rank) for rank in range(size))  # to receive it
         self.region_of = region_of_each(links.regions, size)
         self.windows = bool(links.window_bytes or links.first_window_bytes)
+        self.rendezvous = links.protocol == "rendezvous" and seconds_of is None
         self.clock, self.deliver, self.on_arrival = clock, deliver, on_arrival
         self.disturbs = faults.disturbs_messages
         self.times = times or Timetable(faults)
@@ -142,7 +149,17 @@ class Fabric:
         self.enter_free = [0.0] * len(links.regions)
         self.channels: list[dict[int, Channel]] = [{} for _ in range(size)]  # by src, then dst
         self.in_flight = 0  # messages
-        clock.handlers |= {"reach": self.reach, "cross": self.cross, "arrive": self.arrive}
+        # For rendezvous: messages of each sender that have not arrived, with their bytes and the
+        # first moment at which the receiver can know of them; and senders that each receiver knows
+        # to have a message for it. The first message of the first sender moves.
+        self.outbox: list[deque[tuple[Sent, float, float]]] = [deque() for _ in range(size)]
+        self.announced: list[deque[int]] = [deque() for _ in range(size)]
+        clock.handlers |= {
+            "reach": self.reach,
+            "cross": self.cross,
+            "arrive": self.arrive,
+            "announce": self.announce,
+        }
 
     def transmit(self, sent: Sent, num_bytes: float) -> None:
         clock, links, times, src, dst = self.clock, self.links, self.times, sent.src, sent.dst
@@ -154,6 +171,9 @@ class Fabric:
         if self.seconds_of is not None:
             channel.arrival = max(channel.arrival, clock.now + self.seconds_of(src, dst, num_bytes))
             clock.at(channel.arrival, "arrive", sent)
+            return
+        if self.rendezvous:
+            self.queue(sent, num_bytes, channel)
             return
         seconds, free = num_bytes * self.up_seconds[src], self.tx_free[src]
         if times.steady:
@@ -170,9 +190,7 @@ class Fabric:
             last = max(last, start + self.stream_seconds(src, dst, num_bytes))
         crosses = self.crosses(src, dst)
         reach = start if crosses else start + links.latency_seconds
-        if self.disturbs:
-            reach += float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent)))
-        channel.sent += 1
+        reach += self.extra_seconds(src, dst, channel)
         if crosses:
             channel.reach = max(reach, channel.reach)
             clock.at(channel.reach, "cross", sent, num_bytes, last - start, True)
@@ -184,6 +202,46 @@ class Fabric:
         seconds = num_bytes * self.down_seconds[dst]
         late = last - (start + seconds)
         clock.at(channel.reach, "reach", sent, seconds, late)
+
+    def extra_seconds(self, src: int, dst: int, channel: Channel) -> float:
+        """Count a message of ``channel`` and return its delay by faults."""
+        channel.sent += 1
+        if not self.disturbs:
+            return 0.0
+        return float(self.faults.extra_seconds(self.random(_MESSAGE, src, dst, channel.sent - 1)))
+
+    def queue(self, sent: Sent, num_bytes: float, channel: Channel) -> None:
+        """Queue a message for its rendezvous."""
+        src, dst = sent.src, sent.dst
+        known = self.times.awake(src).clear(self.clock.now) + self.links.start_seconds
+        known = self.times.path(src, dst).clear(known + self.extra_seconds(src, dst, channel))
+        self.outbox[src].append((sent, num_bytes, known))
+        if len(self.outbox[src]) == 1:
+            self.clock.at(known, "announce", src)
+
+    def announce(self, src: int) -> None:
+        """Let a receiver know of the first message of ``src``."""
+        dst = self.outbox[src][0][0].dst
+        self.announced[dst].append(src)
+        if len(self.announced[dst]) == 1:
+            self.move(src)
+
+    def move(self, src: int) -> None:
+        """Move the first message of ``src``."""
+        sent, num_bytes, _ = self.outbox[src][0]
+        dst, times = sent.dst, self.times
+        begin = max(self.clock.now, self.tx_free[src], self.rx_free[dst])
+        leaves = times.link(src).finish(begin, begin + num_bytes * self.up_seconds[src])
+        enters = times.link(dst).finish(begin, begin + num_bytes * self.down_seconds[dst])
+        end = max(leaves, enters)
+        if self.windows:
+            end = max(end, begin + self.stream_seconds(src, dst, num_bytes))
+        self.tx_free[src] = self.rx_free[dst] = end
+        end = times.awake(dst).clear(end)
+        if self.on_arrival is None:
+            self.clock.at(end, "arrive", sent)
+        else:
+            self.on_arrival(sent, self.channels[src][dst], end)
 
     def crosses(self, src: int, dst: int) -> bool:
         """Return whether two ranks are in different regions."""
@@ -252,7 +310,18 @@ class Fabric:
     def arrive(self, sent: Sent) -> None:
         """Deliver a message whose last bit has arrived."""
         self.in_flight -= 1
+        if self.rendezvous:
+            self.let_go(sent.src, sent.dst)
         self.deliver(sent)
+
+    def let_go(self, src: int, dst: int) -> None:
+        """End a rendezvous; the next messages of the sender and to the receiver follow."""
+        self.outbox[src].popleft()
+        self.announced[dst].popleft()
+        if self.announced[dst]:
+            self.move(self.announced[dst][0])
+        if self.outbox[src]:
+            self.clock.at(max(self.clock.now, self.outbox[src][0][2]), "announce", src)
 
     def random(self, *what: int) -> Generator:
         """Return the random generator of one message or collective."""
@@ -300,10 +369,23 @@ class Fabric:
             ],
             "in_flight": self.in_flight,
             **({"regions": (self.leave_free, self.enter_free)} if self.region_of else {}),
+            **(self.waiting if self.rendezvous else {}),
+        }
+
+    @property
+    def waiting(self) -> dict[str, Any]:
+        """The messages before and in their rendezvous, as plain data."""
+        return {
+            "outbox": [[(each.fields, *of) for each, *of in queue] for queue in self.outbox],
+            "announced": [list(senders) for senders in self.announced],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of a new fabric."""
+        for queue, saved in zip(self.outbox, state.get("outbox", ()), strict=False):
+            queue.extend((Sent(*fields), *of) for fields, *of in saved)
+        for senders, saved in zip(self.announced, state.get("announced", ()), strict=False):
+            senders.extend(saved)
         self.tx_free[:] = state["tx_free"]
         if state["rx_free"] is not None:
             self.rx_free[:] = state["rx_free"]

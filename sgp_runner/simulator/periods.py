@@ -39,6 +39,8 @@ def obstacle(run: Run) -> str | None:
         return "the run has faults"
     if run.cluster.hosts.cores_per_host is not None:
         return "ranks share cores (cluster.hosts.cores_per_host)"
+    if run.cluster.links.protocol == "rendezvous":
+        return "messages wait for their receivers (cluster.links.protocol)"
     return None if run.trace_steps is None else "trace_steps is set"
 
 

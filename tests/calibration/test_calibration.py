@@ -154,7 +154,8 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
     text = profile(
         MEASURED,
         CalibratedSetting(
-            "ours", "mlp", 8, "sgp-run calibrate name=ours", "a machine", "2026-01-01T00:00"
+            *("ours", "mlp", 8, "rendezvous"),
+            *("sgp-run calibrate name=ours", "a machine", "2026-01-01T00:00"),
         ),
     )
     (tmp_path / "cluster/ours.yaml").write_text(text)
@@ -171,6 +172,7 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         overlap=0.35,
         bucket_bytes=1,
         name="ours",
+        protocol="rendezvous",
         validated=Validated(nodes=4, bandwidth=8000.0),
         all_reduce_bandwidth=4000.0,
         all_reduce_latency_seconds=2.0,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_regions import TWO, cluster, network, region
+from test_regions import BYTE, TWO, cluster, network, region
 from test_simulator import arrivals
 
+from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.utils.errors import ConfigError
 
 
@@ -65,6 +66,35 @@ def test_a_window_delays_the_last_bit_of_a_message() -> None:
     assert arrivals(*network(4, **window, regions=TWO), (0, 2, 5)) == [100 + 200]
     start = {"first_window_bytes": 2.0}
     assert arrivals(*network(4, **start, regions=TWO), (0, 2, 5)) == [100 + 200 + 3 * 4]
+
+
+def test_a_rendezvous_blocks_the_senders_next_message() -> None:
+    # While node 2 receives from node 0, node 1 cannot send to node 3.
+    messages = (0, 2, 5), (1, 2, 3), (1, 3, 2)
+    assert arrivals(*network(4), *messages) == [15, 18, 15]
+    met = {"protocol": "rendezvous"}
+    assert arrivals(*network(4, **met), *messages) == [15, 18, 20]
+    # The receivers of two messages are free, so only the first one waits for the latency.
+    assert arrivals(*network(4, **met), (0, 1, 5), (0, 2, 3)) == [15, 18]
+    assert arrivals(*network(4, **met, duplex="half"), (0, 1, 5), (1, 0, 3)) == [15, 18]
+    # The slower of the two interfaces counts, and both are occupied.
+    slow = {"bandwidth_up": BYTE / 2}
+    assert arrivals(*network(4, **met, **slow), *messages) == [20, 26, 30]
+    # 5 bytes in a round trip of 20 s
+    assert arrivals(*network(4, **met, window_bytes=5.0), (0, 1, 5), (0, 2, 5)) == [30, 50]
+
+
+def test_faults_of_links_delay_a_rendezvous() -> None:
+    met = {"protocol": "rendezvous"}
+    messages = (0, 2, 5), (1, 2, 3), (1, 3, 2)
+    assert arrivals(*network(4, Faults(slow_links={1: 3.0}), **met), *messages) == [15, 24, 30]
+    parted = Faults(events=[Event("partition", [0, 1], end=100.0)])
+    assert arrivals(*network(4, parted, **met), *messages) == [105, 108, 110]
+
+
+def test_no_rendezvous_between_regions() -> None:
+    with pytest.raises(ConfigError, match=r"^cluster\.links\.protocol: messages between regions"):
+        cluster(protocol="rendezvous", regions=TWO)
 
 
 def test_no_connections_and_negative_windows_are_refused() -> None:

@@ -41,6 +41,7 @@ VARIANTS = {
     "d_psgd, adapting first": ("algo.order=adapt_then_combine", "algo.topology=torus"),
     "ad_psgd": (
         *("faults=slow_node", "faults.churn_per_hour=3600", "faults.absence_seconds=200ms"),
+        "cluster.links.protocol=rendezvous",
     ),
     "ad_psgd, two averages": ("algo.averages_per_gradient=2", "algo.topology=ring"),
     "sgp": ("algo.topology.peers=2",),
@@ -58,6 +59,7 @@ VARIANTS = {
         *(
             "cluster.hosts.cores_per_host=1",
             "cluster.hosts.ranks_per_host=2",
+            "cluster.links.protocol=rendezvous",
             "cluster.collectives.overlap=0",
         ),
         *(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sgp_runner.core.flat import Gradient, in_pieces, joined, pieces
 from sgp_runner.core.optim.optimizer import Optimizer, Shapes, Updates, check_rates
 from sgp_runner.core.optim.schedules import Schedule
+from sgp_runner.core.optim.wrapped import WrappedOptimizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +83,9 @@ def updates(
 
     Only SGD yields more than one piece: its step for a parameter depends on no other parameter.
     """
+    if isinstance(optim, WrappedOptimizer):
+        yield slice(0, params.numel()), optim.step(g, params, buffers)
+        return
     if not isinstance(optim, SGD):
         whole = joined(g)
         yield slice(0, whole.numel()), optim.direction(whole, params, buffers, lr, shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from sgp_runner.core.flat import Gradient
 from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.core.optim.schedules import Constant, Schedule
 
@@ -19,6 +20,7 @@ class ParameterVector:
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.parameters = list(trained.values())
         self.shapes: Shapes = {name: tuple(p.shape) for name, p in trained.items()}
+        self.sizes = [p.numel() for p in self.parameters]
         self.bound: Tensor
 
     def joined(self) -> Tensor:
@@ -29,8 +31,7 @@ class ParameterVector:
 
     def parts(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Yield each parameter with its part of ``vector``, in the parameter's shape."""
-        parts = vector.split_with_sizes([p.numel() for p in self.parameters])
-        for p, part in zip(self.parameters, parts, strict=True):
+        for p, part in zip(self.parameters, vector.split_with_sizes(self.sizes), strict=True):
             yield p, part.view(p.shape)
 
     def bind(self, vector: Tensor) -> None:
@@ -40,14 +41,17 @@ class ParameterVector:
                 p.data = part
         self.bound = vector
 
-    def detach_gradient(self) -> Tensor:
-        """Return the gradient [D] and remove it from the parameters; a missing one is zero."""
+    def detach_gradient(self) -> list[Tensor]:
+        """Return the parts of the gradient, as vectors, and remove it from the parameters.
+
+        A missing part is zero.
+        """
         import torch
 
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        return torch.cat([grad.detach().reshape(-1) for grad in grads])
+        return [grad.detach().reshape(-1) for grad in grads]
 
 
 class WrappedOptimizer:
@@ -64,6 +68,7 @@ class WrappedOptimizer:
         import torch
 
         self.optimizer, self.vector = optimizer, vector
+        self.copy: Tensor | None = None  # of the parameters
         is_sgd = isinstance(optimizer, torch.optim.SGD)
         self.name = "sgd" if is_sgd else type(optimizer).__name__.lower()
         self.slow_buffers: Literal["reset", "keep"] = "reset" if is_sgd else "keep"
@@ -107,17 +112,26 @@ class WrappedOptimizer:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D], in the memory of ``g``."""
+        return g.copy_(self.step(g, params, buffers))
+
+    def step(self, g: Gradient, params: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+        """Return the step to subtract [D], in memory that the next step overwrites.
+
+        The optimizer steps on a copy of ``params``.
+        """
         import torch
 
-        self.vector.bind(params)
-        for p, part in self.vector.parts(g):
-            p.grad = part
-        before = params.clone()
+        if self.copy is None:
+            self.copy = torch.empty_like(params)
+        self.copy.copy_(params)
+        self.vector.bind(self.copy)
+        parts = g if isinstance(g, list) else g.split_with_sizes(self.vector.sizes)
+        for p, part in zip(self.vector.parameters, parts, strict=True):
+            p.grad = part.view(p.shape)
         self.optimizer.step()
         for p in self.vector.parameters:
             p.grad = None
-        torch.sub(before, params, out=g)
-        params.copy_(before)
+        self.vector.bind(params)
         buffers.clear()
         buffers.update(self.buffers(params))
-        return g
+        return torch.sub(params, self.copy, out=self.copy)
