@@ -55,6 +55,10 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         value = number(summary.get(key))
         return None if value is None else form(value)
 
+    def spanned(key: str, form: Callable[[float], str]) -> str | None:
+        """Return a time, after the time at the highest rate of a range."""
+        return " to ".join(filter(None, (text(f"{key}_fastest", form), text(key, form)))) or None
+
     # A path on an unfolded line of its own below the frame can be copied.
     results = (
         [f"results in {short_path(Path(str(summary['run_dir'])))}"] if "run_dir" in summary else []
@@ -78,11 +82,11 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     mean, low, high = (_quality(summary, f"worker_{name}") for name in ("mean", "min", "max"))
     study = summary.get("ms_per_iteration") is not None
     steps = (number(summary.get("steps")) or 1) if study else 1
-    hours = text("hours", "{:.2f} h".format)
+    hours = spanned("hours", "{:.2f} h".format)
     iterations = text("iterations", "{:,.0f} iterations".format)
     schedule = hours and iterations and f"{hours} for {iterations}"
     times = {
-        f"{clock} time per iteration": text("ms_per_iteration", milliseconds),
+        f"{clock} time per iteration": spanned("ms_per_iteration", milliseconds),
         f"{clock} time of the schedule": schedule,
     }
     lost = summary.get("lost")
@@ -92,7 +96,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         f"{quality} per worker": mean and f"{mean} mean, {low} min, {high} max",
         f"{quality} of the {model}": _quality(summary, "average"),
         **({} if quality == "BLEU" else {f"BLEU of the {model}": text("bleu", "{:.1f}".format)}),
-        **(times if study else {CLOCKS.get(clock, "time"): text("time_s", duration)}),
+        **(times if study else {CLOCKS.get(clock, "time"): spanned("time_s", duration)}),
         "real time, all included": text("real_s", duration),
         f"sent per node{' and iteration' if study else ''}": text(
             "bytes_per_node", lambda sent: num_bytes(sent / steps)

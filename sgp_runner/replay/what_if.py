@@ -33,9 +33,9 @@ from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.trace import Recording, read_recordings
-from sgp_runner.simulator.backend import simulate_times
 from sgp_runner.simulator.machine_model import GivenTimes
 from sgp_runner.simulator.network import Sim
+from sgp_runner.simulator.times import simulate_times
 from sgp_runner.utils.errors import ConfigError
 
 MAY_CHANGE = (

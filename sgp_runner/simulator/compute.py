@@ -227,7 +227,7 @@ class SharedProcessors:
         self.receive(sent)
 
     def host_seconds(self, seconds: float, num_bytes: float) -> float:
-        return max(0.0, seconds - num_bytes * 8 / self.model.cluster.links.bandwidth)
+        return max(0.0, seconds - num_bytes * 8 / self.model.cluster.links.rate)
 
     def reduce(self, number: int, num_bytes: float) -> int:
         seconds = self.passing_seconds(2 * num_bytes)  # each rank sends and receives num_bytes
