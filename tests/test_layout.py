@@ -34,7 +34,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 816,
+    "scripts": 925,
     "scripts/benchmarks": 1289,
     "scripts/claims": 1420,
     "scripts/pages": 376,
@@ -46,14 +46,14 @@ CEILINGS = {
     "sgp_runner/calibration": 393,
     "sgp_runner/cli": 1822,
     "sgp_runner/cluster": 902,
-    "sgp_runner/config": 1945,
+    "sgp_runner/config": 1973,
     "sgp_runner/core": 2948,
     "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3309,
     "sgp_runner/elastic": 415,
     "sgp_runner/models": 811,
     "sgp_runner/recording": 2248,
-    "sgp_runner/replay": 555,
+    "sgp_runner/replay": 557,
     "sgp_runner/report": 1977,
     "sgp_runner/session": 635,
     "sgp_runner/simulator": 2135,

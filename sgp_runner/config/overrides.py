@@ -7,6 +7,7 @@ the mapping of a preset. A dotted name, such as ``faults.slow_nodes.3=10``, sets
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.config.choices import CONFIGS, PRESET, class_of, groups
+from sgp_runner.config.choices import CONFIGS, PRESET, class_of, group_of, groups
 from sgp_runner.config.command_line import Setting, condition_of, no_choice, parse, unmet
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.old_names import grouped_file
@@ -37,7 +38,10 @@ from sgp_runner.config.schema import (
     IDENTITY,
     NAME,
     PROFILE,
+    Tree,
+    class_at,
     completed,
+    fields_of,
     is_named,
     is_part,
     join,
@@ -47,6 +51,7 @@ from sgp_runner.config.schema import (
     unknown_key,
 )
 from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.user_code import nearby
 
@@ -183,6 +188,7 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     OmegaConf.set_struct(composed, False)
     OmegaConf.set_readonly(composed, False)
     name_cluster(composed)
+    leave_out_replaced(composed, choices)
     if not hydra_too:
         del composed["hydra"]
     listed = models_timed(composed).values()
@@ -193,6 +199,48 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     config = OmegaConf.create(completed(tree_of(composed)))
     assert OmegaConf.is_dict(config)
     return config
+
+
+def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
+    """Remove settings of a preset for a choice that the command line replaces by one without them.
+
+    The first time, a warning names them.
+    """
+    presets = [choice for choice in choices if choice.name == PRESET]
+    others = [choice for choice in choices if choice.name != PRESET]
+    tree = tree_of(config)
+    nodes = [(choice, node_at(tree, choice.name)) for choice in others if is_choice(choice.name)]
+    unknown = [
+        (choice, name)
+        for choice, node in nodes
+        if isinstance(node, dict)
+        for name in node.keys() - {NAME} - set(fields_of_choice(node, choice.name))
+    ]
+    if not presets or not unknown:
+        return
+    without = tree_of(compose_choices("config", overrides=[choice.line for choice in others]))
+    for choice, name in sorted(unknown, key=lambda each: each[1]):
+        alone = node_at(without, choice.name)
+        if isinstance(alone, dict) and name not in alone:
+            del OmegaConf.select(config, choice.name)[name]
+            warn_of_replaced(f"{choice.name}.{name}", presets[0].text, choice.text)
+
+
+def is_choice(key: str) -> bool:
+    """Return whether ``key`` is a part of a run that has a class by name."""
+    return group_of(key) in groups() and is_named(key)
+
+
+def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
+    cls = class_at(node, key)
+    return node if cls is None else fields_of(cls, key)
+
+
+@functools.cache
+def warn_of_replaced(key: str, preset: str, choice: str) -> None:
+    """Warn once that a setting of a preset has no effect."""
+    part = key.rpartition(".")[0]
+    logger.warning(f"{key} of {PRESET}={preset} is left out: {part}={choice} has no such setting.")
 
 
 def apply(setting: Setting, config: DictConfig) -> None:

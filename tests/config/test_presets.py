@@ -11,13 +11,14 @@ import yaml
 from helpers.experiments import make_experiment
 
 from sgp_runner.config.choices import CONFIGS, groups
-from sgp_runner.config.command_line import parse
+from sgp_runner.config.command_line import parse, search_in
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.experiment import make_experiment as from_tree
-from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.overrides import compose, configs, experiment_of, warn_of_replaced
 from sgp_runner.config.run import Run
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.session.start import execute
+from sgp_runner.utils.errors import ConfigError
 
 PRESETS = groups()["experiment"]
 TABLES = ("sgp_", "slowmo_", "goyal_", "gapaware_", "pipesgd_")
@@ -86,3 +87,27 @@ def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
     per_epoch = build_problem(rehearsal.run).sampler.steps_per_epoch
     summary = execute(replace(rehearsal, run=replace(rehearsal.run, epochs=2 / per_epoch)))
     assert summary is not None and summary["steps"] == 2 and summary["row"] == name
+
+
+def test_settings_of_a_preset_go_with_the_choice_that_is_replaced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warn_of_replaced.cache_clear()
+    words = ["experiment=diloco_measured", "algo=local_sgd"]
+    experiment = experiment_of(words)
+    assert (experiment.run.algo.title, experiment.run.nodes) == ("Local SGD", 4)
+    assert capsys.readouterr().err == (
+        "warning: algo.period of experiment=diloco_measured is left out: algo=local_sgd has no "
+        "such setting.\n"
+    )
+    with pytest.raises(ConfigError, match=r"^algo\.period: there is no such setting; algo has tau"):
+        experiment_of([*words, "algo.period=4"])
+    assert capsys.readouterr().err == ""
+
+
+def test_settings_of_a_file_of_the_user_stay_unknown(tmp_path: Path) -> None:
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo/mine.yaml").write_text("name: local_sgd\nperiod: 4\n")
+    words = [search_in(str(tmp_path)), "experiment=diloco_measured", "algo=mine"]
+    with pytest.raises(ConfigError, match=r"^algo\.period: there is no such setting"):
+        experiment_of(words)
