@@ -9,7 +9,8 @@ import pytest
 from helpers.experiments import make_experiment
 
 from sgp_runner.elastic.dry_run import verify_calls
-from sgp_runner.recording.console import stdout_console, summary_table
+from sgp_runner.recording.console import outcome, stdout_console, summary_table
+from sgp_runner.report.read.run_groups import cluster_name
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
@@ -58,8 +59,17 @@ def test_both_times_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     facts = {"clock": "simulated", "time_s": 16.8, "time_s_fastest": 5.75}
     stdout_console().print(summary_table(facts))
     assert "5.75 s to 16.8 s" in capsys.readouterr().out
+    study = {"clock": "simulated", "ms_per_iteration": 40.0, "ms_per_iteration_fastest": 30.0}
+    assert outcome(study) == "30 ms to 40 ms per iteration simulated"
     stdout_console().print(summary_table({"clock": "simulated", "time_s": 16.8}))
     assert "│ simulated time │ 16.8 s │" in capsys.readouterr().out
+
+
+def test_tables_name_both_rates() -> None:
+    machines = {"cluster.name": "lab", "cluster.links.bandwidth": [2e7, 1e9]}
+    assert cluster_name(machines) == "lab (20 Mbit/s to 1 Gbit/s)"
+    slower = {**machines, "cluster.links.bandwidth_up": 1e6}
+    assert cluster_name(slower) == "lab (1 Mbit/s up, 20 Mbit/s down)"
 
 
 @pytest.mark.parametrize(
