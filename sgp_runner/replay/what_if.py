@@ -122,7 +122,10 @@ def with_settings_of(
         target, values = tree, source
         for parent in parents:
             target, values = target.setdefault(parent, {}), values[parent]
-        target[name] = values[name]
+        if name in values:
+            target[name] = values[name]
+        else:  # an empty group is not stored
+            target.pop(name, None)
     return tree
 
 
