@@ -47,7 +47,7 @@ CEILINGS = {
     "sgp_runner/cli": 1822,
     "sgp_runner/cluster": 902,
     "sgp_runner/config": 1973,
-    "sgp_runner/core": 2948,
+    "sgp_runner/core": 2950,
     "sgp_runner/data": 2304,
     "sgp_runner/distributed": 3309,
     "sgp_runner/elastic": 415,

@@ -151,6 +151,7 @@ CORRECTIONS = (
         "in a timing study a push-sum weight counts as one number, not as a 2048th of a model",
         sends_weights_in_a_study,
     ),
+    Correction("DeMo takes no signs of rounding errors in chunks with an odd factor", runs("demo")),
 )
 
 

@@ -128,6 +128,9 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
 class DirectedExponential(Topology):
     """Hops ``j (m+1)^i`` for ``j = 1..m``; ``i`` cycles over the steps. One peer: 1, 2, 4, ...
 
+    With several peers, the last ``i`` may reach fewer: with 3 peers and 32 nodes, the hops 16, 32
+    and 48 reach one.
+
     peers: peers per step, m, or a schedule by epoch: {0: 2, 30: 1} is two peers, then one peer from
         epoch 30 on
     """

@@ -11,7 +11,7 @@ from helpers.recursion import ADAM, STEPS, assert_equal
 from helpers.tiny import START, gradient, run, sgd
 
 from sgp_runner.algorithms.demo import DeMo
-from sgp_runner.core.codecs.cosine import Chunks, CosineTopK
+from sgp_runner.core.codecs.cosine import Chunks, CosineTopK, cosines
 from sgp_runner.utils.errors import ConfigError
 
 
@@ -58,6 +58,13 @@ def test_the_cosine_transform_is_scipys() -> None:
     np.testing.assert_allclose(coefficients.numpy(), expected, atol=1e-12)
     assert torch.allclose(chunks.transform_back(coefficients), x, atol=1e-12)
     assert Chunks((7,), 64).size == 7 and Chunks((130,), 64).size == 26
+
+
+def test_a_coefficient_has_no_sign_where_its_cosine_is_zero() -> None:
+    for side, zeros in ((3, 1), (48, 16), (64, 0)):
+        assert int((cosines(side, torch.float64, torch.device("cpu")) == 0).sum()) == zeros
+    second = Chunks((3,), 3).transform_back(torch.tensor([0.0, 1.0, 0.0]))
+    assert second.sign().tolist() == [1, 0, -1]
 
 
 def test_a_message_of_demo_has_the_largest_coefficients_and_their_places() -> None:

@@ -108,11 +108,17 @@ def largest_divisor(number: int, limit: int) -> int:
 
 @functools.cache
 def cosines(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the orthonormal DCT-II as a matrix [n, n]."""
+    """Return the orthonormal DCT-II as a matrix [n, n].
+
+    Where the cosine is zero, it is so exactly: DeMo would take the sign of a rounding error.
+    """
     import torch
 
+    def cosine(number: int) -> float:
+        return 0.0 if number % (2 * n) == n else cos(pi * number / (2 * n))
+
     rows = [
-        [sqrt((1 if i == 0 else 2) / n) * cos(pi * i * (2 * j + 1) / (2 * n)) for j in range(n)]
+        [sqrt((1 if i == 0 else 2) / n) * cosine(i * (2 * j + 1)) for j in range(n)]
         for i in range(n)
     ]
     return to_device(torch.tensor(rows, dtype=dtype), device)
