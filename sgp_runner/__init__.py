@@ -5,8 +5,8 @@
     result = sgp.run("algo=osgp", nodes=8)
     result.plot()
 
-`run`, `sweep` and `load` are those of `sgp_runner.api`, which is imported when one is first used,
-and so is `Averager`, which runs an algorithm in another training loop.
+`run`, `sweep`, `study` and `load` are those of `sgp_runner.api`, which is imported when one is
+first used, and so is `Averager`, which runs an algorithm in another training loop.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 from sgp_runner._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from sgp_runner.api import ConfigError, Diverged, Result, Results, Stopped, load, run, sweep
+    from sgp_runner.api import (
+        ConfigError,
+        Diverged,
+        Result,
+        Results,
+        Stopped,
+        load,
+        run,
+        study,
+        sweep,
+    )
     from sgp_runner.api.averager import Averager
 
 __all__ = [
@@ -26,6 +36,7 @@ __all__ = [
     "Stopped",
     "load",
     "run",
+    "study",
     "sweep",
 ]
 

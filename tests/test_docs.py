@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from helpers.paths import ROOT
 
-from sgp_runner.cli import download, new, replay, report
+from sgp_runner.cli import download, new, replay, report, study
 from sgp_runner.cli.options import load
 from sgp_runner.cli.search import first_trial, searches
 from sgp_runner.cli.sweep import is_sweep, plan
@@ -183,6 +183,9 @@ def dry_run(words: list[str]) -> None:
     """Compose the settings of ``sgp-run``, and build the parts of each of its runs."""
     if words[:1] == ["new"]:
         new.main(words[1:])
+        return
+    if words[:1] == ["study"]:
+        study.main(words[1:] if words[1] == "new" else [*words[1:], "--dry-run"])
         return
     if words[:1] == ["download"]:
         assert words[1] in download.NAMES, words

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample
-from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, extra, sample, searches, side
+from claims.evidence import Claim, Finding, Sample
+from claims.trained import Side, all_jobs, compare, extra, sample, searches, side
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between
+from sgp_runner.studies.study_tasks import IMAGES
 
 FEW, SOME, MANY = 4, 16, 64  # workers
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=0.03,
     spread=0.026,
     seeds=9,

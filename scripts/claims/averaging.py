@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from claims.evidence import Between, Claim, Finding, Sample, exactly
+from claims.evidence import Claim, Finding, Sample
+from sgp_runner.studies.statistics import Between, exactly
 from sgp_runner.topology.graphs import DirectedExponential, matrix
 
 POWERS = (2, 4, 8, 16, 32, 64)

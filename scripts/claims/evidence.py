@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import inf, isclose, sqrt
 
-from scipy.stats import t, ttest_rel
-
-from claims.power import LEVEL, MAX_SEEDS, Plan, seeds_needed
 from claims.tuning import Joint, Search
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.power import MAX_SEEDS, SeedPlan, seeds_needed
+from sgp_runner.studies.statistics import LEVEL, Between, Interval, holm
 
 
 class Verdict(Enum):
@@ -20,80 +18,19 @@ class Verdict(Enum):
     UNDECIDED = "undecided at this scale"
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over ``seeds`` with its 95 % confidence interval by Student's t-distribution.
+def verdict_of(expected: Between, effect: Interval) -> tuple[Verdict, float]:
+    """Return the verdict that ``effect`` supports, and the p-value of the opposite hypothesis.
 
-    For an exact value, mean, low and high are equal and ``seeds`` is 1.
+    One of the two tests of `Between.inside` is enough to show that the effect lies outside the
+    range. An effect without a spread decides nothing.
     """
-
-    mean: float
-    low: float
-    high: float
-    seeds: int
-
-    @property
-    def spreadless(self) -> bool:
-        """Whether all seeds gave the same value; the confidence interval is then unknown."""
-        return self.seeds > 1 and self.low == self.high
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean; 0 for an exact value."""
-        if self.seeds == 1:
-            return 0.0
-        return (self.high - self.low) / 2 / float(t.ppf(1 - LEVEL, self.seeds - 1))
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation between seeds."""
-        return self.error * sqrt(self.seeds)
-
-    def not_above(self, bound: float) -> float:
-        """Return the one-sided p-value of the hypothesis that the effect is at most ``bound``."""
-        if self.seeds == 1:
-            return 0.0 if self.mean >= bound else 1.0
-        return float(t.sf((self.mean - bound) / self.error, self.seeds - 1))
-
-    @property
-    def mirrored(self) -> Interval:
-        return Interval(-self.mean, -self.high, -self.low, self.seeds)
-
-
-@dataclass(frozen=True)
-class Between:
-    """The range in which the effect must lie if the claim is true."""
-
-    least: float = -inf
-    most: float = inf
-
-    def test(self, effect: Interval) -> tuple[Verdict, float]:
-        """Return the verdict that ``effect`` supports, and the p-value of the opposite hypothesis.
-
-        Two one-sided tests (TOST), one for each bound, show that the effect lies inside the range;
-        the larger p-value counts. One of the two tests is enough to show that the effect lies
-        outside.
-        """
-        if effect.spreadless:
-            return Verdict.UNDECIDED, 1.0
-        inside = max(effect.not_above(self.least), effect.mirrored.not_above(-self.most))
-        outside = 1 - inside
-        if inside <= outside:
-            return Verdict.REPRODUCED, inside
-        return Verdict.CONTRADICTED, outside
-
-    def distance(self, value: float) -> float:
-        """Return the distance from ``value`` to the nearest bound."""
-        return min(abs(value - self.least), abs(value - self.most))
-
-    def __str__(self) -> str:
-        if self.least == -inf:
-            return f"at most {self.most:.3g}"
-        return (
-            f"at least {self.least:.3g}"
-            if self.most == inf
-            else f"{self.least:.3g} to {self.most:.3g}"
-        )
+    if effect.spreadless:
+        return Verdict.UNDECIDED, 1.0
+    inside = expected.inside(effect)
+    outside = 1 - inside
+    if inside <= outside:
+        return Verdict.REPRODUCED, inside
+    return Verdict.CONTRADICTED, outside
 
 
 @dataclass(frozen=True)
@@ -194,7 +131,7 @@ class Claim:
     tried: str
     samples: tuple[Sample, ...]
     source: str = ""
-    plan: Plan | None = None
+    plan: SeedPlan | None = None
     answer: str = ""
     earlier: str = ""
     curves: Callable[[], Curves] | None = None
@@ -236,7 +173,7 @@ def judge(findings: Sequence[Finding]) -> list[Judged]:
     by Holm's method, so that the probability of any wrong verdict among them is at most `LEVEL`. An
     earlier finding is shown with its original test, without adjustment.
     """
-    tests = [finding.expected.test(finding.effect) for finding in findings]
+    tests = [verdict_of(finding.expected, finding.effect) for finding in findings]
     shared = [
         place
         for place, finding in enumerate(findings)
@@ -248,15 +185,6 @@ def judge(findings: Sequence[Finding]) -> list[Judged]:
         level = adjusted.get(place, p)
         told = verdict if level <= LEVEL else Verdict.UNDECIDED
         out.append(Judged(finding, told, None if finding.effect.seeds == 1 else level))
-    return out
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm's method (1979) and return them in the given order."""
-    out, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, (len(p_values) - rank) * p_values[place])
-        out[place] = min(1.0, largest)
     return out
 
 
@@ -301,31 +229,3 @@ def with_needs(judged: Sequence[Judged], undecided: Sequence[str]) -> Iterator[s
     for part in undecided:
         needs = [each.wanted for each in judged if each.finding.part == part and each.wanted]
         yield f"{part} ({needs[0]})" if needs else part
-
-
-def exactly(value: float) -> Interval:
-    """Return the interval of a result without randomness."""
-    return Interval(value, value, value, 1)
-
-
-def alike(values: Sequence[float]) -> bool:
-    """Return whether all values are equal up to rounding."""
-    return isclose(max(values), min(values), rel_tol=1e-9, abs_tol=1e-9)
-
-
-def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Return the mean difference of two samples and its interval by Student's paired t-test.
-
-    Both samples have the same seeds, at least two, in the same order.
-    """
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    mean = sum(differences) / len(differences)
-    if alike(differences):  # the test would divide by a spread of 0
-        return Interval(mean, mean, mean, len(differences))
-    low, high = ttest_rel(ours, theirs).confidence_interval(0.95)
-    return Interval(mean, float(low), float(high), len(differences))
-
-
-def mean_of(values: Sequence[float]) -> Interval:
-    """Return the mean of a sample over seeds, and its interval."""
-    return paired(values, [0.0] * len(values))

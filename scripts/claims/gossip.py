@@ -10,26 +10,18 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample, mean_of, paired
-from claims.power import Plan
-from claims.trained import (
-    ALGORITHMS,
-    GRAMMAR,
-    IMAGES,
-    Side,
-    compare,
-    extra,
-    sample,
-    side,
-    time_ratio,
-)
-from claims.tuning import number
+from claims.evidence import Claim, Finding, Sample
+from claims.trained import ALGORITHMS, Side, compare, extra, sample, side, time_ratio
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.measures import number
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between, mean_of, paired
+from sgp_runner.studies.study_tasks import GRAMMAR, IMAGES
 
 FEW, MANY = 4, 32
 MARGIN = 0.02  # nats, which is about one point of accuracy on images
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=MARGIN,
     spread=0.0087,
     seeds=8,
@@ -37,7 +29,7 @@ PLAN = Plan(
     pilot="pilot: SGP less AR-SGD, 32 nodes, learning rate 0.1, seeds 201 to 204",
 )
 SEEDS = PLAN.numbers
-BIAS = Plan(
+BIAS = SeedPlan(
     matters=0.03,
     spread=0.026,
     seeds=9,
@@ -255,7 +247,7 @@ def consensus(results: Path) -> Claim:
                 find=lambda: list(find()),
             ),
         ),
-        plan=Plan(
+        plan=SeedPlan(
             matters=0.25,
             spread=0.05,
             seeds=8,
@@ -378,7 +370,7 @@ def different_data(results: Path) -> Claim:
             f"taken as {MARGIN:g} nats. Learning rates are searched on each kind of data."
         ),
         samples=(sample(every, find),),
-        plan=Plan(
+        plan=SeedPlan(
             matters=MARGIN,
             spread=0.0123,
             seeds=8,

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding
-from claims.power import Plan
-from claims.trained import IMAGES, Side, compare, one_comparison, sample, side
+from claims.evidence import Claim, Finding
+from claims.trained import Side, compare, one_comparison, sample, side
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between
+from sgp_runner.studies.study_tasks import IMAGES
 
 NODES = 16
 DIFFERENT = ("data.partition=dirichlet_equal", "data.alpha=0.1")
 ADAPT_FIRST = "algo.order=adapt_then_combine"
 PLAIN = ("optim.momentum=0", "optim.nesterov=false")
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=0.02,
     spread=0.0123,
     seeds=8,
@@ -28,7 +30,7 @@ PLAN = Plan(
 # A ring with edges to the next two nodes on either side; its smallest eigenvalue is -0.236.
 TWO_HOPS = ("algo.topology=edges", "algo.topology.path=scripts/claims/two_hops.txt")
 HALF = 0.058  # nats, half of the loss that D² added on the ring
-TWO_HOPS_PLAN = Plan(
+TWO_HOPS_PLAN = SeedPlan(
     matters=HALF,
     spread=0.0765,
     seeds=16,

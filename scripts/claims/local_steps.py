@@ -9,14 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample, paired
-from claims.power import Plan
-from claims.trained import GRAMMAR, Side, all_jobs, ratio, sample, searches, side
+from claims.evidence import Claim, Finding, Sample
+from claims.trained import Side, all_jobs, ratio, sample, searches, side
 from claims.tuning import Joint, Search
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between, paired
+from sgp_runner.studies.study_tasks import GRAMMAR
 
 NODES = 8
 PERIODS = (10, 30)  # 102 and 34 outer steps
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=1.0,
     spread=0.8,
     seeds=8,
@@ -29,14 +31,14 @@ SENT = ("bytes_per_node", "ratio of the bytes that a node sends")
 SPARSE = ("algo.period=10", "algo.codec.k=16", "algo.codec.side=32")
 
 HALF = 47.3  # % of the loss, half of the excess of DiLoCo with 1,024 steps
-LONG_PLAN = Plan(
+LONG_PLAN = SeedPlan(
     matters=30.0,
     spread=15.0,
     seeds=5,
     unit="% of the loss",
     pilot="assumed; 37 with 1,024 steps, where the loss was twice as high",
 )
-PERIODS_PLAN = Plan(
+PERIODS_PLAN = SeedPlan(
     matters=1.0,
     spread=0.6,
     seeds=6,

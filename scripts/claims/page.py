@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from claims import figures
-from claims.evidence import Claim, Interval, Judged, Verdict, headline, judge, parts
-from claims.tuning import HOLDOUT, SEEDS, Joint, Search
+from claims.evidence import Claim, Judged, Verdict, headline, judge, parts
+from claims.tuning import SEEDS, Joint, Search
 from reproduce.archives import LOST, archived
 from sgp_runner.report.read.runs import version
 from sgp_runner.session.job_pool import RunJob, outdated
+from sgp_runner.studies.statistics import Interval
+from sgp_runner.studies.study_tasks import HOLDOUT
 
 PICTURES = "figures"  # a folder next to the pages
 INTRO = (

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample, alike, exactly, mean_of
-from claims.power import Plan
+from claims.evidence import Claim, Finding, Sample
 from claims.timing import ms
-from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, searches, side
+from claims.trained import Side, all_jobs, compare, one_comparison, searches, side
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between, alike, exactly, mean_of
+from sgp_runner.studies.study_tasks import IMAGES
 
 # Models of the timing studies; AlexNet has more parameters relative to its compute time.
 MODELS = {"resnet18": (), "alexnet": ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")}
@@ -24,7 +26,7 @@ WIDTHS = (2, 3, 4)
 JITTER_SEEDS = (1, 2, 3, 4, 5)
 RATIO = "ratio of times per iteration"
 MARGIN = 0.02  # nats
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=MARGIN,
     spread=0.0087,
     seeds=8,
@@ -33,7 +35,7 @@ PLAN = Plan(
     equivalence=True,
 )
 HALF = 0.074  # nats, half of the loss that Pipe-SGD added with 1,250 steps
-LONG_PLAN = Plan(
+LONG_PLAN = SeedPlan(
     matters=0.05,
     spread=0.03,
     seeds=6,

@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample, exactly
-from claims.power import Plan
+from claims.evidence import Claim, Finding, Sample
 from claims.timing import ms
 from claims.trained import (
     ALGORITHMS,
-    GRAMMAR,
-    IMAGES,
     Side,
     all_jobs,
     compare,
@@ -23,6 +20,9 @@ from claims.trained import (
 )
 from claims.tuning import Joint
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between, exactly
+from sgp_runner.studies.study_tasks import GRAMMAR, IMAGES
 
 BASES = ("local_sgd", "sgp", "osgp")
 TAU = 12  # 104 slow steps in 1,250 steps
@@ -33,7 +33,7 @@ ADAM_TAU = 4  # 256 slow steps in 1,024 steps, 25 of them in the warm-up
 NEW_SEEDS = tuple(range(10, 19))
 FIRST_BETA = 0.1
 MARGIN = 0.03  # nats, which is one to two points of accuracy on images
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=MARGIN,
     spread=0.026,
     seeds=9,
@@ -199,7 +199,7 @@ def details(results: Path) -> Claim:
             "28). The exact average is worth {0} nats."
         ),
         samples=(sample(every, find),),
-        plan=Plan(
+        plan=SeedPlan(
             matters=MARGIN,
             spread=0.021,
             seeds=9,
@@ -311,7 +311,7 @@ def longer_over_adam(results: Path) -> Claim:
         21,
         "local Adam",
         with_adam(results, SEEDS),
-        Plan(
+        SeedPlan(
             matters=0.005,
             spread=0.003,
             seeds=6,
@@ -333,7 +333,7 @@ def longer_over_osgp(results: Path) -> Claim:
         22,
         "1-OSGP",
         (slow(results, "osgp"), alone(results, "osgp")),
-        Plan(
+        SeedPlan(
             matters=0.02,
             spread=0.015,
             seeds=7,
@@ -353,7 +353,7 @@ def longer(
     number: int,
     base: str,
     pair: tuple[Side, Side],
-    plan: Plan,
+    plan: SeedPlan,
     runs: str,
     after: int,
     answer: str,

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Curves, Finding, Sample, mean_of
+from claims.evidence import Claim, Curves, Finding, Sample
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.statistics import Between, mean_of
 
 SEEDS = (1, 2, 3, 4, 5)
 NEW_SEEDS = (6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # seeds of the second sample

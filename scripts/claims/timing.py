@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Curves, Finding, Sample, exactly
-from claims.tuning import number
+from claims.evidence import Claim, Curves, Finding, Sample
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.measures import number
+from sgp_runner.studies.statistics import Between, exactly
 
 SIZES = (4, 8, 16, 32)
 SLOW = (2, 10, 100)

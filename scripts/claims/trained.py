@@ -11,21 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from math import log
 from pathlib import Path
 from statistics import fmean
 
-from claims.evidence import Between, Finding, Sample, alike, exactly, mean_of
-from claims.tuning import HOLDOUT, Joint, Search, doublings, loss, number
+from claims.evidence import Finding, Sample
+from claims.tuning import Joint, Search
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.measures import loss, number
+from sgp_runner.studies.statistics import Between, alike, exactly, mean_of
+from sgp_runner.studies.study_tasks import StudyTask
+from sgp_runner.studies.tuning import doublings
 
-CLOCK = (
-    "cluster=sgp_ethernet",
-    "timed_as.model=resnet50",
-    "timed_as.num_parameters=25557032",
-    "timed_as.batch_size=256",
-)
 ALGORITHMS = {
     "ar_sgd": "AR-SGD",
     "sgp": "SGP",
@@ -41,94 +38,13 @@ MORE_BETAS = (0.02, 0.05, 0.1, *BETAS, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
-class Task:
-    """A model, its data and its schedule.
-
-    name: the beginning of the names of runs. words: settings of model, data and optimizer. tuning:
-    additional settings in searches. epochs: length of the schedule. update: number of samples of
-    all nodes per update. rates: the first learning rates of a search; then it tries half and double
-    the best rate. guess: the loss of random guessing, which also replaces the loss of a diverged
-    run. accuracy: whether accuracy is measured.
-    """
-
-    name: str
-    words: tuple[str, ...]
-    tuning: tuple[str, ...]
-    epochs: int
-    update: int
-    rates: tuple[float, ...]
-    guess: float
-    accuracy: bool = False
-    batch: int | None = None  # samples per gradient, if nodes do not share the update
-
-    def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
-        """Return all settings of a run except the learning rate and the seed."""
-        epochs = self.epochs * times
-        return (
-            *self.words,
-            f"algo={algo}",
-            f"nodes={nodes}",
-            f"batch_size={self.batch or self.update // nodes}",
-            f"epochs={epochs}",
-            f"eval_every={epochs}",
-            "eval_workers=false",
-            "log_every=100000",
-        )
-
-
-# 250 steps per epoch. The warm-up takes 125 steps and begins at the learning rate for 8 samples.
-IMAGES = Task(
-    name="images",
-    words=(
-        "model=mlp",
-        "optim.lr_reference_batch=256",
-        "optim.schedule.reference_batch=8",
-        "optim.schedule.warmup_epochs=0.5",
-        "data=shapes",
-        "data.image_size=16",
-        "data.train_size=64000",
-        "data.valid_size=10000",
-        "data.noise=0.15",
-        *CLOCK,
-    ),
-    tuning=(f"data.holdout={HOLDOUT:g}",),
-    epochs=5,
-    update=256,
-    rates=(0.05, 0.2),
-    guess=log(10),
-    accuracy=True,
-)
-# 1,024 steps of text that never repeats. A tenth of the steps are warm-up.
-GRAMMAR = Task(
-    name="grammar",
-    words=(
-        "model=gpt",
-        "model.layers=1",
-        "model.width=32",
-        "model.heads=2",
-        "data=grammar",
-        "data.block=32",
-        "data.train_size=65536",
-        "data.valid_size=10240",
-        "optim.schedule.warmup=0.1",
-        *CLOCK,
-    ),
-    tuning=(),
-    epochs=1,
-    update=64,
-    rates=(0.01, 0.04),
-    guess=log(256),
-)
-
-
-@dataclass(frozen=True)
 class Side:
     """One side of a comparison: a run for each seed, with the settings that the search has found.
 
     name: the names of the runs without the seed.
     """
 
-    task: Task
+    task: StudyTask
     name: str
     words: tuple[str, ...]
     search: Search | Joint
@@ -161,7 +77,7 @@ class Side:
 
 def side(
     results: Path,
-    task: Task,
+    task: StudyTask,
     algo: str,
     label: str = "",
     words: Iterable[str] = (),
@@ -237,7 +153,7 @@ def differences(pairs: Pairs, measure: Callable[[RunJob], float]) -> list[float]
     return [one - sum(rest) for one, *rest in zip(first, *others, strict=True)]
 
 
-def beside(pairs: Pairs, task: Task) -> str:
+def beside(pairs: Pairs, task: StudyTask) -> str:
     """Return a text about the differences in other measures.
 
     These are the accuracy and, if samples repeat, the training loss.

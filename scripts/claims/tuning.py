@@ -7,54 +7,15 @@ samples than the reported validation losses.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.measures import loss
+from sgp_runner.studies.tuning import climb
 
-HOLDOUT = 0.2
 SEEDS = (101, 102)
-
-
-def loss(job: RunJob, diverged: float = inf) -> float:
-    """Return the validation loss of the averaged model; ``diverged`` if the run diverged."""
-    return diverged if job.diverged else number(job, "average_loss")
-
-
-def number(job: RunJob, key: str) -> float:
-    """Return the number ``key`` in the summary of a finished run."""
-    assert job.summary is not None, job.name
-    value = job.summary[key]
-    assert isinstance(value, int | float)
-    return float(value)
-
-
-def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
-    """Return ``middle``, its first ``times`` doublings and its first ``times`` halvings."""
-    return tuple(middle * 2.0**power for power in range(-times, times + 1))
-
-
-def climb(
-    first: Sequence[float],
-    ladder: Sequence[float],
-    finished: Callable[[float], bool],
-    score: Callable[[float], float],
-) -> tuple[float, ...]:
-    """Return the values to try: ``first``, and more as long as the best value is at an edge.
-
-    The values are neighbours on the increasing ``ladder``. The lowest score is best; of equal
-    scores, the smaller value is best.
-    """
-    tried = sorted(first)
-    while all(map(finished, tried)):
-        place = ladder.index(min(tried, key=score))
-        more = {ladder[max(0, place - 1)], *ladder[place + 1 : place + 2]} - set(tried)
-        if not more:
-            break
-        tried = sorted([*tried, *more])
-    return tuple(tried)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from claims.evidence import Between, Claim, Finding, Sample
-from claims.power import Plan
-from claims.trained import IMAGES, Side, all_jobs, compare, one_comparison, sample, searches, side
+from claims.evidence import Claim, Finding, Sample
+from claims.trained import Side, all_jobs, compare, one_comparison, sample, searches, side
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between
+from sgp_runner.studies.study_tasks import IMAGES
 
 SMALL = 32  # images in the small batch, and per node in a large batch
 FACTORS = (8, 16)  # sizes of large batches, in small batches
 MARGIN = 0.02  # nats
-PLAN = Plan(
+PLAN = SeedPlan(
     matters=MARGIN,
     spread=0.0087,
     seeds=8,
@@ -25,7 +27,7 @@ PLAN = Plan(
 # the spread (0.0086) of the first sample, they give a power of 84 %.
 NEW_SEEDS = tuple(range(11, 37))
 LARGEST = 64  # a batch of 3.2 % of the images
-LARGEST_PLAN = Plan(
+LARGEST_PLAN = SeedPlan(
     matters=MARGIN,
     spread=0.0172,
     seeds=8,

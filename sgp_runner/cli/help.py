@@ -85,8 +85,11 @@ examples
   sgp-run --plugin PACKAGE ...    a package of your own, with its YAML files
   sgp-run new algorithm NAME      start one, with a test; or model, data
   sgp-run download cifar10        get the data; or cifar100
+  sgp-run study mine.yaml         compare methods: searches, seeds, tests
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
   sgp-run check network=nccl ...  has this machine what a run needs?
+  sgp-run plan nodes=4 ...        which method fits my machines?
+  sgp-run doctor one_node=1s ...  why are several nodes slower?
   sgp-run --version"""
 
 

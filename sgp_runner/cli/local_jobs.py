@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,46 +22,15 @@ from rich.text import Text
 
 from sgp_runner.cli.jobs import Row, SweepJob, run_job
 from sgp_runner.config.run import Run
-from sgp_runner.config.size import estimated_bytes, parameters
+from sgp_runner.config.size import estimated_bytes
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
+from sgp_runner.session.machine import Machine
 from sgp_runner.session.pool import Ended, Pool, PoolTask
-from sgp_runner.simulator.engines import cores_for
-from sgp_runner.utils.cores import KEY, asked_cores, present_cores
+from sgp_runner.utils.cores import KEY
 from sgp_runner.utils.errors import ConfigError, Stopped
-from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.signals import SAVED, cause, stop_signals
 from sgp_runner.utils.units import duration
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The resources of a sweep on this machine.
-
-    asked: number of runs at a time that the user set (``jobs=``), if any
-    cores: number of cores available to this process
-    memory: free memory in bytes
-    """
-
-    asked: int | None
-    cores: int = field(default_factory=present_cores)
-    memory: int = field(default_factory=free_bytes)
-
-    def cores_for(self, run: Run) -> int:
-        """Return the number of cores that a run keeps busy.
-
-        A real run counts for all cores or, if the user set the number of runs at a time, for one.
-        """
-        if run.network.clock == "wall":
-            return self.cores if self.asked is None else 1
-        return asked_cores() or cores_for(parameters(run.model, run.data)[0])
-
-    def at_once(self, runs: Sequence[Run]) -> int:
-        """Return an upper bound on the number of runs that the machine can run at the same time."""
-        cores = min(self.cores_for(run) for run in runs)
-        memory = min(estimated_bytes(run) for run in runs)
-        most = min(len(runs), self.asked or self.cores)
-        return max(1, min(most, self.cores // max(cores, 1), self.memory // memory))
 
 
 def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]]:

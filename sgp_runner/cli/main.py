@@ -25,7 +25,10 @@ SUBCOMMANDS = {
     "calibrate": "calibrate",
     "check": "check_machine",
     "download": "download",
+    "doctor": "doctor",
     "new": "new",
+    "plan": "plan",
+    "study": "study",
 }
 
 

@@ -149,7 +149,8 @@ def run_here(
 
     runs: the run of each job, from which cores and memory are estimated
     """
-    from sgp_runner.cli.local_jobs import Machine, imports_of, one_by_one, side_by_side
+    from sgp_runner.cli.local_jobs import imports_of, one_by_one, side_by_side
+    from sgp_runner.session.machine import Machine
 
     machine = Machine(asked)
     most, total = machine.at_once(runs), len(runs)

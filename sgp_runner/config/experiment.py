@@ -58,6 +58,7 @@ LATER: Mapping[str, object] = {
     "protocol": "eager",
     "device_bandwidth": None,
     "timing_only.periods": False,
+    "grammar.holdout": 0.0,
 }
 
 

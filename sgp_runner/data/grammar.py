@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset, Split, TensorSplit
+from sgp_runner.data.dataset import Batch, Dataset, Split, TensorSplit, check_shares
 from sgp_runner.data.language import Language, Mixture, Rules
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
@@ -46,6 +46,7 @@ class Grammar:
         dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer dialects per node
     language_seed: seed of words and dialects, independent of the run's seed
+    holdout: above 0: other validation texts, while settings are chosen; 0 = the validation set
     """
 
     block: int = 64
@@ -57,6 +58,7 @@ class Grammar:
     partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
     alpha: float = 0.1
     language_seed: int = 0
+    holdout: float = 0.0
 
     name: ClassVar[str] = "grammar"
     task: ClassVar[str] = "language"
@@ -66,6 +68,7 @@ class Grammar:
         partition_of(self.partition, self.alpha)
         check_least(2, "data", self, "block")
         check_least(1, "data", self, "train_size", "valid_size", "dialects")
+        check_shares("data", self, holdout=0.2)
         if not 3 <= self.nouns <= 1000:
             raise ConfigError("data.nouns", f"must be between 3 and 1000, not {self.nouns}.")
         if not self.concentration > 0:
@@ -91,7 +94,8 @@ class Grammar:
         train = GrammarSplit(languages, self.train_size, self.block)
         valid = GrammarSplit(languages, self.valid_size, self.block)
         rows = torch.arange(self.valid_size)
-        texts = valid.texts(rows, seed_of(self.language_seed, _VALID))
+        other = [1] if self.holdout else []
+        texts = valid.texts(rows, seed_of(self.language_seed, _VALID, *other))
         best = Mixture(languages)
         floor = -sum(map(best.log_probability, texts)) / (self.valid_size * self.block)
         return Dataset(

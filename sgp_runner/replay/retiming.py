@@ -52,6 +52,10 @@ COSTS = ("time_s", "real_s", "steps", "bytes_per_node", "coding_s", "time_s_fast
 SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
 
 
+class TimeDecides(ConfigError):
+    """A run cannot be re-timed, because the decisions of its algorithm depend on time."""
+
+
 @dataclass(frozen=True)
 class Machines:
     """Machines on which runs are re-timed.
@@ -138,7 +142,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     # The cluster defines the devices of a node.
     config = {**trained.config, "gpus_per_node": 1}
     experiment = make_experiment(with_settings_of(machines.source, machines.keys, config))
-    there = out / f"{folder.name}-on-{machines.name}"
+    there = folder_on(folder, machines, out)
     with TemporaryDirectory() as scratch:
         costs = replay(experiment, folder, Path(scratch))
         timed = read_lines(metrics_path(Path(scratch), 0))
@@ -172,6 +176,11 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     return there
 
 
+def folder_on(folder: Path, machines: Machines, out: Path) -> Path:
+    """Return the folder of a run that is re-timed on other machines."""
+    return out / f"{folder.name}-on-{machines.name}"
+
+
 def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
     """Return the trained run in ``folder`` and its summary.
 
@@ -201,14 +210,12 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 def check_decisions(run: Run, folder: Path) -> None:
     """Raise ConfigError for an asynchronous algorithm; `replay` refuses algorithms that poll."""
     if run.algo.asynchronous:
-        refuse(
-            folder,
-            f"the decisions of {run.algo.title} depend on time; train it on that cluster",
-        )
+        why = f"the decisions of {run.algo.title} depend on time; train it on that cluster"
+        refuse(folder, why, TimeDecides)
 
 
-def refuse(folder: Path, why: str) -> NoReturn:
-    raise ConfigError(KEY, f"{folder} cannot be re-timed: {why}.")
+def refuse(folder: Path, why: str, error: type[ConfigError] = ConfigError) -> NoReturn:
+    raise error(KEY, f"{folder} cannot be re-timed: {why}.")
 
 
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
@@ -233,6 +240,7 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
                 folder,
                 f"{run.algo.title} with these settings polls for messages, so its decisions "
                 "depend on time; train it on that cluster",
+                TimeDecides,
             )
         except Deadlock:
             name = experiment.run.cluster.name

@@ -10,17 +10,22 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol, TypeVar
 
 from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.experiment import FORMAT, upgraded
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.session.pool import Pool, PoolTask
+from sgp_runner.utils.cores import KEY as CORES
+from sgp_runner.utils.cores import present_cores
+from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.signals import cause, stop_signals
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
 
@@ -30,11 +35,15 @@ class RunJob:
 
     name: name of the folder in ``results``/runs
     words: settings of the run, as overrides of a command line
+    cores: cores that the run keeps busy
+    memory: memory that the run needs, in bytes; 0: unknown
     """
 
     name: str
     words: tuple[str, ...]
     results: Path
+    cores: int = 1
+    memory: int = 0
 
     @property
     def folder(self) -> Path:
@@ -85,6 +94,54 @@ class RunJob:
         """Return whether the run has to start because its results are missing or outdated."""
         return not self.finished or self.replaces
 
+    def perform(self) -> str:
+        """Run the job in this process; return the sentence of its error, or an empty string."""
+        import sys
+
+        from sgp_runner.config.overrides import experiment_of
+        from sgp_runner.session.execution import perform, sentence_of
+
+        words = [
+            *self.words,
+            f"name={self.name}",
+            f"results={self.results}",
+            "logger=jsonl",
+            *(["resume=never"] if self.replaces else []),
+        ]
+        sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
+        os.environ[CORES] = str(self.cores)
+        try:
+            perform(experiment_of(words))
+        except Stopped:
+            raise
+        except Exception as error:  # must not stop the other jobs
+            return sentence_of(error)
+        return ""
+
+
+class PoolJob(Protocol):
+    """A job of the pool; `RunJob` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def cores(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def summary(self) -> Mapping[str, object] | None: ...
+    @property
+    def diverged(self) -> bool: ...
+    @property
+    def due(self) -> bool: ...
+    def perform(self) -> str:
+        """Make the results of the job; return the sentence of its error, or an empty string."""
+
+
+Job = TypeVar("Job", bound=PoolJob)
+
 
 def outdated(jobs: Iterable[RunJob]) -> str:
     """Describe, for each correction, how many jobs have older results; empty if no job has any."""
@@ -96,28 +153,41 @@ def outdated(jobs: Iterable[RunJob]) -> str:
     return f"From before a correction: {'; '.join(parts)}."
 
 
-def run_all(
-    jobs: Iterable[RunJob], processes: int | None = None
-) -> Iterator[tuple[RunJob, str | None]]:
+def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
     """Run the jobs that are due; yield each as it ends, with a sentence if it failed, else None.
 
     processes: number of runs at a time, with one thread each; None: one per core
+
+    After a signal all runs save; then this raises Stopped.
     """
     waiting = [job for job in jobs if job.due]
-    most = processes or os.cpu_count() or 1
+    if not waiting:
+        return
+    most = processes or present_cores()
+    signals: list[int] = []
     # The server of the pool reads the number of threads when it imports PyTorch.
     with (
         setting(OMP_NUM_THREADS="1", **SAFE_PATH),
-        Pool(most, cores=most, memory=0) as pool,
+        Pool(most, cores=most, memory=free_bytes()) as pool,
     ):
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            signals.append(number)
+            pool.stop()
+
         tasks = (
-            PoolTask(number, partial(run, job), lock_key=job.folder)
+            PoolTask(number, job.perform, job.folder, job.cores, job.memory)
             for number, job in enumerate(waiting)
         )
-        for ended in pool.run(tasks):
-            lost = f"its process ended with exit code {ended.exit_code}"
-            said = lost if ended.result is None else str(ended.result)
-            yield waiting[ended.task.number], said or None
+        with stop_signals(stop):
+            for ended in pool.run(tasks):
+                if ended.result is None and pool.stopping:
+                    continue
+                lost = f"its process ended with exit code {ended.exit_code}"
+                said = lost if ended.result is None else str(ended.result)
+                yield waiting[ended.task.number], said or None
+    if signals:
+        raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
 
 
 def run_and_say(jobs: Iterable[RunJob]) -> int:
@@ -127,25 +197,3 @@ def run_and_say(jobs: Iterable[RunJob]) -> int:
         logger.info(f"{job.name}: {error or 'done'}")
         failed += error is not None
     return failed
-
-
-def run(job: RunJob) -> str:
-    """Run the job in this process; return the sentence of its error, or an empty string."""
-    import sys
-
-    from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.session.execution import perform, sentence_of
-
-    words = [
-        *job.words,
-        f"name={job.name}",
-        f"results={job.results}",
-        "logger=jsonl",
-        *(["resume=never"] if job.replaces else []),
-    ]
-    sys.argv = ["sgp-run", *job.words]  # recorded in environment.json
-    try:
-        perform(experiment_of(words))
-    except Exception as error:  # must not stop the other jobs
-        return sentence_of(error)
-    return ""

@@ -41,7 +41,7 @@ from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy", "transformers", "datasets"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
-assert main(["check", "--help"]) == 0
+assert main(["check", "--help"]) == 0 and main(["study", "--help"]) == 0
 from sgp_runner.cli.completion import candidates
 for words in (
     "nodez=4",

@@ -19,13 +19,13 @@ from helpers.processes import hear_interrupts
 from helpers.shooting import run as run_and_shoot
 from helpers.shooting import shot
 
-from sgp_runner.cli.local_jobs import Machine
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import configs, experiment_of
 from sgp_runner.core.optim import Constant, Cosine
+from sgp_runner.session.machine import Machine
 from sgp_runner.utils.signals import STOPPING
 
 TINY = (

@@ -150,3 +150,12 @@ def test_impossible_grammars_are_refused(settings: dict[str, int], key: str) -> 
     with pytest.raises(ConfigError) as error:
         Grammar(**settings)
     assert error.value.key == key
+
+
+def test_searches_can_validate_on_other_texts() -> None:
+    own, other = (
+        Grammar(block=16, valid_size=8, holdout=holdout).load(torch.float32).valid
+        for holdout in (0.0, 0.2)
+    )
+    targets = [valid.batch(torch.arange(8))[1] for valid in (own, other)]
+    assert targets[0].shape == targets[1].shape and not torch.equal(*targets)

@@ -9,35 +9,17 @@ from pathlib import Path
 import pytest
 
 from claims.averaging import find, unevenness
-from claims.evidence import (
-    Between,
-    Finding,
-    Interval,
-    Verdict,
-    exactly,
-    headline,
-    holm,
-    judge,
-    paired,
-    parts,
-)
-from claims.power import Plan, power, seeds_needed
-from claims.trained import GRAMMAR, IMAGES, Side, all_jobs, compare, extra, searches, side
+from claims.evidence import Finding, Verdict, headline, judge, parts, verdict_of
+from claims.trained import Side, all_jobs, compare, extra, searches, side
 from claims.trained import time_ratio as ratio
-from claims.tuning import Joint, Search, climb, doublings, loss, remaining
+from claims.tuning import Joint, Search, remaining
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.measures import loss
+from sgp_runner.studies.statistics import Between, exactly, paired
+from sgp_runner.studies.study_tasks import GRAMMAR, IMAGES
+from sgp_runner.studies.tuning import doublings
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.CONTRADICTED, Verdict.UNDECIDED
-
-
-def test_a_paired_interval_is_students() -> None:
-    # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), and t(0.975, 2) = 4.302653.
-    effect = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert (effect.mean, effect.seeds) == (2.0, 3)
-    assert effect.high - effect.mean == pytest.approx(4.302652729911275 / math.sqrt(3), rel=1e-9)
-    assert effect.mean - effect.low == pytest.approx(4.302652729911275 / math.sqrt(3), rel=1e-9)
-    assert effect.error == pytest.approx(1 / math.sqrt(3), rel=1e-9)
-    assert paired([2.0, 3.0], [1.0, 2.0]) == Interval(1.0, 1.0, 1.0, 2)
 
 
 def tail(t: float) -> float:
@@ -56,20 +38,18 @@ def test_a_range_is_tested_from_the_side_of_each_bound() -> None:
         (Between(3.0, 9.0), NO, below),
         (Between(-1.0, 0.0), NO, above),
     ):
-        found, value = expected.test(effect)
+        found, value = verdict_of(expected, effect)
         assert found == verdict and value == pytest.approx(p, rel=1e-9)
-    assert [Between(0.0, 1.0).test(exactly(x)) for x in (1.0, 1.1)] == [(YES, 0.0), (NO, 0.0)]
+    assert [verdict_of(Between(0.0, 1.0), exactly(x)) for x in (1.0, 1.1)] == [
+        (YES, 0.0),
+        (NO, 0.0),
+    ]
 
 
 @pytest.mark.parametrize("expected", [Between(least=0.0), Between(most=0.0), Between(0.0, 0.0)])
 def test_seeds_that_all_differ_alike_decide_nothing(expected: Between) -> None:
-    assert expected.test(paired([0.5, 0.25, 0.1], [0.5, 0.25, 0.1])) == (OPEN, 1.0)
+    assert verdict_of(expected, paired([0.5, 0.25, 0.1], [0.5, 0.25, 0.1])) == (OPEN, 1.0)
     assert paired([0.3, 0.2], [0.2, 0.1]).spreadless  # up to rounding
-
-
-def test_holms_method_adjusts_in_the_order_of_the_findings() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
 
 
 def finding(part: str, mean: float, *, primary: bool = False, seeds: int = 3) -> Finding:
@@ -115,23 +95,6 @@ def test_the_headline_counts_parts_and_says_what_the_open_ones_need() -> None:
         "2 of 4 parts reproduced; contradicted: late; undecided: many (about 34 seeds)"
     )
     assert headline(judge(findings[:1])) == "reproduced"
-
-
-def test_power_agrees_with_the_tables_of_paired_tests() -> None:
-    # Two-sided, 5 %, power 80 %: Cohen's d of 0.5 needs 34 pairs, of 0.8 needs 15, of 1 needs 10.
-    assert [seeds_needed(d, 1.0) for d in (0.5, 0.8, 1.0)] == [34, 15, 10]
-    assert seeds_needed(1.0, 1.0, equivalence=True) == 13  # 90 % for each side
-    assert seeds_needed(0.01, 1.0) is None
-    assert power(1.0, 1.0, 10) == pytest.approx(0.8031, abs=1e-4)
-
-
-def test_a_plan_with_too_few_seeds_is_refused() -> None:
-    plan = Plan(matters=0.02, spread=0.02, seeds=10, unit="nats", pilot="pilot")
-    assert plan.numbers == tuple(range(1, 11)) and str(plan).startswith("10 seeds: an effect 0.02")
-    assert plan.measured(0.02).startswith("Measured: a spread of 0.02, with which")
-    assert plan.measured(0.04).endswith("a probability of 29 %.")
-    with pytest.raises(ValueError, match="^9 seeds have a power of 0.75 alone"):
-        Plan(matters=0.02, spread=0.02, seeds=9, unit="nats", pilot="pilot")
 
 
 def test_averaging_is_exact_for_powers_of_two_only() -> None:
@@ -189,13 +152,6 @@ def test_a_search_goes_on_until_the_best_value_lies_between_others(tmp_path: Pat
     assert (search.best, search.at_the_edge, search.chosen) == (0.05, False, ("optim.lr=0.05",))
     assert search.jobs[0].words == ("algo=sgp", "optim.lr=0.025", "seed=101")
     assert loss(search.job(0.4, 101)) == math.inf
-
-
-def test_a_search_ends_at_the_end_of_its_ladder() -> None:
-    ladder = doublings(1.0, 2)
-    assert ladder == (0.25, 0.5, 1.0, 2.0, 4.0)
-    assert climb((1.0,), ladder, lambda value: True, lambda value: value) == (0.25, 0.5, 1.0, 2.0)
-    assert climb((1.0,), ladder, lambda value: value > 0.5, lambda value: value) == (0.5, 1.0, 2.0)
 
 
 def test_two_settings_at_once_are_the_best_of_all_their_pairs(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from claims import figures
-from claims.evidence import Between, Claim, Curves, Finding, Interval, Sample, Verdict, exactly
+from claims.evidence import Claim, Curves, Finding, Sample, Verdict
 from claims.page import WAITS, groups, shown, write
-from claims.power import Plan
 from claims.tuning import Search
 from reproduce.archives import LOST
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.power import SeedPlan
+from sgp_runner.studies.statistics import Between, Interval, exactly
 
 
 def finished(job: RunJob, score: float) -> RunJob:
@@ -45,7 +46,7 @@ def claim_of(results: Path) -> Claim:
         tried="It was run.",
         answer="Yes: {0}, not {1} but {1:size}.",
         samples=(Sample(lambda: jobs, lambda: [new, replace(old, earlier=True), time], (search,)),),
-        plan=Plan(matters=1.0, spread=0.1, seeds=3, unit="nats", pilot="pilot"),
+        plan=SeedPlan(matters=1.0, spread=0.1, seeds=3, unit="nats", pilot="pilot"),
     )
 
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import pytest
+
 from sgp_runner.session.job_pool import RunJob, run_all
+from sgp_runner.utils.errors import Stopped
 
 SMALL = ("model=timing_only", "model.sample_steps=2", "nodes=2")
 
@@ -26,3 +31,14 @@ def test_the_recorded_command_keeps_a_value_with_spaces(tmp_path: Path) -> None:
     assert [error for _, error in run_all([job], processes=1)] == [None]
     recorded = json.loads((job.folder / "environment.json").read_text())["command"]
     assert recorded == ["sgp-run", *job.words]
+
+
+def test_a_signal_ends_the_pool_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    jobs = [RunJob(f"sgp{seed}", (*SMALL, "algo=sgp", f"seed={seed}"), tmp_path) for seed in (1, 2)]
+    running = run_all(jobs, processes=1)
+    assert next(running) == (jobs[0], None)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Stopped, match="Run the same command again to resume"):
+        next(running)
+    assert [job.finished for job in jobs] == [True, False]
+    assert list(run_all(jobs, processes=1)) == [(jobs[1], None)]

@@ -42,12 +42,14 @@ class Style:
     colour: colour of line and markers; None: the colour of the text
     shape: shape of the markers; None: no markers
     dash: dash pattern of the line; None: no line
+    width: width of the line, in pixels of the page
     """
 
     colour: str | None = None
     shape: str | None = STAR
     fill: Fill = "full"
     dash: str | None = None
+    width: float = 2.0
 
 
 @dataclass(frozen=True)

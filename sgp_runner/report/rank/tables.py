@@ -46,11 +46,13 @@ class Cell:
 
     kind: kind of the result in the cell
     note: text below the links
+    strong: whether the links are in bold
     """
 
     links: Sequence[CellLink]
     kind: str | None = None
     note: str = ""
+    strong: bool = False
 
 
 @dataclass(frozen=True)

@@ -109,16 +109,22 @@ class RunGroup:
 
         If the first evaluation reaches the target already, this is the time of that evaluation.
         """
-        ahead = list(self.better * (curve["quality"] - target))
-        times = list(curve["time_s"])
-        there = next((index for index, by in enumerate(ahead) if by >= 0), None)
-        if there is None:
-            return None
-        if there == 0:
-            return float(times[0])
-        behind = -ahead[there - 1]
-        share = behind / (behind + ahead[there])
-        return float(times[there - 1] + share * (times[there] - times[there - 1]))
+        return crossing(list(self.better * (curve["quality"] - target)), list(curve["time_s"]))
+
+
+def crossing(ahead: Sequence[float], times: Sequence[float]) -> float | None:
+    """Return the time at which a curve first reaches 0, linear between its points.
+
+    If the first point is not negative, this is its time. None: no point reaches 0.
+    """
+    there = next((index for index, by in enumerate(ahead) if by >= 0), None)
+    if there is None:
+        return None
+    if there == 0:
+        return float(times[0])
+    behind = -ahead[there - 1]
+    share = behind / (behind + ahead[there])
+    return float(times[there - 1] + share * (times[there] - times[there - 1]))
 
 
 def settings_in(runs: Runs) -> list[RunGroup]:

@@ -101,7 +101,7 @@ def points_of(series: Series) -> dict[str, Any]:
         "mode": "+".join(parts),
     }
     if style.dash:
-        trace["line"] = {"color": style.colour, "dash": style.dash, "width": 2}
+        trace["line"] = {"color": style.colour, "dash": style.dash, "width": style.width}
     if style.shape:
         size = 13 if style.shape == "star" else 9 if style.dash else 12
         edge = {"width": 0 if style.fill == "full" else 1.5}

@@ -162,6 +162,7 @@ def draw_points(axes: Axes, series: Series, x: Points, y: Points, colour: str) -
         y,
         color=colour,
         linestyle=DASHES[style.dash] if style.dash else "none",
+        linewidth=0.75 * style.width,
         marker=SHAPES[style.shape] if style.shape else "none",
         markersize=size,
         markevery=every,

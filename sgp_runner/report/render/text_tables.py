@@ -34,6 +34,7 @@ def markdown(table: ReportTable) -> str:
             literal(link.text) if link.href is None else f"[{literal(link.text)}]({link.href})"
             for link in each.links
         )
+        text = f"**{text}**" if each.strong else text
         text += f" ({literal(each.note)})" if each.note else ""
         return f"{GLYPHS[each.kind]} {text}" if each.kind else text
 

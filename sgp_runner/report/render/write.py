@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from sgp_runner.report.plots.figure import GLYPHS
+from sgp_runner.report.plots.figure import GLYPHS, Plot
 from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
@@ -146,17 +146,10 @@ def render(
 
     configs: name and stored configuration of each setting, which the page shows
     """
-    from jinja2 import Environment, FileSystemLoader
-    from markupsafe import Markup
-
-    figures = json.dumps(
-        [figure(plot) for section in sections for plot in section.plots],
-        allow_nan=False,
-        default=float,
-    )
     named = {cell.kind for table in tables for row in table.cells for cell in row if cell.kind}
-    page = Environment(loader=FileSystemLoader(ASSETS), autoescape=True).get_template("page.html")
-    return page.render(
+    return rendered(
+        "page.html",
+        [plot for section in sections for plot in section.plots],
         title=title,
         subtitle=subtitle,
         box=box,
@@ -168,6 +161,18 @@ def render(
         ranked=list(ranked),
         sections=sections,
         tables=list(tables),
+    )
+
+
+def rendered(template: str, plots: Sequence[Plot], **facts: object) -> str:
+    """Return a page with these plots, which needs no network."""
+    from jinja2 import Environment, FileSystemLoader
+    from markupsafe import Markup
+
+    figures = json.dumps(list(map(figure, plots)), allow_nan=False, default=float)
+    page = Environment(loader=FileSystemLoader(ASSETS), autoescape=True).get_template(template)
+    return page.render(
+        facts,
         figures=Markup(figures.replace("<", "\\u003c")),
         css=Markup(asset("page.css")),
         js=Markup(asset("page.js")),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 
-LEVEL = 0.025  # of a one-sided test: 95 % intervals leave 2.5 % on each side
+from sgp_runner.studies.statistics import LEVEL
+
 WANTED = 0.8
 MAX_SEEDS = 1000  # larger numbers of seeds are not tried
 
@@ -43,9 +44,21 @@ def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -
     return high
 
 
+def detectable(seeds: int) -> float:
+    """Return the smallest effect that ``seeds`` find with a power of `WANTED`.
+
+    Its unit is the spread between seeds. It is infinite for a single seed.
+    """
+    from scipy.optimize import brentq
+
+    if seeds < 2:
+        return inf
+    return float(brentq(lambda effect: power(effect, 1.0, seeds) - WANTED, 1e-3, 1e3))
+
+
 @dataclass(frozen=True)
-class Plan:
-    """The number of seeds of a claim, and the reason why its primary finding needs no more.
+class SeedPlan:
+    """A number of seeds, and the reason why the primary comparison needs no more.
 
     matters: the smallest effect that matters, as the distance to the nearest bound. spread:
     standard deviation of the paired differences in the pilot runs. pilot: a description of the

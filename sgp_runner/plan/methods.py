@@ -1,0 +1,96 @@
+"""The methods that a plan compares: every algorithm with its usual settings, and a few others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sgp_runner.config.choices import class_of, groups
+from sgp_runner.utils.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Method:
+    """An algorithm with settings.
+
+    title: name in the table
+    words: settings, as words of ``sgp-run``; the first one chooses the algorithm
+    """
+
+    title: str
+    words: tuple[str, ...]
+
+    @property
+    def algorithm(self) -> str:
+        return self.words[0].partition("=")[2]
+
+
+def method(title: str, algorithm: str, *settings: str) -> Method:
+    return Method(title, (f"algo={algorithm}", *(f"algo.{each}" for each in settings)))
+
+
+DATA_PARALLEL = method("Data parallel", "ar_sgd")
+# Numbers of steps H between exchanges of DiLoCo and of Streaming DiLoCo.
+PERIODS, STREAMING_PERIODS = (30, 100, 500), (30, 100)
+
+
+def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
+    """Return all methods.
+
+    An algorithm without settings here has its defaults. Two algorithms in turn (hybrid) are left
+    out.
+
+    periods: replace `PERIODS` and `STREAMING_PERIODS`
+    """
+    special = (
+        DATA_PARALLEL,
+        method("Data parallel, int8", "ar_sgd", "codec=int8"),
+        method("PowerSGD, rank 2", "powersgd", "rank=2"),
+        method("Pipe-SGD, depth 2", "pipe_sgd", "depth=2"),
+        method("OSGP, tau 1", "osgp", "tau=1"),
+        method("Gossip-PGA, H 48", "gossip_pga", "period=48"),
+        method("Local SGD, H 12", "local_sgd", "tau=12"),
+        method("SlowMo of Local SGD", "slowmo", "base=local_sgd"),
+        method("SlowMo of SGP", "slowmo", "base=sgp"),
+        method("DES-LOC, H 32", "des_loc", "period=32"),
+        *(method(f"DiLoCo, H {h}", "diloco", f"period={h}") for h in periods or PERIODS),
+        method("DiLoCo, H 30, delayed", "diloco", "period=30", "overlap=delayed"),
+        method("Streaming DiLoCo, H 30", "streaming_diloco", "period=30"),
+        *(
+            method(f"Streaming DiLoCo, H {h}, FP4", "streaming_diloco", f"period={h}", "codec=fp4")
+            for h in periods or STREAMING_PERIODS
+        ),
+        method("Async DiLoCo, H 50", "async_diloco", "period=50"),
+        method("NoLoCo, H 50", "noloco", "period=50"),
+        method("SparseLoCo, H 30", "sparseloco", "period=30"),
+    )
+    rest = set(groups()["algo"]) - {each.algorithm for each in special} - {"hybrid"}
+    return (*special, *(method(title_of(name), name) for name in sorted(rest)))
+
+
+def title_of(algorithm: str) -> str:
+    title = getattr(class_of("algo", algorithm), "title", algorithm)
+    return title if isinstance(title, str) else algorithm
+
+
+def chosen(names: str | None, periods: str | None) -> Iterator[Method]:
+    """Yield data parallel, and the methods of the algorithms in ``names``, joined by commas.
+
+    names: None: all algorithms
+    periods: numbers of steps H, joined by commas; None: the usual ones
+    """
+    every = methods(None if periods is None else list(map(steps_in, periods.split(","))))
+    known = {each.algorithm for each in every}
+    wanted = known if names is None else set(names.split(","))
+    for name in sorted(wanted - known):
+        raise ConfigError(
+            "methods", f"'{name}' is none of {', '.join(sorted(known))}.{nearest(name, known)}"
+        )
+    yield from (each for each in every if each is DATA_PARALLEL or each.algorithm in wanted)
+
+
+def steps_in(text: str) -> int:
+    """Return the number of steps H in ``text``."""
+    if not text.isdecimal() or not int(text):
+        raise ConfigError("periods", f"H is a number of steps, at least 1, not '{text}'.")
+    return int(text)

@@ -1,0 +1,254 @@
+"""Observed times of steps on one and on several nodes, and the rates that follow from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from sgp_runner.cluster.collectives import Collectives
+from sgp_runner.cluster.compute_variation import ConstantTime
+from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.links import Links
+from sgp_runner.cluster.nodes import StepTimes
+from sgp_runner.plan.models import known_size
+from sgp_runner.plan.words import Key, Words, read_words
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_yaml
+
+# Sizes of the traffic of a step relative to an all-reduce of the gradient. ZeRO-3 gathers the
+# parameters twice and scatters the gradient (Rajbhandari et al. 2020, section 7.2).
+TRAFFIC = {"all_reduce": 1.0, "zero3": 1.5}
+LATENCY = 50e-6  # s, one way, if it is not given: kernel TCP in one data centre
+SLOWEST, FASTEST = 1e3, 1e15  # bit/s; rates are searched between them
+KEYS: Mapping[str, Key] = {
+    "step.N": Key("seconds", "time of a step on N nodes; step.1 is needed, and one more"),
+    "samples.N": Key("number", "instead of step.N: samples per second of all N nodes"),
+    "batch": Key("count", "samples per device and step, with samples.N; default 32"),
+    "model": Key("text", "a model of known size"),
+    "parameters": Key("count", "number of parameters"),
+    "bytes_per_parameter": Key("number", "bytes of a parameter of the gradient; default 4"),
+    "devices": Key("count", "devices of a node, default 1"),
+    "bandwidth": Key("rate", "claimed rate of a node's interface"),
+    "latency": Key("seconds", "one way, half of a ping", zero=True),
+    "window": Key("bytes", "largest window of a connection"),
+    "connections": Key("count", "connections between two nodes, default 1"),
+    "traffic": Key("text", "all_reduce (default), or zero3: gathers parameters twice"),
+    "small": Key("number", "size of a smaller model relative to this one, such as 0.5"),
+    "small_gap": Key("seconds", "what its step takes longer on the nodes than on one"),
+}
+ALIASES = {
+    "one_node": "step.1",
+    "two_nodes": "step.2",
+    "gpus_per_node": "devices",
+    "num_parameters": "parameters",
+}
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Times of steps, and the machines on which they were observed.
+
+    alone: seconds of a step on one node. together: by number of nodes
+    num_bytes: bytes of an all-reduce with the traffic of a step
+    small: size of a smaller model relative to this one, and what its step takes longer on several
+        nodes than on one, in seconds; None: not observed
+    model: words of ``sgp-run plan`` that describe the model; empty if they are not known
+    assumed: sentences about values that were not given
+    """
+
+    alone: float
+    together: Mapping[int, float]
+    num_bytes: float
+    devices: int = 1
+    bandwidth: float | None = None
+    latency: float = LATENCY
+    window: int | None = None
+    connections: int = 1
+    small: tuple[float, float] | None = None
+    model: str = ""
+    assumed: tuple[str, ...] = ()
+
+    def gap(self, nodes: int) -> float:
+        """Return what a step takes longer on ``nodes`` nodes than on one, in seconds."""
+        return self.together[nodes] - self.alone
+
+    def cluster(self, rate: float, hidden: bool = False, over: str = "devices") -> Cluster:
+        """Return the machines with interfaces of ``rate`` bit/s.
+
+        hidden: whether all of the gradient's time hides the all-reduce, or none
+        over: ranks of the ring
+        """
+        collectives = Collectives(
+            library="nccl",
+            ring_over="devices" if over == "devices" else "nodes",
+            overlap=1 - 1e-12 if hidden else 0.0,
+            bucket_bytes=1,
+        )
+        return Cluster(
+            ConstantTime(),
+            StepTimes({"default": self.alone}),
+            Links(rate, self.latency),
+            collectives,
+            devices_per_node=self.devices,
+        )
+
+    def all_reduce_seconds(self, nodes: int, rate: float, over: str = "devices") -> float:
+        return self.cluster(rate, over=over).all_reduce_seconds(nodes, self.num_bytes)
+
+    def rate_for(self, nodes: int, seconds: float) -> float:
+        """Return the bit/s at which the all-reduce takes ``seconds``; inf if latency takes more."""
+        if seconds <= 0 or self.all_reduce_seconds(nodes, FASTEST) >= seconds:
+            return inf
+        low, high = SLOWEST, FASTEST
+        for _ in range(100):
+            middle = (low * high) ** 0.5
+            slow = self.all_reduce_seconds(nodes, middle) > seconds
+            low, high = (middle, high) if slow else (low, middle)
+        return high
+
+    def rates(self, nodes: int) -> tuple[float, float]:
+        """Return the rates that explain a step: all of the all-reduce was hidden, or nothing."""
+        together = self.together[nodes]
+        return self.rate_for(nodes, together), self.rate_for(nodes, self.gap(nodes))
+
+
+def read_observation(arguments: Sequence[str]) -> Observation:
+    """Return the observation of a command line: words, or folders of runs."""
+    runs = [of_run(Path(word)) for word in arguments if "=" not in word]
+    found: dict[str, float | int | str] = {}
+    for _, values in sorted(runs, key=lambda run: -run[0]):  # one node last: it replaces estimates
+        found |= values
+    words = read_words([word for word in arguments if "=" in word], keys_for(arguments), ALIASES)
+    return observation_of(Words({**found, **words.values}))
+
+
+def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
+    """Return the keys, with the numbers of nodes that are on a command line."""
+    names = (
+        word.partition("=")[0] for word in [*arguments, *(f"{each}=" for each in ALIASES.values())]
+    )
+    numbered = {
+        name: KEYS[f"{found[1]}.N"]
+        for name in names
+        if (found := re.fullmatch(r"(step|samples)\.[1-9]\d{0,5}", name))
+    }
+    return {**KEYS, **numbered}
+
+
+def observation_of(words: Words) -> Observation:
+    """Return the observation of ``words``. Raises ConfigError for what is missing."""
+    assumed: list[str] = []
+    devices = words.count("devices")
+    if devices is None and "bytes" not in words.values:
+        assumed.append("A node has one device (devices=).")
+    devices = devices or 1
+    steps = steps_of(words, devices, assumed)
+    if 1 not in steps:
+        raise ConfigError("step.1", "the time of a step on one node is missing: write step.1=0.5s.")
+    if len(steps) < 2:
+        raise ConfigError(
+            "step.2", "the time of a step on several nodes is missing: write step.2=4s."
+        )
+    latency = words.number("latency")
+    if latency is None:
+        assumed.append("The latency is 50 us, one way (latency=).")
+        latency = LATENCY
+    size, model = traffic_bytes(words, assumed)
+    return Observation(
+        steps.pop(1),
+        steps,
+        size,
+        devices,
+        words.number("bandwidth"),
+        latency,
+        words.count("window"),
+        words.count("connections") or 1,
+        smaller(words),
+        model,
+        tuple(assumed),
+    )
+
+
+def steps_of(words: Words, devices: int, assumed: list[str]) -> dict[int, float]:
+    """Return the seconds of a step by number of nodes; adds to ``assumed``."""
+    steps = {
+        int(key[5:]): float(value) for key, value in words.values.items() if key[:5] == "step."
+    }
+    rates = {
+        int(key[8:]): float(value) for key, value in words.values.items() if key[:8] == "samples."
+    }
+    batch = words.count("batch")
+    if rates and batch is None:
+        assumed.append(
+            "A device has 32 samples per step (batch=); with twice as many, the rate is half."
+        )
+    batch = batch or 32
+    return {**{n: batch * devices * n / rate for n, rate in rates.items()}, **steps}
+
+
+def traffic_bytes(words: Words, assumed: list[str]) -> tuple[float, str]:
+    """Return the bytes of an all-reduce with the traffic of a step, and words for the model.
+
+    Adds to ``assumed``.
+    """
+    if (given := words.number("bytes")) is not None:  # of a run
+        return given, ""
+    parameters = words.count("parameters")
+    if parameters is None:
+        parameters, source = known_size(words.text("model"))
+        assumed.append(f"{words.text('model')} has {parameters:,} parameters ({source}).")
+    each = words.number("bytes_per_parameter")
+    if each is None:
+        assumed.append(
+            "The gradient has 4 bytes per parameter (bytes_per_parameter=); with 2, the rate is "
+            "half."
+        )
+    traffic = words.text("traffic") or "all_reduce"
+    if traffic not in TRAFFIC:
+        raise ConfigError("traffic", f"'{traffic}' is none of {', '.join(TRAFFIC)}.")
+    each = each or 4.0
+    model = f"parameters={parameters} bytes_per_parameter={each:g}"
+    return parameters * each * TRAFFIC[traffic], model
+
+
+def smaller(words: Words) -> tuple[float, float] | None:
+    """Return the observation of a smaller model, if there is one."""
+    share, gap = words.number("small"), words.number("small_gap")
+    if share is None and gap is None:
+        return None
+    if share is None or gap is None:
+        missing, example = (
+            ("small", "small=0.5") if share is None else ("small_gap", "small_gap=1s")
+        )
+        raise ConfigError(missing, f"a smaller model needs its size and its gap: write {example}.")
+    if share >= 1:
+        raise ConfigError("small", f"{share:g} must be less than 1: the smaller model's size.")
+    return share, gap
+
+
+def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
+    """Return the nodes of a finished real run of AR-SGD, and the values that it observed.
+
+    A run on several nodes also tells the time of a step without waiting.
+    """
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        algo = read_yaml(folder / "config.yaml")["algo"]["name"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(str(folder), "this is no folder of a finished run.") from error
+    if algo != "ar_sgd" or summary.get("clock") != "wall":
+        raise ConfigError(
+            str(folder), "only real runs of algo=ar_sgd can be compared: every step all-reduces."
+        )
+    nodes, step = int(summary["nodes"]), summary["time_s"] / summary["steps"]
+    found: dict[str, float | int | str] = {f"step.{nodes}": step}
+    if nodes > 1:
+        sent = summary["bytes_per_node"] / summary["steps"]
+        found["bytes"] = sent * nodes / (2 * (nodes - 1))
+        if (waiting := summary.get("waiting_share")) is not None:
+            found["step.1"] = step * (1 - waiting)
+    return nodes, found

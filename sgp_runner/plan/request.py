@@ -1,0 +1,244 @@
+"""The request of a plan: model, machines, budget and prices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.plan.keys import ALIASES, KEYS
+from sgp_runner.plan.methods import Method, chosen
+from sgp_runner.plan.models import known_size
+from sgp_runner.plan.words import Words, read_words
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import bit_rate, counted, duration
+
+# Floating-point operations of a gradient per parameter and token (Kaplan et al. 2020, section 2.1).
+FLOPS_PER_PARAMETER_AND_TOKEN = 6
+BASE = "ethernet_10g"  # the profile of machines that are described by their rate alone
+LAW = "cluster.collectives.algorithm="
+GROUPS = ("cluster", "faults", "optim")
+
+
+@dataclass(frozen=True)
+class TrainingBudget:
+    """The training that a plan is for.
+
+    steps: steps of a node; None: no budget, so that only a step is planned
+    """
+
+    steps: int | None = None
+    price_per_hour: float | None = None
+    watts: float | None = None
+    kwh_price: float | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request whose machines and model are known.
+
+    words: settings of the timing studies, as words of ``sgp-run``
+    assumed: sentences about values that were not given
+    """
+
+    nodes: int
+    devices: int
+    sites: int
+    parameters: int
+    cluster: Cluster
+    words: tuple[str, ...]
+    budget: TrainingBudget = field(default_factory=TrainingBudget)
+    methods: tuple[Method, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+
+def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Request:
+    """Return the request of a command line. Raises ConfigError for one that cannot be planned.
+
+    search: overrides that add folders of presets
+    """
+    words = read_words(arguments, KEYS, ALIASES, GROUPS)
+    nodes, sites = words.count("nodes") or 2, words.count("sites") or 1
+    if nodes < 2:
+        raise ConfigError("nodes", "a single node sends no messages: use nodes=2 or more.")
+    if sites > nodes:
+        raise ConfigError(
+            "sites", f"{counted(nodes, 'node')} cannot be in {sites} sites: use sites={nodes}."
+        )
+    methods = tuple(chosen(words.text("methods"), words.text("periods")))
+    machines, assumed = machine_words(words, nodes, sites)
+    machines = [*search, *machines]
+    cluster = experiment_of(["model=timing_only", *machines]).run.cluster
+    laws, sites = cluster.collectives, max(sites, len(cluster.links.regions))
+    chosen_law = any(word.startswith(LAW) for word in words.passed)
+    if cluster.links.regions and laws.algorithm == "ring" and not chosen_law:
+        machines.append(f"{LAW}hierarchical")
+        laws = replace(laws, algorithm="hierarchical")
+        cluster = replace(cluster, collectives=laws)
+        assumed.append(
+            "Between sites, all-reduces are hierarchical: inside each site, then between sites."
+        )
+    model, parameters, notes = model_words(words, cluster)
+    return Request(
+        nodes,
+        cluster.devices_per_node,
+        sites,
+        parameters,
+        cluster,
+        ("model=timing_only", *machines, *model),
+        budget_of(words, nodes),
+        methods,
+        (*assumed, *notes),
+    )
+
+
+def machine_words(words: Words, nodes: int, sites: int) -> tuple[list[str], list[str]]:
+    """Return the settings of the machines, and what they assume."""
+    named = any(word.startswith("cluster=") for word in words.passed)
+    made, assumed = [f"nodes={nodes}"], []
+    if not any(word.startswith("optim=") for word in words.passed):
+        made.append("optim=adamw")
+        assumed.append("The optimizer is AdamW (optim=).")
+    rate, latency = words.number("bandwidth"), words.number("latency")
+    if not named:
+        if rate is None:
+            raise ConfigError(
+                "bandwidth",
+                "the rate of a node's interface is missing: write bandwidth=10Gbit/s, or "
+                "cluster= with a profile.",
+            )
+        made += [
+            f"cluster={BASE}",
+            "cluster.compute_time=constant",
+            "cluster.collectives.library=nccl",
+            f"cluster.devices_per_node={words.count('devices') or 1}",
+        ]
+        if not any("ring_over" in word for word in words.passed):
+            assumed.append(
+                "All-reduces are rings of NCCL over nodes, whose devices reduce first "
+                "(cluster.collectives.ring_over=nodes)."
+            )
+        if latency is None:
+            assumed.append("The latency is 50 us, one way (latency=).")
+    elif (devices := words.count("devices")) is not None:
+        made.append(f"cluster.devices_per_node={devices}")
+    made += words.passed
+    if rate is not None:  # also instead of rates that were measured at another one
+        made += [f"cluster.links.bandwidth={rate}", "cluster.collectives.all_reduce_bandwidth=null"]
+    if latency is not None:
+        made.append(f"cluster.links.latency_seconds={latency}")
+    if sites > 1:
+        made.append(site_word(words, nodes, sites))
+    return made, assumed
+
+
+def site_word(words: Words, nodes: int, sites: int) -> str:
+    """Return the setting of ``sites`` of nearly equal size."""
+    rate, latency = words.number("site_bandwidth"), words.number("site_latency")
+    if rate is None or latency is None:
+        key = "site_bandwidth" if rate is None else "site_latency"
+        example = "site_bandwidth=1Gbit/s" if rate is None else "site_latency=30ms"
+        raise ConfigError(key, f"it is missing for {sites} sites: write {example}, for example.")
+    regions = ",".join(
+        f"{{nodes:{nodes // sites + (site < nodes % sites)},bandwidth_up:{rate},"
+        f"bandwidth_down:{rate},latency_seconds:{latency}}}"
+        for site in range(sites)
+    )
+    return f"cluster.links.regions=[{regions}]"
+
+
+def model_words(words: Words, cluster: Cluster) -> tuple[list[str], int, list[str]]:
+    """Return the settings of the model, its number of parameters, and what they assume."""
+    name, assumed = words.text("model"), []
+    parameters = words.count("parameters")
+    if parameters is None:
+        parameters, source = known_size(name)
+        assumed.append(f"{name} has {parameters:,} parameters ({source}).")
+    name = name or "planned"
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        raise ConfigError("model", f"'{name}' is no name: use letters, digits and _.")
+    seconds = words.number("step") or from_flops(words, cluster, parameters)
+    if seconds is not None:
+        made = [f"cluster.compute.step_seconds.{name}={seconds}"]
+        made += (
+            [f"cluster.compute.step_batch.{name}=1"] if name in cluster.compute.step_batch else []
+        )
+        made += ["timed_as.batch_size=1"]
+    elif name in cluster.compute.step_seconds and name != "default":
+        batch = words.count("batch") or cluster.compute.step_batch.get(name, 1)
+        made = [f"timed_as.batch_size={batch}"]
+        assumed.append(f"A step takes the time in cluster={cluster.name} (step=).")
+    elif name in LANGUAGE_MODELS:
+        made = ["timed_as.batch_size=1"]
+        time = duration(LANGUAGE_MODELS[name].step_seconds)
+        assumed.append(f"A step takes {time} (Douillard et al. 2025, Table 4; step=).")
+    else:
+        raise ConfigError(
+            "step",
+            f"the time of a gradient of {name} on one node is not known: write step=0.4s, or "
+            "device_flops=50e12 with step_flops= or batch_tokens=.",
+        )
+    if name not in LANGUAGE_MODELS or words.count("parameters") is not None:
+        made.append(f"timed_as.num_parameters={parameters}")
+    each = words.number("bytes_per_parameter")
+    if each is None:
+        assumed.append("Messages have 4 bytes per parameter (bytes_per_parameter=).")
+    made += [f"timed_as.bytes_per_parameter={each or 4}", f"timed_as.model={name}"]
+    return made, parameters, assumed
+
+
+def from_flops(words: Words, cluster: Cluster, parameters: int) -> float | None:
+    """Return the seconds of a step from its operations; None if no rate of a device is given."""
+    rate, flops = words.number("device_flops"), words.number("step_flops")
+    if rate is None:
+        return None
+    if flops is None:
+        tokens = words.count("batch_tokens")
+        if tokens is None:
+            raise ConfigError(
+                "device_flops", "it needs the work of a step: write batch_tokens= or step_flops=."
+            )
+        flops = float(FLOPS_PER_PARAMETER_AND_TOKEN) * parameters * tokens
+    return flops / (rate * cluster.devices_per_node)
+
+
+def budget_of(words: Words, nodes: int) -> TrainingBudget:
+    """Return the budget of a plan."""
+    return TrainingBudget(
+        steps_of_budget(words, nodes),
+        words.number("price_per_hour"),
+        words.number("watts"),
+        words.number("kwh_price"),
+    )
+
+
+def steps_of_budget(words: Words, nodes: int) -> int | None:
+    """Return the steps of a node; None without a budget."""
+    given = [key for key in ("tokens", "epochs", "steps") if key in words.values]
+    if len(given) > 1:
+        raise ConfigError(given[1], f"the budget is given twice: leave out {given[0]}=.")
+    if not given:
+        return None
+    if given == ["steps"]:
+        return words.count("steps")
+    batch = "batch_tokens" if given == ["tokens"] else "batch"
+    for key in [batch] if given == ["tokens"] else [batch, "samples"]:
+        if key not in words.values:
+            raise ConfigError(key, f"{given[0]}= needs it: {KEYS[key].text}.")
+    total = words.number("tokens") or (words.number("epochs") or 0) * (words.count("samples") or 0)
+    return max(1, round(total / ((words.count(batch) or 1) * nodes)))
+
+
+def machines(request: Request) -> str:
+    """Return the machines in a few words."""
+    links = request.cluster.links
+    text = counted(request.nodes, "node")
+    if request.devices > 1:
+        text += f" of {request.devices} devices"
+    if request.sites > 1:
+        slowest = min(rate for _, rate in links.crossings())
+        return f"{text} in {request.sites} sites, {bit_rate(slowest)} between sites"
+    return f"{text}, {bit_rate(links.rate)}"

@@ -1,0 +1,126 @@
+"""The text of a plan, in 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from math import inf
+
+from sgp_runner.plan.comparison import MethodCost, PlannedMethods
+from sgp_runner.plan.known_quality import known_quality
+from sgp_runner.plan.request import machines
+from sgp_runner.plan.timing import SAVES
+from sgp_runner.utils.units import num_bytes, with_prefix
+
+WIDTH = 80
+
+
+def shown(value: float | None) -> str:
+    """Return a number in at most seven characters; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.2g}"
+
+
+def rate(value: float | None) -> str:
+    """Return a rate with the prefix of bit/s; empty for None."""
+    if value is None:
+        return ""
+    return "any" if value == inf else "never" if not value else with_prefix(value, "").strip()
+
+
+COLUMNS: tuple[tuple[str, int, Callable[[MethodCost], str]], ...] = (
+    ("s/step", 8, lambda row: shown(row.timing.seconds)),
+    ("comp.", 6, lambda row: f"{100 * row.timing.computing:.0f} %"),
+    ("hours", 8, lambda row: shown(row.hours)),
+    ("sent", 8, lambda row: num_bytes(row.timing.num_bytes)),
+    ("memory", 8, lambda row: num_bytes(sum(row.memory.values()))),
+    ("cost", 7, lambda row: shown(row.cost)),
+    ("kWh", 7, lambda row: shown(row.kwh)),
+    ("pays <", 7, lambda row: rate(row.pays_below)),
+)
+
+
+def text_of(plan: PlannedMethods, other: PlannedMethods | None = None) -> str:
+    """Return the answer, the table, the known quality and the assumptions of a plan.
+
+    other: the plan at the other end of an interval of a rate
+    """
+    end = "" if other is None else f"With {machines(other.request)}: {other.answer}"
+    return "\n".join(
+        [
+            *folded(plan.answer),
+            *folded(end),
+            *folded(plan.fastest or ""),
+            *folded(
+                f"Simulated: {machines(plan.request)}, {plan.request.parameters:,} parameters."
+            ),
+            "",
+            *table(plan),
+            "",
+            *legend(plan),
+            "",
+            *quality(plan),
+            "",
+            *assumptions(plan),
+        ]
+    )
+
+
+def folded(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def table(plan: PlannedMethods) -> Iterator[str]:
+    """Yield the lines of the table; a column without numbers is left out."""
+    columns = [(name, width, [form(row) for row in plan.rows]) for name, width, form in COLUMNS]
+    columns = [each for each in columns if any(each[2])]
+    first = WIDTH - sum(width for _, width, _ in columns)
+    titles = [row.method.title.replace("Streaming DiLoCo", "Streaming") for row in plan.rows]
+    first = min(first, max(map(len, titles)) + 1)
+    yield "".ljust(first) + "".join(name.rjust(width) for name, width, _ in columns)
+    for number, title in enumerate(titles):
+        cells = "".join(texts[number].rjust(width) for _, width, texts in columns)
+        yield (title.ljust(first) + cells).rstrip()
+
+
+def legend(plan: PlannedMethods) -> Iterator[str]:
+    """Yield the meaning of the columns."""
+    links = "links between sites" if plan.request.sites > 1 else "interfaces"
+    yield from folded(
+        "comp.: share of time computing. sent: bytes of a node per step. memory: of a device for "
+        "parameters, gradient, and state of optimizer and method in float32; without activations "
+        f"and messages. pays <: rate of the {links} in bit/s below which a method saves "
+        f"{100 * SAVES:.0f} % of the time of data parallel."
+    )
+
+
+def quality(plan: PlannedMethods) -> Iterator[str]:
+    """Yield what is known about the quality of methods."""
+    yield "Known quality (nothing is known here about the other methods):"
+    for row in plan.rows:
+        for known in known_quality(row.method):
+            yield from folded(f"- {row.method.title}: {known.text}", "  ")
+
+
+def assumptions(plan: PlannedMethods) -> Iterator[str]:
+    """Yield what a plan assumes, and the methods that it leaves out."""
+    yield "Assumed:"
+    coding = "Coding and decoding of messages take no time."
+    if plan.request.budget.watts is not None:
+        coding += " The power does not depend on the method."
+    texts = [*plan.request.assumed, coding]
+    if overlap := plan.request.cluster.collectives.overlap:
+        texts.append(
+            f"An all-reduce can begin {100 * overlap:.0f} % of a gradient's time before its end; "
+            f"if none is hidden (cluster.collectives.overlap=0), data parallel takes "
+            f"{shown(plan.without_overlap)} s per step."
+        )
+    for text in texts:
+        yield from folded(f"- {text}", "  ")
+    if plan.outside is not None:
+        yield from folded(plan.outside)
+    for title, reason in plan.left_out.items():
+        yield from folded(f"Left out: {title}: {reason}.", "  ")

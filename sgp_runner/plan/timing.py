@@ -1,0 +1,230 @@
+"""Times, messages and memory of a method, from the simulator.
+
+A plan simulates as many steps as the calls of the algorithm need to repeat, with the same code as a
+timing study. It has no clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any
+
+from sgp_runner.cluster.compute_variation import ConstantTime
+from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.regions import as_list
+from sgp_runner.config.run import Run
+from sgp_runner.core.timing_study import Study
+
+if TYPE_CHECKING:
+    from sgp_runner.core.worker import Worker
+
+# Least number of simulated steps of which the mean is taken, if compute times are constant or vary.
+LEAST_STEPS, LEAST_VARYING_STEPS = 8, 128
+# Steps of a run of an asynchronous algorithm, whose whole time counts.
+ASYNCHRONOUS_STEPS = 200
+TAIL = 2  # further steps, so that the end of a run is not part of the mean
+SLOWEST, FASTEST = 1e5, 1e13  # bit/s; break-even rates are searched between them
+SAVES = 0.05  # a method pays if it saves this share of the time of data parallel
+HALVINGS = 3  # of the bracket of a rate, a factor of 8, before interpolation: to a few percent
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The mean step of a node.
+
+    seconds: simulated time. compute: its part for the gradient. num_bytes: bytes that a node sends.
+    optimizer, method: number of vectors of the size of the model that a worker holds as state of
+        its optimizer and of the algorithm
+    """
+
+    seconds: float
+    compute: float
+    num_bytes: float
+    optimizer: float
+    method: float
+
+    @property
+    def computing(self) -> float:
+        """The share of the time in which a node computes."""
+        return min(1.0, self.compute / self.seconds)
+
+
+class Ends:
+    """The ends of steps, with the bytes sent until then."""
+
+    def __init__(self, nodes: int, warm_up: int, measured: int) -> None:
+        self.marks = {warm_up * nodes, (warm_up + measured) * nodes}
+        self.ended = 0
+        self.workers: dict[int, Worker] = {}
+        self.found: list[tuple[float, float]] = []
+
+    def start_of_step(self, worker: Worker) -> None:
+        self.workers[worker.rank] = worker
+
+    def end_of_step(self, worker: Worker) -> None:
+        self.ended += 1
+        if self.ended in self.marks:
+            self.found.append((worker.now, self.num_bytes))
+
+    @property
+    def num_bytes(self) -> float:
+        """The bytes that all workers have sent."""
+        return sum(each.comm.num_bytes_sent for each in self.workers.values())
+
+
+def time_steps(run: Run) -> Timing:
+    """Return the mean step of ``run``, a timing study, after its first period."""
+    from sgp_runner.elastic.build import timing_problem
+    from sgp_runner.simulator.times import simulate_times
+
+    problem = timing_problem(run, Study(None, sum(steps := steps_of(run)) + TAIL))
+    ends = Ends(run.nodes, *steps)
+    simulation, workers = simulate_times(run, problem, listener=ends)
+    simulation.run()
+    if run.algo.asynchronous:  # messages may fall ever further behind the gradients
+        ends.found = [(0.0, 0.0), (simulation.now(), ends.num_bytes)]
+    (begin, before), (end, after) = ends.found
+    counted = sum(steps) + TAIL if run.algo.asynchronous else steps[1]
+    return Timing(
+        (end - begin) / counted,
+        run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
+        (after - before) / counted / run.nodes,
+        vectors_in(workers[0].buffers, workers[0]),
+        vectors_in(workers[0].state, workers[0]),
+    )
+
+
+def steps_of(run: Run) -> tuple[int, int]:
+    """Return the steps before those of which the mean is taken, and their number."""
+    algo, nodes = run.algo, run.nodes
+    if algo.asynchronous:
+        return 0, ASYNCHRONOUS_STEPS - TAIL
+    constant = isinstance(run.cluster.compute_time, ConstantTime)
+    least = LEAST_STEPS if constant else LEAST_VARYING_STEPS
+    cycle = algo.cycle(nodes)
+    if cycle is None:  # random peers, for example
+        cycle, least = getattr(algo, "period", 1), LEAST_VARYING_STEPS
+        return cycle, cycle * ceil(least / cycle)
+    return max(steps for _, steps in algo.phases(nodes)), cycle * ceil(least / cycle)
+
+
+def vectors_in(state: Any, worker: Worker) -> float:
+    """Return the entries of the vectors in ``state``, relative to the parameters of ``worker``."""
+    return sum(entries(state)) / worker.params.numel()
+
+
+def entries(value: Any) -> Iterator[int]:
+    """Yield the number of entries of each vector in a worker's state; counters are left out."""
+    if isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from entries(each)
+    elif hasattr(value, "numel") and value.numel() > 1:
+        yield value.numel()
+
+
+def with_rate(cluster: Cluster, rate: float) -> Cluster:
+    """Return a cluster with interfaces of ``rate`` bit/s; all its rates change in proportion.
+
+    The rates of links between sites, which do not depend on an interface, stay the same.
+    """
+    links, laws = cluster.links, cluster.collectives
+    factor = rate / links.rate
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value * factor
+
+    links = replace(
+        links,
+        bandwidth=rate,
+        bandwidth_up=scaled(links.bandwidth_up),
+        bandwidth_down=scaled(links.bandwidth_down),
+        node_bandwidth_up={rank: each * factor for rank, each in links.node_bandwidth_up.items()},
+        node_bandwidth_down={
+            rank: each * factor for rank, each in links.node_bandwidth_down.items()
+        },
+    )
+    laws = replace(laws, all_reduce_bandwidth=scaled(laws.all_reduce_bandwidth))
+    return replace(cluster, links=links, collectives=laws)
+
+
+def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
+    """Return a cluster whose slowest link between sites has ``rate`` bit/s.
+
+    All of these links change in proportion.
+    """
+    factor = rate / min(each for _, each in cluster.links.crossings())
+    regions = tuple(
+        replace(
+            region,
+            bandwidth_up=[each * factor for each in as_list(region.bandwidth_up)],
+            bandwidth_down=region.bandwidth_down * factor,
+        )
+        for region in cluster.links.regions
+    )
+    return replace(cluster, links=replace(cluster.links, regions=regions))
+
+
+def at_rate(run: Run, rate: float) -> Run:
+    """Return ``run`` with its slow links at ``rate``: those between sites, else the interfaces."""
+    change = with_site_rate if run.cluster.links.crossings() else with_rate
+    return replace(run, cluster=change(run.cluster, rate))
+
+
+def seconds_at(run: Run, rate: float) -> float:
+    return time_steps(at_rate(run, rate)).seconds
+
+
+def highest_rate(gain: Callable[[float], float], start: float) -> float:
+    """Return the highest rate at which ``gain`` is positive; 0 or inf at the ends of the range.
+
+    ``gain`` has one change of sign. The search begins at ``start``, brackets the rate by factors of
+    8, halves the bracket in the logarithm of the rate, and interpolates.
+    """
+    gains = {start: gain(start)}
+    low, high = (start, start * 8) if gains[start] > 0 else (start / 8, start)
+    while low > SLOWEST and high < FASTEST:
+        missing = low if low not in gains else high
+        gains[missing] = gain(missing)
+        if gains[low] > 0 >= gains[high]:
+            break
+        low, high = (high, high * 8) if missing == high else (low / 8, low)
+    else:
+        return inf if high >= FASTEST else 0.0
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        gains[middle] = gain(middle)
+        low, high = (middle, high) if gains[middle] > 0 else (low, middle)
+    share = gains[low] / (gains[low] - gains[high])
+    return float(low * (high / low) ** share)
+
+
+def rate_of(run: Run) -> float:
+    """Return the rate of the slow links of ``run``, see `at_rate`."""
+    links = run.cluster.links
+    return min((rate for _, rate in links.crossings()), default=links.rate)
+
+
+def half_computing_rate(run: Run) -> float:
+    """Return the rate below which a node computes less than half of the time."""
+
+    def gain(rate: float) -> float:
+        timing = time_steps(at_rate(run, rate))
+        return timing.seconds - 2 * timing.compute
+
+    return highest_rate(gain, rate_of(run))
+
+
+def break_even(run: Run, data_parallel: Run, cache: dict[float, float]) -> float:
+    """Return the rate below which ``run`` saves `SAVES` of the time of ``data_parallel``.
+
+    cache: seconds of data parallel by rate, filled here
+    """
+
+    def gain(rate: float) -> float:
+        if rate not in cache:
+            cache[rate] = seconds_at(data_parallel, rate)
+        return (1 - SAVES) * cache[rate] - seconds_at(run, rate)
+
+    return highest_rate(gain, rate_of(run))

@@ -1,0 +1,180 @@
+"""The grammar of ``sgp-run plan`` and ``sgp-run doctor``: words ``key=value``, without Hydra."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.units import BITS_PER_SECOND, BYTES, PREFIXES, SECONDS
+
+Kind = Literal["text", "count", "number", "seconds", "bytes", "rate"]
+
+UNITS = {"seconds": SECONDS, "bytes": BYTES, "rate": BITS_PER_SECOND}
+# Short forms of large numbers: 110M or 7B parameters.
+SUFFIXES = {**PREFIXES, "B": 10**9}
+# A rate below this, without a unit, is probably not meant in bit/s.
+LEAST_BARE_RATE = 1e6
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a command.
+
+    kind: count: a positive whole number, also as 7e9 or 110M; number: zero or positive; seconds,
+        bytes and rate: positive, with a unit; a latency may be 0
+    text: description in the help of the command
+    zero: whether 0 is allowed
+    """
+
+    kind: Kind
+    text: str
+    zero: bool = False
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a command line.
+
+    values: by key, in the unit of the key: seconds, bytes or bit/s
+    passed: words for ``sgp-run``, unchanged
+    """
+
+    values: Mapping[str, float | int | str]
+    passed: tuple[str, ...] = ()
+
+    def number(self, key: str) -> float | None:
+        """Return the number of ``key``; None if it was not set."""
+        value = self.values.get(key)
+        return None if value is None else float(value)
+
+    def count(self, key: str) -> int | None:
+        """Return the whole number of ``key``; None if it was not set."""
+        value = self.values.get(key)
+        return None if value is None else int(value)
+
+    def text(self, key: str) -> str | None:
+        """Return the text of ``key``; None if it was not set."""
+        value = self.values.get(key)
+        return None if value is None else str(value)
+
+
+def read_words(
+    arguments: Sequence[str],
+    keys: Mapping[str, Key],
+    aliases: Mapping[str, str] | None = None,
+    groups: Sequence[str] = (),
+) -> Words:
+    """Read a command line.
+
+    keys: keys of the command
+    aliases: other names of keys
+    groups: groups of ``sgp-run`` that may be set too, such as ``cluster``
+    """
+    values: dict[str, float | int | str] = {}
+    passed = []
+    for word in arguments:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ConfigError(word, "this is not a setting; write key=value, for example nodes=4.")
+        name = (aliases or {}).get(name, name)
+        if name.partition(".")[0] in groups:
+            if name.endswith("bandwidth") or "bandwidth_" in name:
+                refuse_bare_rate(name, text)
+            passed.append(f"{name}={text}")
+        elif name in keys:
+            values[name] = value_of(name, text, keys[name])
+        else:
+            raise ConfigError(
+                name, f"there is no such setting here.{nearest(name, keys)} --help lists all."
+            )
+    return Words(values, tuple(passed))
+
+
+def split_options(
+    arguments: Sequence[str], options: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the words and the values of the ``options`` of a command line."""
+    words, values, rest = [], {}, iter(arguments)
+    for argument in rest:
+        option, equals, value = argument.partition("=")
+        if not argument.startswith("-"):
+            words.append(argument)
+        elif option not in options:
+            raise ConfigError(option, f"there is no such option; there are {', '.join(options)}.")
+        elif not (value := value if equals else next(rest, "")):
+            raise ConfigError(option, f"its value is missing, for example {option} out.")
+        else:
+            values[option] = value
+    return words, values
+
+
+def both_ends(words: Sequence[str]) -> list[list[str]]:
+    """Return the words, once for each end of an interval such as bandwidth=4..10Gbit/s."""
+    for number, word in enumerate(words):
+        found = re.fullmatch(r"((?:site_)?bandwidth=)(\d+\.?\d*)\.\.(\d+\.?\d*)(\D+)", word)
+        if found:
+            ends = (f"{found[1]}{end}{found[4]}" for end in (found[2], found[3]))
+            return [[*words[:number], end, *words[number + 1 :]] for end in ends]
+    return [list(words)]
+
+
+def described(keys: Mapping[str, Key]) -> str:
+    """Return the lines of a help text, of 80 columns, that describe ``keys``."""
+    return "\n".join(
+        line
+        for name, key in keys.items()
+        for line in textwrap.wrap(
+            key.text,
+            80,
+            initial_indent=f"  {name}= ".ljust(24),
+            subsequent_indent=" " * 24,
+        )
+    )
+
+
+def value_of(name: str, text: str, key: Key) -> float | int | str:
+    """Return the value of a word. Raises ConfigError for a text that is not of its kind."""
+    if key.kind == "text":
+        return text
+    if key.kind == "rate":
+        refuse_bare_rate(name, text)
+    unit = UNITS.get(key.kind)
+    number = None if unit is None else unit.number(text)
+    if number is None:
+        number = plain_number(text, unit is None)
+    if number is None or not isfinite(number):
+        example = "7e9 or 110M" if unit is None else unit.example
+        raise ConfigError(name, f"'{text}' is not a number; write for example {example}.")
+    if number < 0 or (number == 0 and not key.zero):
+        least = "zero or positive" if key.zero else "positive"
+        raise ConfigError(name, f"{text} must be {least}.")
+    if key.kind == "count":
+        if number != int(number):
+            raise ConfigError(name, f"{text} must be a whole number.")
+        return int(number)
+    return number
+
+
+def plain_number(text: str, short: bool) -> float | None:
+    """Return a number without a unit; None for another text.
+
+    short: whether a suffix such as M is allowed
+    """
+    found = re.fullmatch(r"([+-]?\d[\d_]*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
+    if found is None or (found[2] and not short):
+        return None
+    return float(found[1]) * SUFFIXES[found[2]]
+
+
+def refuse_bare_rate(name: str, text: str) -> None:
+    """Raise ConfigError for a small rate without a unit, which is probably meant in Gbit/s."""
+    number = plain_number(text, short=False)
+    if number is not None and 0 < number < LEAST_BARE_RATE:
+        raise ConfigError(
+            name, f"{text} without a unit is {text} bit/s: write {name}={text}Gbit/s, for example."
+        )

@@ -1,0 +1,239 @@
+"""The runs of a study: from its arms, clusters and seeds to jobs.
+
+A run has the name of its settings, so that a finished run is found again and never repeated. Runs
+that decide have the seeds of the study; searches and pilots have others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from sgp_runner.config.command_line import condition_of
+from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.run import Run
+from sgp_runner.config.schema import NAME, node_at
+from sgp_runner.config.size import estimated_bytes
+from sgp_runner.recording.recorder import read_summary
+from sgp_runner.replay.retiming import Machines, folder_on, machines_in, retime
+from sgp_runner.session.job_pool import RunJob
+from sgp_runner.session.machine import Machine
+from sgp_runner.studies.study_file import RATE, Arm, StudyFile
+from sgp_runner.studies.study_tasks import HOLDOUT
+from sgp_runner.studies.tuning import Candidate, Space
+from sgp_runner.utils.errors import ConfigError
+
+Role = Literal["tuning", "pilot", "deciding"]
+EVALUATIONS = 20  # of a run whose curve is drawn
+PILOT_SEEDS = (201, 202, 203, 204)
+HELD_OUT = "holdout"  # the setting of a data set with a second validation set
+
+
+@dataclass(frozen=True)
+class RetimedJob:
+    """A trained run on the clock of other machines."""
+
+    source: RunJob
+    machines: Machines
+    out: Path
+    cores: int = 1
+    memory: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return folder_on(self.source.folder, self.machines, self.out)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def diverged(self) -> bool:
+        return self.source.diverged
+
+    @property
+    def summary(self) -> Mapping[str, object] | None:
+        return read_summary(self.folder)
+
+    @property
+    def finished(self) -> bool:
+        return self.diverged or self.summary is not None
+
+    @property
+    def due(self) -> bool:
+        return not self.finished
+
+    def perform(self) -> str:
+        """Re-time the run; return the sentence of its error, or an empty string."""
+        try:
+            retime(self.source.folder, self.machines, self.out)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+
+def merged(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the overrides, of which the last one of each key counts."""
+    return tuple({word.partition("=")[0]: word for word in words}.values())
+
+
+class RunMaker:
+    """Makes the jobs of a study; each combination of settings is composed once."""
+
+    def __init__(self, study: StudyFile) -> None:
+        self.study = study
+        self.machine = Machine(None)
+        self.composed: dict[tuple[str, ...], Experiment] = {}
+
+    def words(
+        self, arm: Arm, candidate: Sequence[str] = (), cluster: int = 0, role: Role = "deciding"
+    ) -> tuple[str, ...]:
+        """Return the settings of a run except its seed, as overrides."""
+        run = self.run(arm, cluster)
+        words = self.plain(arm, cluster)
+        keys = {word.partition("=")[0] for word in words}
+        if role == "tuning":
+            own = [f"eval_every={run.epochs:g}"]
+            own += [f"data.{HELD_OUT}={HOLDOUT:g}"] if has_holdout(run) else []
+        else:
+            own = [] if "eval_every" in keys else [f"eval_every={run.epochs / EVALUATIONS:g}"]
+        return merged([*words, *candidate, *own])
+
+    def plain(self, arm: Arm, cluster: int = 0) -> tuple[str, ...]:
+        """Return the settings of the file for an arm on a cluster."""
+        study = self.study
+        machines = study.clusters[cluster].words
+        return merged(["eval_workers=false", *study.common, *machines, *arm.words])
+
+    def experiment(self, words: tuple[str, ...], arm: str = "") -> Experiment:
+        """Return the experiment of these settings. Raises ConfigError, which names the arm."""
+        if words not in self.composed:
+            try:
+                self.composed[words] = experiment_of(
+                    [*words, f"results={self.study.folder}", "logger=jsonl"]
+                )
+            except ConfigError as error:
+                raise ConfigError(error.key, f"{error.sentence} (arm {arm})") from error
+        return self.composed[words]
+
+    def job(
+        self,
+        arm: Arm,
+        candidate: Sequence[str],
+        seed: int,
+        cluster: int = 0,
+        role: Role = "deciding",
+    ) -> RunJob:
+        """Return the job of one run."""
+        words = self.words(arm, candidate, cluster, role)
+        whole = self.experiment(words, arm.name)
+        seeded = make_experiment({**whole.config, "seed": seed})
+        return RunJob(
+            seeded.name,
+            (*words, f"seed={seed}"),
+            self.study.folder,
+            self.machine.cores_for(seeded.run),
+            estimated_bytes(seeded.run),
+        )
+
+    def run(self, arm: Arm, cluster: int = 0) -> Run:
+        """Return the run of an arm with the settings of the file."""
+        return self.experiment(self.plain(arm, cluster), arm.name).run
+
+    @cached_property
+    def machines(self) -> Mapping[int, Machines]:
+        """The machines on which the runs of the first cluster can be re-timed."""
+        return {
+            number: machines_in(
+                merged(
+                    word
+                    for word in (*self.study.common, *cluster.words)
+                    if word.partition("=")[0].partition(".")[0] == "cluster"
+                )
+            )[0]
+            for number, cluster in enumerate(self.study.clusters)
+            if number
+        }
+
+    def retimed(self, source: RunJob, cluster: int) -> RetimedJob:
+        return RetimedJob(source, self.machines[cluster], self.study.folder / "retimed")
+
+    def space(self, arm: Arm) -> Space:
+        """Return the candidates of an arm. Raises ConfigError if it sets a searched key itself."""
+        tune, run = self.study.tune, self.run(arm)
+        set_here = {word.partition("=")[0] for word in arm.words}
+        lists = [
+            [f"{key}={value}" for value in values]
+            for key, values in (tune.lists or {}).items()
+            if self.applies(key, arm)
+        ]
+        searched = [
+            *([RATE] if tune.ladder else []),
+            *(each[0].partition("=")[0] for each in lists),
+        ]
+        for key in searched:
+            if key in set_here:
+                raise ConfigError(
+                    f"arms.{arm.name}",
+                    f"it sets {key}, which is searched for all arms: leave one of them out.",
+                )
+        combinations = tuple(itertools.product(*lists))
+        if not tune.ladder:
+            return Space(combinations=combinations)
+        first = tune.first or (run.optim.lr / 2, run.optim.lr * 2)
+        return Space(RATE, first, combinations)
+
+    def applies(self, key: str, arm: Arm) -> bool:
+        """Return whether a key such as ``algo.osgp.tau`` belongs to the choices of an arm."""
+        condition = condition_of(key)
+        if condition is None:
+            return True
+        part, choice, _ = condition
+        config: Any = self.experiment(self.plain(arm), arm.name).config
+        node = node_at(config, part)
+        return isinstance(node, dict) and node.get(NAME) == choice
+
+
+def has_holdout(run: Run) -> bool:
+    """Return whether searches can validate on other samples than the runs that decide."""
+    return any(field.name == HELD_OUT for field in fields(run.data))  # type: ignore[arg-type]
+
+
+def check_arms(maker: RunMaker) -> dict[str, Space]:
+    """Compose every arm on every cluster and return the space of each arm.
+
+    Raises ConfigError for settings that cannot work, and for a budget that is too small.
+    """
+    study = maker.study
+    runs = [maker.run(arm, number) for arm in study.arms for number in range(len(study.clusters))]
+    clocks = {run.network.clock for run in runs}
+    if len(clocks) > 1:
+        raise ConfigError(
+            "network", "simulated and measured times cannot be compared: give all arms one network."
+        )
+    if clocks == {"wall"} and any(cluster.words for cluster in study.clusters):
+        raise ConfigError("clusters", "the runs are real processes here; leave clusters out.")
+    for key in study.tune.lists or {}:
+        if not any(maker.applies(key, arm) for arm in study.arms):
+            raise ConfigError(f"tune.{key}", "no arm has this setting; leave it out.")
+    spaces = {arm.name: maker.space(arm) for arm in study.arms}
+    for name, space in spaces.items():
+        if space.least_budget > study.tune.budget:
+            raise ConfigError(
+                "tune.budget",
+                f"{study.tune.budget} runs are fewer than the {space.least_budget} that the search "
+                f"of {name} needs at least: write budget: {max_budget(spaces)} or more.",
+            )
+        for others in space.combinations:
+            value = space.first[0] if space.first else None
+            maker.words(study.arm(name), space.words(Candidate(value, others)), role="tuning")
+    return spaces
+
+
+def max_budget(spaces: Mapping[str, Space]) -> int:
+    return max(space.least_budget for space in spaces.values())

@@ -1,0 +1,249 @@
+"""Comparisons of the arms of a study with its baseline, their tests, and the answer.
+
+The primary comparison is tested alone at 5 %; the p-values of all others are adjusted by Holm's
+method. Intervals are not adjusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+from typing import Literal
+
+from sgp_runner.studies.conduct import Conducted
+from sgp_runner.studies.measures import Measure, RunResult, reached_by, samples
+from sgp_runner.studies.power import MAX_SEEDS, seeds_needed
+from sgp_runner.studies.statistics import (
+    LEVEL,
+    Between,
+    Interval,
+    Reached,
+    exactly,
+    holm,
+    paired,
+    ranks,
+)
+from sgp_runner.utils.units import counted
+
+Verdict = Literal["better", "worse", "equal", "undecided"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm minus the baseline.
+
+    p: two-sided, adjusted unless the comparison is primary; None for a result without randomness
+    equal: the p-value that the difference is smaller than what matters (TOST); None: not tested
+    """
+
+    arm: str
+    effect: Interval
+    measure: Measure
+    p: float | None
+    primary: bool
+    equal: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        effect = self.effect.mean
+        if self.p is None or self.p <= 2 * LEVEL:
+            if effect == 0:  # for every seed; of a target, neither side reaches it
+                return "equal" if self.measure.target is None else "undecided"
+            return "better" if (effect < 0) is self.measure.less_is_better else "worse"
+        return "equal" if self.equal is not None and self.equal <= LEVEL else "undecided"
+
+    @property
+    def wanted(self) -> str:
+        """The number of seeds that would decide at the measured effect and spread."""
+        if self.verdict != "undecided" or self.effect.spreadless or self.effect.mean == 0:
+            return ""
+        seeds = seeds_needed(abs(self.effect.mean), self.effect.spread)
+        return f"about {seeds} seeds" if seeds else f"over {MAX_SEEDS} seeds"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One measure on one cluster.
+
+    cluster: number of the cluster
+    values: for each arm its values by seed, restricted if a run does not reach the target
+    reached: for each arm when it reaches the target; empty without one
+    ranks: for each arm its rank; arms that are not separated can share it
+    comparisons: for each arm but the baseline its comparison
+    by_cluster: whether the values depend on the cluster
+    """
+
+    measure: Measure
+    cluster: int
+    values: Mapping[str, tuple[float, ...]]
+    reached: Mapping[str, Reached]
+    ranks: Mapping[str, int]
+    comparisons: Mapping[str, Comparison]
+    by_cluster: bool
+
+    def text(self, name: str) -> str:
+        """Format the mean of an arm; of a target that no run reaches it is ``never``."""
+        if self.reached and not self.reached[name].count:
+            return "never"
+        return self.measure.text(fmean(self.values[name]))
+
+    def share(self, name: str) -> str:
+        """Return how many runs reach the target; empty if all runs of all arms do."""
+        if all(found.count == len(found.at) for found in self.reached.values()):
+            return ""
+        found = self.reached[name]
+        return f"{found.count} of {len(found.at)} reach it"
+
+    @property
+    def best(self) -> float:
+        means = [fmean(values) for values in self.values.values()]
+        return min(means) if self.measure.less_is_better else max(means)
+
+
+def compare(done: Conducted) -> list[Compared]:
+    """Return all comparisons, that of the first measure on the first cluster first."""
+    study = done.study
+    places = [
+        (measure, cluster)
+        for measure in study.measures
+        for cluster in range(len(study.clusters) if measure.depends_on_cluster else 1)
+    ]
+    found = []
+    for measure, cluster in places:
+        runs = {arm.arm.name: arm.runs[cluster] for arm in done.arms}
+        found.append((measure, cluster, runs, samples(runs, measure)))
+    known = {measure: values for measure, _, _, values in reversed(found)}
+    differing = {measure for measure, _, _, values in found if values != known[measure]}
+    found = [each for each in found if each[1] == 0 or each[0] in differing]
+    effects = {
+        (place, arm.name): difference(values[arm.name], values[study.baseline], measure)
+        for place, (measure, _, _, values) in enumerate(found)
+        for arm in study.arms
+        if arm.name != study.baseline
+    }
+    adjusted = adjust(effects, (0, study.primary))
+    return [
+        Compared(
+            measure,
+            cluster,
+            values,
+            reached(runs, measure),
+            ranks(better_low(values, measure)),
+            {
+                name: Comparison(
+                    name,
+                    effect,
+                    measure,
+                    adjusted[where, name],
+                    (where, name) == (0, study.primary),
+                    equivalence(effect, study.matters if where == 0 else None),
+                )
+                for (where, name), effect in effects.items()
+                if where == place
+            },
+            measure in differing,
+        )
+        for place, (measure, cluster, runs, values) in enumerate(found)
+    ]
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float], measure: Measure) -> Interval:
+    """Return the difference; a cost that is the same for all seeds, such as time, is exact."""
+    if inf in (*ours, *theirs):  # a diverged run has no cost
+        return Interval(inf if inf in ours else -inf, -inf, inf, len(ours))
+    effect = paired(ours, theirs)
+    return exactly(effect.mean) if effect.spreadless and measure.cost else effect
+
+
+def adjust(
+    effects: Mapping[tuple[int, str], Interval], primary: tuple[int, str]
+) -> dict[tuple[int, str], float | None]:
+    """Return the p-value of each effect; all but the primary one are adjusted by Holm's method."""
+    random = [key for key, effect in effects.items() if effect.seeds > 1 and key != primary]
+    family = dict(zip(random, holm([p_of(effects[key]) for key in random]), strict=True))
+    return {
+        key: None if effect.seeds == 1 else family.get(key, p_of(effect))
+        for key, effect in effects.items()
+    }
+
+
+def p_of(effect: Interval) -> float:
+    return 1.0 if abs(effect.mean) == inf else effect.p
+
+
+def equivalence(effect: Interval, matters: float | None) -> float | None:
+    if matters is None or effect.seeds == 1 or abs(effect.mean) == inf:
+        return None
+    return Between(-matters, matters).inside(effect)
+
+
+def reached(runs: Mapping[str, Sequence[RunResult]], measure: Measure) -> dict[str, Reached]:
+    if measure.target is None:
+        return {}
+    return {name: reached_by(each, measure) for name, each in runs.items()}
+
+
+def better_low(
+    values: Mapping[str, tuple[float, ...]], measure: Measure
+) -> dict[str, tuple[float, ...]]:
+    """Return the values so that lower ones are better, also of a run without a cost."""
+    sign = 1.0 if measure.less_is_better else -1.0
+    return {name: tuple(sign * min(v, 1e300) for v in each) for name, each in values.items()}
+
+
+def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
+    """Return the answer to the question in a sentence.
+
+    first: the first measure on the first cluster
+    cluster: its name
+    clock: simulated | wall
+    """
+    study, each = done.study, first.comparisons[done.study.primary]
+    measure, effect = first.measure, each.effect
+    ours, theirs = (
+        f"{first.text(name)} ({share})" if (share := first.share(name)) else first.text(name)
+        for name in (study.primary, study.baseline)
+    )
+    where = f" on {cluster}" if cluster and first.by_cluster else ""
+    what = f"{measure.on(clock)}{where}: {ours} against {theirs}"
+    sides = f"{study.primary} and {study.baseline}"
+    if abs(effect.mean) == inf:
+        return f"Undecided: runs of {sides} diverged ({what})."
+    by = measure.difference(effect.mean)
+    certain = certainty(each)
+    match each.verdict:
+        case "better" | "worse":
+            return (
+                f"{study.primary} is {each.verdict} than {study.baseline} by {by} in {what}"
+                f"{certain}."
+            )
+        case "equal":
+            return f"{sides} differ by less than what matters in {what}{certain}."
+    wanted = f"; {each.wanted} would tell" if each.wanted else ""
+    return f"Undecided: {sides} are not told apart in {what}{certain}{wanted}."
+
+
+def certainty(each: Comparison) -> str:
+    """Return the interval and the p-value in brackets."""
+    effect, measure = each.effect, each.measure
+    if each.p is None:
+        return " (the same for every seed)"
+    return (
+        f" (difference {between(measure, effect)} with 95 % confidence, p {p_text(each.p)}, "
+        f"{counted(effect.seeds, 'seed')})"
+    )
+
+
+def signed(measure: Measure, value: float, unit: bool = True) -> str:
+    return f"{'-' if value < 0 else '+'}{measure.difference(value, unit)}"
+
+
+def between(measure: Measure, effect: Interval) -> str:
+    """Return the ends of an interval; the unit of a quality stands once."""
+    return f"{signed(measure, effect.low, unit=False)} to {signed(measure, effect.high)}"
+
+
+def p_text(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.2g}"

@@ -1,0 +1,263 @@
+"""The conduct of a study: searches, pilots, the runs that decide, and their times elsewhere.
+
+Every phase skips finished runs, so the same command continues an interrupted study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgp_runner.replay.retiming import TimeDecides, retime
+from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.studies.arms import PILOT_SEEDS, RetimedJob, RunMaker
+from sgp_runner.studies.measures import RunResult, classes_of, loss, number, samples
+from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed
+from sgp_runner.studies.statistics import paired
+from sgp_runner.studies.study_file import Arm, StudyFile
+from sgp_runner.studies.tuning import Space, Trial, Tuned, search
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import logger
+from sgp_runner.utils.units import counted
+
+NEAR = 0.1  # share of the best tuned loss within which a target is taken to be reachable
+
+
+class RunsFailed(RuntimeError):
+    """Runs of a study have failed for another reason than divergence."""
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """The finished runs of an arm.
+
+    space, tuned: the search and its result
+    runs: for each cluster the runs that decide, in the order of the seeds
+    """
+
+    arm: Arm
+    space: Space
+    tuned: Tuned
+    runs: Sequence[Sequence[RunResult]]
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The tuned settings, as overrides."""
+        return self.space.words(self.tuned.chosen) if self.space.size > 1 else ()
+
+
+@dataclass(frozen=True)
+class Conducted:
+    """A study with all its runs.
+
+    seeds: the seeds of the runs that decide
+    plan: their number and its reason; None without ``matters``
+    """
+
+    study: StudyFile
+    arms: Sequence[ArmResult]
+    seeds: tuple[int, ...]
+    plan: SeedPlan | None
+
+
+def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
+    """Make all runs of the study that are missing, and return the results.
+
+    Raises ConfigError if no arm can reach a target, or the seeds are too few; RunsFailed; Stopped
+    after a signal, once the runs are saved.
+    """
+    study = maker.study
+    tuned = tune(maker, spaces)
+    check_targets(study, tuned)
+    chosen = {name: chosen_words(spaces[name], each) for name, each in tuned.items()}
+    plan = pilot(maker, chosen) if study.matters is not None else None
+    seeds = study.seeds or (plan.numbers if plan else ())
+    runs = decide(maker, chosen, seeds)
+    arms = [ArmResult(arm, spaces[arm.name], tuned[arm.name], runs[arm.name]) for arm in study.arms]
+    return Conducted(study, arms, seeds, plan)
+
+
+def chosen_words(space: Space, tuned: Tuned) -> tuple[str, ...]:
+    return space.words(tuned.chosen) if space.size > 1 else ()
+
+
+def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
+    """Search the settings of all arms, round by round, and return the results."""
+    study, out = maker.study, {}
+    searches = {name: search(space, study.tune.budget) for name, space in spaces.items()}
+    answers: dict[str, Sequence[float] | None] = dict.fromkeys(searches)
+    while answers:
+        rounds: dict[str, list[tuple[Trial, RunJob]]] = {}
+        for name, answer in answers.items():
+            try:
+                trials = next(searches[name]) if answer is None else searches[name].send(answer)
+            except StopIteration as end:
+                out[name] = end.value
+                continue
+            rounds[name] = [
+                (trial, tuning_job(maker, spaces[name], name, trial)) for trial in trials
+            ]
+        make(
+            (f"{name} {' '.join(spaces[name].words(trial.candidate))} seed {trial.seed}", job)
+            for name, each in rounds.items()
+            for trial, job in each
+        )
+        answers = {name: [loss(job) for _, job in each] for name, each in rounds.items()}
+    return {name: out[name] for name in spaces}
+
+
+def tuning_job(maker: RunMaker, space: Space, name: str, trial: Trial) -> RunJob:
+    words = space.words(trial.candidate)
+    return maker.job(maker.study.arm(name), words, trial.seed, role="tuning")
+
+
+def make(titled: Iterable[tuple[str, PoolJob]]) -> None:
+    """Run the jobs that are due, and print a line as each ends. Raises RunsFailed."""
+    titles: dict[Path, str] = {}
+    jobs: dict[Path, PoolJob] = {}
+    for title, job in titled:
+        titles.setdefault(job.folder, title)
+        jobs.setdefault(job.folder, job)
+    due = sum(job.due for job in jobs.values())
+    failures: list[str] = []
+    for done, (job, error) in enumerate(run_all(jobs.values()), start=1):
+        outcome = outcome_of(job, error)
+        logger.info(f"[{done}/{due}] {titles[job.folder]}: {outcome}")
+        if error is not None and not job.diverged:
+            failures.append(f"{titles[job.folder]}: {error}")
+    if failures:
+        raise RunsFailed(
+            f"{counted(len(failures), 'run')} failed; the same command tries again what is "
+            f"missing. The first: {failures[0]}"
+        )
+
+
+def outcome_of(job: PoolJob, error: str | None) -> str:
+    if job.diverged:
+        return "diverged"
+    return error or f"loss {number(job, 'average_loss'):.4f}"
+
+
+def check_targets(study: StudyFile, tuned: Mapping[str, Tuned]) -> None:
+    """Raise ConfigError for a loss that no run of the searches comes near."""
+    losses = [value for each in tuned.values() for value in each.losses.values()]
+    best = min(losses, default=0.0)
+    for measure in study.measures:
+        if measure.quality == "loss" and (measure.target or best) < (1 - NEAR) * best:
+            raise ConfigError(
+                "measures",
+                f"no arm reaches a loss of {measure.target:g} in its search; the best is "
+                f"{best:.4g}: choose an easier target.",
+            )
+
+
+def results(maker: RunMaker, arm: Arm, jobs: Sequence[RunJob | RetimedJob]) -> list[RunResult]:
+    """Return the finished runs; the data are loaded only if a run has diverged."""
+    classes = classes_of(maker.run(arm)) if any(job.diverged for job in jobs) else None
+    return [RunResult(job, classes) for job in jobs]
+
+
+def pilot(maker: RunMaker, chosen: Mapping[str, tuple[str, ...]]) -> SeedPlan:
+    """Make the pilot runs of the primary comparison and return the number of seeds that it needs.
+
+    Raises ConfigError if the seeds of the study have a power below `WANTED`.
+    """
+    study = maker.study
+    assert study.matters is not None
+    arms = [study.arm(name) for name in (study.primary, study.baseline)]
+    jobs = {
+        arm.name: [maker.job(arm, chosen[arm.name], seed, role="pilot") for seed in PILOT_SEEDS]
+        for arm in arms
+    }
+    make(
+        (f"{name} pilot seed {seed}", job)
+        for name, each in jobs.items()
+        for seed, job in zip(PILOT_SEEDS, each, strict=True)
+    )
+    found = {arm.name: results(maker, arm, jobs[arm.name]) for arm in arms}
+    values = samples(found, study.measures[0])
+    spread = paired(values[study.primary], values[study.baseline]).spread
+    return plan_of(study, spread)
+
+
+def plan_of(study: StudyFile, spread: float) -> SeedPlan:
+    """Return the plan for pilots with this ``spread``. Raises ConfigError for too few seeds."""
+    assert study.matters is not None
+    spread = max(spread, study.matters / 100)  # seeds that are all alike
+    needed = seeds_needed(study.matters, spread)
+    unit = f"at the pilots' spread of {spread:.2g}"
+    if needed is None:
+        raise ConfigError(
+            "matters",
+            f"{MAX_SEEDS} seeds do not find a difference of {study.matters:g} {unit}: "
+            "choose a larger difference, or a task with less noise.",
+        )
+    count = len(study.seeds) or needed
+    if count < needed:
+        found = 100 * power(study.matters, spread, count)
+        raise ConfigError(
+            "seeds",
+            f"{count} seeds find a difference of {study.matters:g} with a probability of "
+            f"{found:.0f} % {unit}; {100 * WANTED:.0f} % need {needed}: write seeds: {needed}.",
+        )
+    numbers = ", ".join(map(str, PILOT_SEEDS))
+    return SeedPlan(
+        study.matters, spread, count, str(study.measures[0]), f"pilot runs, seeds {numbers}"
+    )
+
+
+def decide(
+    maker: RunMaker, chosen: Mapping[str, tuple[str, ...]], seeds: Sequence[int]
+) -> dict[str, list[list[RunResult]]]:
+    """Make the runs that decide, seed by seed, and return those of each arm on each cluster.
+
+    Runs are re-timed on further clusters where the algorithm's decisions do not depend on time, and
+    trained there otherwise.
+    """
+    study = maker.study
+    trained = {
+        arm.name: [maker.job(arm, chosen[arm.name], seed) for seed in seeds] for arm in study.arms
+    }
+    make(
+        (f"{arm.name} seed {seed}", trained[arm.name][place])
+        for place, seed in enumerate(seeds)
+        for arm in study.arms
+    )
+    jobs: dict[str, list[Sequence[RunJob | RetimedJob]]] = {
+        name: [each] for name, each in trained.items()
+    }
+    others = range(1, len(study.clusters))
+    for arm in study.arms if others else ():
+        again = not can_be_retimed(maker, arm, trained[arm.name])
+        for cluster in others:
+            jobs[arm.name].append(
+                [maker.job(arm, chosen[arm.name], seed, cluster) for seed in seeds]
+                if again
+                else [maker.retimed(job, cluster) for job in trained[arm.name]]
+            )
+    make(
+        (f"{name} seed {seed} {' '.join(study.clusters[where].words)}", jobs[name][where][place])
+        for where in others
+        for place, seed in enumerate(seeds)
+        for name in jobs
+    )
+    return {
+        name: [results(maker, study.arm(name), each) for each in by_cluster]
+        for name, by_cluster in jobs.items()
+    }
+
+
+def can_be_retimed(maker: RunMaker, arm: Arm, jobs: Sequence[RunJob]) -> bool:
+    """Return whether another clock changes only the times of an arm; one run is re-timed for it."""
+    if maker.run(arm).algo.asynchronous:
+        return False
+    job = next((job for job in jobs if not job.diverged), None)
+    first = None if job is None else maker.retimed(job, 1)
+    if job is None or first is None or first.finished:
+        return True
+    try:
+        retime(job.folder, first.machines, first.out)
+    except TimeDecides:
+        return False
+    return True

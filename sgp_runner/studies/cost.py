@@ -1,0 +1,112 @@
+"""The cost and the power of a study before its first run; nothing is trained."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from time import perf_counter
+
+from sgp_runner.studies.arms import PILOT_SEEDS, RunMaker, check_arms
+from sgp_runner.studies.power import WANTED, detectable
+from sgp_runner.studies.study_file import Arm, StudyFile
+from sgp_runner.studies.tuning import Space
+from sgp_runner.utils.units import counted, duration, num_bytes
+
+GRADIENTS = 5  # that are timed for the estimate
+START_SECONDS = 1.0  # of a run, until its first step
+
+
+def describe_cost(study: StudyFile) -> list[str]:
+    """Return lines about runs, hours, disk and power. Raises ConfigError as the study would."""
+    maker = RunMaker(study)
+    spaces = check_arms(maker)
+    runs = {arm.name: runs_of(maker, arm, spaces) for arm in study.arms}
+    counts = [sum(each.values()) for each in runs.values()]
+    seconds, disk = zip(*(cost_of(maker, arm) for arm in study.arms), strict=True)
+    cores = maker.machine.cores
+    hours = duration(math.ceil(sum(map(operator.mul, counts, seconds)) / cores))
+    return [
+        study.question,
+        "",
+        *(f"  {name}: {', '.join(parts(each))}" for name, each in runs.items()),
+        "",
+        f"{counted(sum(counts), 'run')} at most, about {hours} on {counted(cores, 'core')}, "
+        f"{num_bytes(sum(map(operator.mul, counts, disk)))} of disk in {study.folder}",
+        *power_lines(study),
+    ]
+
+
+def runs_of(maker: RunMaker, arm: Arm, spaces: Mapping[str, Space]) -> dict[str, int]:
+    """Return the number of runs of an arm: of its search at most, of pilots, and deciding ones."""
+    study = maker.study
+    compared = arm.name in (study.primary, study.baseline)
+    trained = len(study.clusters) if maker.run(arm).algo.asynchronous else 1
+    return {
+        "search": study.tune.budget if spaces[arm.name].size > 1 else 0,
+        "pilot": len(PILOT_SEEDS) if study.matters is not None and compared else 0,
+        "deciding": len(study.seeds) * trained,
+    }
+
+
+def parts(counts: Mapping[str, int]) -> Iterator[str]:
+    if counts["search"]:
+        yield f"at most {counted(counts['search'], 'run')} of its search"
+    if counts["pilot"]:
+        yield counted(counts["pilot"], "pilot run")
+    yield (
+        counted(counts["deciding"], "run that decides", "runs that decide")
+        if counts["deciding"]
+        else "runs that decide as the pilots tell"
+    )
+
+
+def cost_of(maker: RunMaker, arm: Arm) -> tuple[float, float]:
+    """Return the seconds of a core, and the bytes of disk, of one run of an arm.
+
+    A few gradients and an evaluation are timed, without a step of the optimizer.
+    """
+    import torch
+
+    from sgp_runner.elastic.build import build_problem
+    from sgp_runner.recording.estimate import disk_bytes
+
+    words = maker.words(arm)
+    run = maker.experiment(words, arm.name).run
+    problem, threads = build_problem(run), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            params, buffers = problem.start(), problem.flat.fresh_buffers()
+            problem.gradient(params, buffers, 0, 0)
+            began = perf_counter()
+            for step in range(GRADIENTS):
+                problem.gradient(params, buffers, 0, step)
+            gradient = (perf_counter() - began) / GRADIENTS
+            began = perf_counter()
+            problem.evaluate(params, buffers)
+            evaluation = perf_counter() - began
+        seconds = run.steps(problem) * run.nodes * gradient
+        seconds += run.epochs / run.eval_every * evaluation + START_SECONDS
+        return seconds, disk_bytes(run, problem, seconds)
+    finally:
+        torch.set_num_threads(threads)
+        problem.close()
+
+
+def power_lines(study: StudyFile) -> Iterator[str]:
+    """Yield sentences about further runs, and about the power of the primary comparison."""
+    if len(study.clusters) > 1:
+        yield "an arm that polls for messages is trained again on each further cluster"
+    if study.seeds:
+        effect = detectable(len(study.seeds))
+        yield (
+            f"{counted(len(study.seeds), 'seed')} find a difference between {study.primary} and "
+            f"{study.baseline} of {effect:.2g} times the spread of the paired differences with a "
+            f"probability of {100 * WANTED:.0f} %"
+        )
+    if study.matters is not None:
+        yield (
+            f"pilot runs with seeds {', '.join(map(str, PILOT_SEEDS))} measure this spread, and "
+            f"the study stops if its seeds are too few for a difference of {study.matters:g}"
+        )

@@ -1,0 +1,214 @@
+"""Measures of finished runs: results of the averaged model, and the cost of reaching a target.
+
+A diverged run counts as a model that guesses: it has the loss log(C) for C classes or tokens, and
+the accuracy 1/C. It never reaches a target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, log
+from typing import Any
+
+from sgp_runner.config.run import Run
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.session.job_pool import PoolJob
+from sgp_runner.studies.statistics import Reached, horizon_of
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import duration, num_bytes
+
+QUALITIES = ("loss", "accuracy")
+COSTS = {"time": "time_s", "bytes": "bytes_per_node"}  # names in a summary
+EXAMPLES = "loss, accuracy, time, bytes, time_to_loss(0.5) or bytes_to_accuracy(0.9)"
+UNITS = {"loss": "nats", "accuracy": "points"}
+
+
+def loss(job: PoolJob, diverged: float = inf) -> float:
+    """Return the validation loss of the averaged model; ``diverged`` if the run diverged."""
+    return diverged if job.diverged else number(job, "average_loss")
+
+
+def number(job: PoolJob, key: str) -> float:
+    """Return the number ``key`` in the summary of a finished run."""
+    assert job.summary is not None, job.name
+    value = job.summary[key]
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity that a study compares.
+
+    cost: time (s of the run's clock) | bytes (sent by a node); empty: ``quality`` itself
+    quality: loss | accuracy of the averaged model on the validation set; empty: the cost of the
+        whole run
+    target: the quality to reach; None without one
+    """
+
+    cost: str
+    quality: str
+    target: float | None = None
+
+    def __str__(self) -> str:
+        if self.target is None:
+            return self.cost or self.quality
+        return f"{self.cost}_to_{self.quality}({self.target:g})"
+
+    @property
+    def title(self) -> str:
+        """The measure in words, such as ``time to a loss of 0.5``."""
+        if self.target is None:
+            return {"bytes": "bytes sent per node"}.get(str(self), str(self))
+        goal = (
+            f"a loss of {self.target:g}"
+            if self.quality == "loss"
+            else f"{100 * self.target:g} % accuracy"
+        )
+        return f"{self.cost} to {goal}"
+
+    def on(self, clock: str) -> str:
+        """Return the title, with the kind of time that ``clock`` (simulated | wall) gives."""
+        kind = "simulated" if clock == "simulated" else "measured"
+        return f"{kind} {self.title}" if self.cost == "time" else self.title
+
+    @property
+    def less_is_better(self) -> bool:
+        return bool(self.cost) or self.quality == "loss"
+
+    @property
+    def depends_on_cluster(self) -> bool:
+        return bool(self.cost)
+
+    def text(self, value: float) -> str:
+        """Format a value with its unit."""
+        if abs(value) == inf:
+            return "never"
+        sign, size = ("-" if value < 0 else ""), abs(value)
+        match self.cost:
+            case "time":
+                return sign + duration(size)
+            case "bytes":
+                return sign + num_bytes(size)
+        return f"{100 * value:.2f} %" if self.quality == "accuracy" else f"{value:.4f}"
+
+    def difference(self, value: float, unit: bool = True) -> str:
+        """Format the size of a difference; ``unit``: with the unit of a quality."""
+        if self.cost:
+            return self.text(abs(value))
+        scale = 100 if self.quality == "accuracy" else 1
+        return f"{scale * abs(value):.2g}" + (f" {UNITS[self.quality]}" if unit else "")
+
+
+def measure_of(text: str) -> Measure:
+    """Return the measure that ``text`` names. Raises ConfigError."""
+    if text in QUALITIES:
+        return Measure("", text)
+    if text in COSTS:
+        return Measure(text, "")
+    found = re.fullmatch(r"(time|bytes)_to_(loss|accuracy)\(([\d.eE+-]+)(%?)\)", text)
+    try:
+        target = float(found[3]) / (100 if found[4] else 1) if found else -1.0
+    except ValueError:
+        target = -1.0
+    if found is None or not target > 0 or (found[2] == "accuracy" and target >= 1):
+        raise ConfigError("measures", f"'{text}' is no measure: write {EXAMPLES}.")
+    return Measure(found[1], found[2], target)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    classes: the number among which a model guesses; None: it is not known, and a diverged run has
+        the loss that it began with
+    """
+
+    job: PoolJob
+    classes: int | None = None
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        return read_metrics(self.job.folder)
+
+    @cached_property
+    def curve(self) -> list[dict[str, Any]]:
+        """The evaluations of the averaged model, in the order of their epochs."""
+        found = [
+            each
+            for each in self.records
+            if each["kind"] == "average" and isinstance(each.get("loss"), int | float)
+        ]
+        return sorted(found, key=lambda each: float(each["epoch"]))
+
+    def costs(self, cost: str) -> list[float]:
+        """Return the time, or the bytes that a node has sent, at each point of the curve."""
+        import numpy as np
+
+        from sgp_runner.report.read.runs import bytes_at
+
+        times = [float(each["time_s"]) for each in self.curve]
+        if cost == "time":
+            return times
+        return [float(sent) for sent in bytes_at(np.array(times), self.records)]
+
+    def value(self, measure: Measure) -> float:
+        """Return a measure without a target."""
+        if not self.job.diverged:
+            if measure.cost:
+                return number(self.job, COSTS[measure.cost])
+            return float(self.curve[-1][measure.quality])
+        if measure.cost:
+            return inf
+        if measure.quality == "accuracy":
+            return 1 / (self.classes or inf)
+        if self.classes is not None:
+            return log(self.classes)
+        return next(float(each["loss"]) for each in self.records if each["kind"] == "train")
+
+    def reached(self, measure: Measure) -> tuple[float | None, float]:
+        """Return the cost at which the target is reached, and the cost of the whole curve.
+
+        The cost is linear between evaluations; None: the run never reaches the target.
+        """
+        from sgp_runner.report.read.run_groups import crossing
+
+        assert measure.target is not None
+        if self.job.diverged:
+            return None, inf
+        costs, sign = self.costs(measure.cost), -1 if measure.quality == "loss" else 1
+        ahead = [sign * (float(each[measure.quality]) - measure.target) for each in self.curve]
+        return crossing(ahead, costs), costs[-1]
+
+
+def reached_by(runs: Sequence[RunResult], measure: Measure) -> Reached:
+    """Return when the runs of an arm reach the target of a measure."""
+    at, end = zip(*(run.reached(measure) for run in runs), strict=True)
+    return Reached(at, end)
+
+
+def samples(
+    arms: Mapping[str, Sequence[RunResult]], measure: Measure
+) -> dict[str, tuple[float, ...]]:
+    """Return the values of each arm by seed.
+
+    If a run does not reach the target of the measure, all costs are restricted to the first end of
+    such a run.
+    """
+    if measure.target is None:
+        return {name: tuple(run.value(measure) for run in runs) for name, runs in arms.items()}
+    found = {name: reached_by(runs, measure) for name, runs in arms.items()}
+    horizon = horizon_of([*found.values()])
+    return {name: each.restricted(horizon) for name, each in found.items()}
+
+
+def classes_of(run: Run) -> int | None:
+    """Return the number of classes or tokens of the data; None for tasks without any.
+
+    The data are loaded for this.
+    """
+    dataset = run.data.load(run.torch_dtype)
+    return dataset.num_classes if dataset.task.name in ("classification", "language") else None

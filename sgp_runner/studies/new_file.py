@@ -1,0 +1,120 @@
+"""The file of a new study, from words of a command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import yaml
+
+from sgp_runner.studies.study_file import LADDER, OWN, RATE
+from sgp_runner.utils.errors import ConfigError
+
+ALGO = "algo"
+CLUSTER = "cluster"
+BASELINE = "ar_sgd"
+TUNED = "tune."
+COMMENTS = {
+    "arms": "a name, and the settings in which it differs",
+    "baseline": "the others are compared with it",
+    "primary": "its comparison is tested alone, the others by Holm's method",
+    "tune": "the same rule and the same budget of runs for each arm",
+    "seeds": "runs of each arm that decide; paired by seed",
+    "matters": "the smallest difference of the first measure that matters",
+    "clusters": "the first is that of the primary comparison",
+    "measures": "the first decides",
+}
+
+
+def content_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the content of the file.
+
+    Several algorithms become the arms, several clusters the clusters, and several values of another
+    setting a search. ``budget=0``: nothing is searched.
+    """
+    given = dict(map(key_and_value, words))
+    algorithms = values_of(given.pop(ALGO, ""))
+    if len(algorithms) < 2:
+        raise ConfigError(ALGO, "name two algorithms or more, such as algo=sgp,ar_sgd.")
+    names = [re.sub(r"^.*/|\.py$", "", name) for name in algorithms]
+    baseline = BASELINE if BASELINE in names[1:] else names[-1]
+    content: dict[str, Any] = {
+        "question": given.pop("question", f"Is {names[0]} better than {baseline}?")
+    }
+    tune: dict[str, Any] = {RATE: LADDER}
+    budget = given.pop("budget", "8")
+    machines = machines_in(given)
+    for key, value in given.items():
+        values = values_of(value)
+        if key in machines:
+            continue
+        if key == "measures":
+            content[key] = values
+        elif key.removeprefix(TUNED) != key or (key not in OWN and len(values) > 1):
+            listed = [scalar(each) for each in values]
+            tune[key.removeprefix(TUNED)] = listed if len(values) > 1 else value
+        else:
+            content[key] = scalar(value)
+    content["arms"] = {
+        name: f"{ALGO}={choice}" for name, choice in zip(names, algorithms, strict=True)
+    }
+    content.setdefault("baseline", baseline)
+    content.setdefault("primary", names[0])
+    if budget != "0":
+        content["tune"] = {**tune, "budget": scalar(budget)}
+    if machines:
+        content["clusters"] = [" ".join(each) for each in product(*words_for(machines))]
+    content.setdefault("measures", ["loss"])
+    if "matters" not in content:
+        content.setdefault("seeds", 5)
+    return content
+
+
+def key_and_value(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise ConfigError(word, "this is not a setting; write key=value, such as seeds=5.")
+    return key, value
+
+
+def values_of(text: str) -> list[str]:
+    """Split a value at its commas, except within brackets."""
+    return [part for part in re.split(r",(?![^(\[{]*[)\]}])", text) if part]
+
+
+def machines_in(given: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the settings of the cluster, its name first, if one of them has several values."""
+    found = {
+        key: values_of(given[key]) for key in sorted(given) if key.partition(".")[0] == CLUSTER
+    }
+    return found if any(len(values) > 1 for values in found.values()) else {}
+
+
+def words_for(machines: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return the values of each setting of the machines, as in the list of clusters."""
+    return [
+        [*values]
+        if key == CLUSTER
+        else [f"{key.removeprefix(f'{CLUSTER}.')}={value}" for value in values]
+        for key, values in machines.items()
+    ]
+
+
+def scalar(text: str) -> Any:
+    """Return a number or a truth value, else the text itself."""
+    value = yaml.safe_load(text)
+    return value if isinstance(value, int | float | bool) else text
+
+
+def text_of(content: Mapping[str, Any]) -> str:
+    """Return the YAML of a study, with a comment at each of its own keys."""
+    ordered = sorted(content, key=lambda key: OWN.index(key) if key in OWN else 1)
+    lines = []
+    for key in ordered:
+        text = yaml.safe_dump({key: content[key]}, sort_keys=False, allow_unicode=True, width=200)
+        first, _, rest = text.rstrip("\n").partition("\n")
+        comment = f"  # {COMMENTS[key]}" if key in COMMENTS else ""
+        lines.append(f"{first}{comment}" + (f"\n{rest}" if rest else ""))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,324 @@
+"""The file of a study: YAML with the settings of ``sgp-run`` and a few keys of its own.
+
+``question``, ``task``, ``arms``, ``baseline``, ``primary``, ``tune``, ``seeds``, ``matters``,
+``clusters``, ``measures`` and ``amended`` belong to the study. Every other key is a setting that
+all arms share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sgp_runner.studies.measures import Measure, measure_of
+from sgp_runner.studies.study_tasks import TASKS
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.reading import Unbounded, read_yaml
+
+LADDER = "ladder"
+RATE = "optim.lr"
+OWN = (
+    *("question", "task", "arms", "baseline", "primary", "tune", "seeds", "matters"),
+    *("clusters", "measures", "amended"),
+)
+NOT_SHARED = {  # settings that a study makes itself -> what to write instead
+    "seed": "seeds",
+    "name": "another name of the file",
+    "resume": "nothing: finished runs are not repeated",
+    "experiment": "task, or the settings themselves",
+}
+DEFAULT_SEEDS = 5
+NAME = re.compile(r"[\w.+-]{1,80}")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of the comparison.
+
+    words: the settings in which it differs from the others, as overrides
+    """
+
+    name: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ArmCluster:
+    """The machines on which all arms are timed, as overrides; none: those of the settings."""
+
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings that are searched for each arm, and the budget of a search.
+
+    ladder: whether ``optim.lr`` is searched on a ladder
+    first: the first values of the ladder; empty: half and double the arm's own value
+    lists: key -> its values
+    budget: runs of a search, at most; the same for all arms
+    """
+
+    ladder: bool = False
+    first: tuple[float, ...] = ()
+    lists: Mapping[str, tuple[str, ...]] | None = None
+    budget: int = 0
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study as it is written down before it is run.
+
+    name: name of its folder in ``results``/studies
+    question: the question, as a sentence
+    common: settings of all arms, as overrides
+    baseline: the arm that the others are compared with
+    primary: the arm under study; its comparison is tested alone
+    seeds: seeds of the runs that decide; empty: as many as ``matters`` needs
+    matters: the smallest difference of the first measure that matters, in its unit; None: unknown
+    clusters: the machines, the first of which is that of the primary comparison
+    measures: the quantities that are compared, the first of which decides
+    amended: a sentence about a change after the first run; empty: none
+    results: folder of all results
+    content: the file itself
+    """
+
+    name: str
+    question: str
+    common: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    baseline: str
+    primary: str
+    tune: Tuning
+    seeds: tuple[int, ...]
+    matters: float | None
+    clusters: tuple[ArmCluster, ...]
+    measures: tuple[Measure, ...]
+    amended: str
+    results: Path
+    content: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.results / "studies" / self.name
+
+    @property
+    def digest(self) -> str:
+        """A hash of the file without ``amended``."""
+        content = {key: value for key, value in self.content.items() if key != "amended"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+def read_study(path: Path) -> StudyFile:
+    """Read and check the file of a study. Raises ConfigError."""
+    try:
+        tree = read_yaml(path)
+    except FileNotFoundError:
+        raise ConfigError(
+            "study", f"there is no file '{path}'; sgp-run study new {path} ... writes one."
+        ) from None
+    except (OSError, ValueError, Unbounded) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise ConfigError("study", f"{path} cannot be read: {reason}.") from None
+    return study_of(tree, path.stem)
+
+
+def study_of(tree: object, name: str) -> StudyFile:
+    """Return the study with the content ``tree``. Raises ConfigError."""
+    if not isinstance(tree, Mapping) or not all(isinstance(key, str) for key in tree):
+        raise ConfigError("study", f"{name} holds no keys such as question: and arms:.")
+    if not NAME.fullmatch(name):
+        raise ConfigError("study", f"'{name}' cannot name a folder: use letters, digits and - _ .")
+    for key, instead in NOT_SHARED.items():
+        if key in tree:
+            raise ConfigError(key, f"a study sets it for each run; write {instead}.")
+    arms = arms_in(tree.get("arms"))
+    names = [arm.name for arm in arms]
+    baseline = one_of(names, "baseline", tree.get("baseline", names[-1]))
+    primary = one_of(names, "primary", tree.get("primary", names[0]))
+    if baseline == primary:
+        raise ConfigError("primary", f"'{primary}' is the baseline too; choose another arm.")
+    seeds = seeds_in(tree.get("seeds"), "matters" in tree)
+    return StudyFile(
+        name,
+        str(tree.get("question") or f"Is {primary} better than {baseline}?"),
+        (*task_words(tree.get("task")), *shared_words(tree)),
+        arms,
+        baseline,
+        primary,
+        tuning_in(tree.get("tune") or {}, tree.get("task")),
+        seeds,
+        matters_in(tree.get("matters")),
+        tuple(map(cluster_in, several("clusters", tree.get("clusters", [""])))),
+        measures_in(tree.get("measures", ["loss"])),
+        str(tree.get("amended") or ""),
+        Path(str(tree.get("results", "results"))),
+        dict(tree),
+    )
+
+
+def arms_in(value: object) -> tuple[Arm, ...]:
+    if not isinstance(value, Mapping) or len(value) < 2:
+        raise ConfigError("arms", "a study compares two arms or more: write sgp: algo=sgp.")
+    return tuple(Arm(str(name), split(f"arms.{name}", words)) for name, words in value.items())
+
+
+def split(key: str, text: object) -> tuple[str, ...]:
+    """Split overrides, which are quoted as in a shell. Raises ConfigError for other words."""
+    try:
+        words = shlex.split(str(text or ""))
+    except ValueError as error:
+        raise ConfigError(key, f"'{text}' cannot be read ({error}).") from None
+    for word in words:
+        if "=" not in word:
+            raise ConfigError(key, f"'{word}' is no setting; write key=value, such as algo=sgp.")
+    return tuple(words)
+
+
+def one_of(names: Sequence[str], key: str, value: object) -> str:
+    if str(value) not in names:
+        hint = nearest(str(value), names)
+        raise ConfigError(key, f"'{value}' is no arm: choose from {', '.join(names)}.{hint}")
+    return str(value)
+
+
+def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
+    """Return the seeds of a number of seeds, or of a list of seeds."""
+    if value is None:
+        return () if may_lack else tuple(range(1, DEFAULT_SEEDS + 1))
+    seeds = tuple(value) if isinstance(value, list) else value
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        seeds = tuple(range(1, seeds + 1))
+    if not isinstance(seeds, tuple) or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise ConfigError("seeds", f"'{value}' is no number of seeds: write seeds: 5.")
+    if len(set(seeds)) < 2 or len(set(seeds)) < len(seeds):
+        raise ConfigError("seeds", "a paired test needs two different seeds or more.")
+    return seeds
+
+
+def matters_in(value: object) -> float | None:
+    """Return the number at the beginning of ``value``, in the unit of the first measure."""
+    if value is None:
+        return None
+    try:
+        number = float(str(value).split()[0])
+    except (ValueError, IndexError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ConfigError("matters", f"'{value}' is no positive difference: write 0.02 nats.")
+    return number
+
+
+def several(key: str, value: object) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ConfigError(key, "the list is empty: leave the key out, or give a value.")
+    return [str(each) for each in values]
+
+
+def cluster_in(text: str) -> ArmCluster:
+    """Return the overrides of ``sgp_ethernet bandwidth=1Gbit/s``."""
+    words = []
+    for word in shlex.split(text):
+        key = word.partition("=")[0]
+        if "=" not in word:
+            words.append(f"cluster={word}")
+        elif key.partition(".")[0] == "cluster":
+            words.append(word)
+        else:
+            words.append(f"cluster.{word}")
+    return ArmCluster(tuple(words))
+
+
+def measures_in(value: object) -> tuple[Measure, ...]:
+    return tuple(map(measure_of, several("measures", value)))
+
+
+def tuning_in(value: object, task: object) -> Tuning:
+    """Return the searched settings: a key has ``ladder`` or a list of values."""
+    if not isinstance(value, Mapping):
+        raise ConfigError("tune", "write settings below it, such as optim.lr: ladder.")
+    lists: dict[str, tuple[str, ...]] = {}
+    ladder, first = False, TASKS[str(task)].rates if task in TASKS else ()
+    for key, values in value.items():
+        if key == "budget":
+            continue
+        if isinstance(values, str) and values.startswith(LADDER):
+            if key != RATE:
+                raise ConfigError(f"tune.{key}", f"only {RATE} has a ladder; write its values.")
+            ladder, first = True, ladder_in(values, first)
+        elif isinstance(values, list) and values:
+            lists[str(key)] = tuple(word(value) for value in values)
+        else:
+            raise ConfigError(
+                f"tune.{key}", f"'{values}' is no search: write a list of values, or {LADDER}."
+            )
+    if not ladder and not lists:
+        return Tuning()
+    budget = value.get("budget")
+    if type(budget) is not int or budget < 1:
+        raise ConfigError("tune.budget", "give the runs of an arm's search, such as budget: 8.")
+    return Tuning(ladder, first if ladder else (), lists, budget)
+
+
+def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the first values of ``ladder(0.05, 0.2)``, or ``first`` without any."""
+    if text == LADDER:
+        return first
+    try:
+        found = re.fullmatch(rf"{LADDER}\((.+),(.+)\)", text)
+        low, high = sorted(float(part) for part in found.groups()) if found else (0.0, 0.0)
+    except ValueError:
+        low = high = 0.0
+    doubled = [low * 2.0**power for power in range(1, 11)]
+    if not low > 0 or high not in doubled:
+        raise ConfigError(
+            f"tune.{RATE}",
+            f"'{text}' is no ladder: write {LADDER}, or two values of which one is 2, 4, 8 ... "
+            f"times the other, such as {LADDER}(0.05, 0.2).",
+        )
+    return low, high
+
+
+def task_words(task: object) -> tuple[str, ...]:
+    if task is None:
+        return ()
+    if task not in TASKS:
+        hint = nearest(str(task), TASKS)
+        raise ConfigError("task", f"'{task}' is none of {', '.join(TASKS)}.{hint}")
+    return TASKS[str(task)].all_words
+
+
+def shared_words(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings of all arms, as overrides."""
+    for key, value in tree.items():
+        if key not in (*OWN, "results"):
+            yield from overrides_in(key, value)
+
+
+def overrides_in(key: str, value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from overrides_in(f"{key}.{name}", inner)
+    else:
+        yield f"{key}={word(value)}"
+
+
+def word(value: object) -> str:
+    """Return a value of YAML as on the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(word, value))}]"
+    return str(value)

@@ -1,0 +1,174 @@
+"""The page of a study, ``index.html``, and its tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from sgp_runner.config.experiment import flat
+from sgp_runner.report.plots.sections import Section
+from sgp_runner.report.read.run_groups import cluster_name
+from sgp_runner.report.render.pictures import save_all
+from sgp_runner.report.render.text_tables import csv, markdown
+from sgp_runner.report.render.write import rendered
+from sgp_runner.session.job_pool import RunJob, outdated
+from sgp_runner.studies.arms import RunMaker, has_holdout
+from sgp_runner.studies.comparisons import Compared, answer, compare
+from sgp_runner.studies.conduct import Conducted
+from sgp_runner.studies.study_plots import loss_plots, tuning_plots
+from sgp_runner.studies.study_record import StudyRecord
+from sgp_runner.studies.study_table import (
+    EDGE_MEANING,
+    MEANING,
+    budget_table,
+    comparison_table,
+    table_text,
+    tex,
+)
+from sgp_runner.studies.tuning import FIRST_SEED
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import counted
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """A finished study.
+
+    page: path of the page
+    answer: the answer in a sentence
+    table: one line for each arm, measure and cluster; the columns of ``table.csv``
+    text: the comparison for a terminal
+    """
+
+    page: Path
+    answer: str
+    table: pd.DataFrame
+    text: str
+
+
+def write_study(maker: RunMaker, done: Conducted, record: StudyRecord) -> StudyPage:
+    """Write ``index.html``, ``table.*``, ``budget.*`` and ``plots/`` into the study's folder."""
+    study, out = done.study, done.study.folder
+    clusters = cluster_names(maker)
+    clock = maker.run(study.arms[0]).network.clock
+    compared = compare(done)
+    table, budget = comparison_table(done, compared, clusters, clock), budget_table(done)
+    first = compared[0]
+    said = answer(done, first, clusters[0], clock)
+    sections = [
+        Section(
+            "Loss against time",
+            "The averaged model is evaluated. "
+            + ("Times are simulated." if clock == "simulated" else "Times are measured."),
+            [*loss_plots(done, clusters, clock)],
+            "All runs diverged.",
+        ),
+        Section(
+            "Searches",
+            f"The rule and the budget are the same for all arms; seeds begin at {FIRST_SEED}.",
+            [*tuning_plots(done)],
+            "No learning rate was searched.",
+        ),
+    ]
+    page = out / "index.html"
+    try:
+        (out / "plots").mkdir(parents=True, exist_ok=True)
+        for each in (table, budget):
+            (out / f"{each.name}.csv").write_text(csv(each), encoding="utf-8")
+            (out / f"{each.name}.md").write_text(markdown(each), encoding="utf-8")
+        (out / "table.tex").write_text(tex(done, compared, table.head[2:]), encoding="utf-8")
+        save_all((plot for section in sections for plot in section.plots), out / "plots")
+        html = rendered(
+            "study.html",
+            [plot for section in sections for plot in section.plots],
+            title=study.question,
+            answer=said,
+            verdict=first.comparisons[study.primary].verdict,
+            table=table,
+            legend=legend(done),
+            file=yaml.safe_dump(dict(study.content), sort_keys=False, allow_unicode=True),
+            sections=sections,
+            budget=budget,
+            facts=[*facts(done, record)],
+            deviations=[*deviations(maker, done, record, compared)],
+            glyphs={},
+        )
+        page.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("results", f"cannot write to {out}: {error.strerror}.") from error
+    return StudyPage(page, said, table.raw, table_text(table))
+
+
+def legend(done: Conducted) -> str:
+    """Return the meaning of the marks in the table."""
+    edges = any(arm.tuned.at_the_edge for arm in done.arms)
+    return f"{MEANING} {EDGE_MEANING}" if edges else MEANING
+
+
+def cluster_names(maker: RunMaker) -> list[str]:
+    """Return the name of each cluster with its bandwidth; empty for real runs."""
+    arm = maker.study.arms[0]
+    names = []
+    for number in range(len(maker.study.clusters)):
+        experiment = maker.experiment(maker.plain(arm, number), arm.name)
+        simulated = experiment.run.network.clock == "simulated"
+        machines = dict(flat({"cluster": experiment.config["cluster"]})) if simulated else {}
+        names.append(cluster_name(machines))
+    return names
+
+
+def facts(done: Conducted, record: StudyRecord) -> Iterator[tuple[str, str]]:
+    """Yield what was set down before the first run."""
+    study = done.study
+    yield "set down", record.set_down.replace("T", " ").replace("+00:00", " UTC")
+    if record.commit:
+        yield "commit", record.commit
+    yield "under study", f"{study.primary}, against {study.baseline}"
+    yield "seeds that decide", ", ".join(map(str, done.seeds))
+    if done.plan is not None:
+        yield "number of seeds", str(done.plan)
+
+
+def deviations(
+    maker: RunMaker, done: Conducted, record: StudyRecord, compared: Sequence[Compared]
+) -> Iterator[str]:
+    """Yield a sentence for everything that a reader must know to judge the result."""
+    study = done.study
+    for when, why in record.amendments:
+        yield f"The file was changed after the first run, at {when}: {why}"
+    for arm in done.arms:
+        name = arm.arm.name
+        if arm.tuned.at_the_edge:
+            yield (
+                f"The search of {name} ended at the edge of the values that it tried; a value "
+                "beyond it may be better."
+            )
+        if arm.space.size > 1 and len(arm.tuned.scores()[arm.tuned.chosen]) == 1:
+            yield f"The budget of {name} ended before its best values got a second seed."
+        if arm.tuned.tied:
+            yield (
+                f"The search of {name} did not separate the best values; of those between two "
+                "others the smallest was taken."
+            )
+        if count := sum(run.job.diverged for run in arm.runs[0]):
+            yield (
+                f"{counted(count, 'run')} of {name} diverged and counts as a model that guesses, "
+                "which reaches no target."
+            )
+        if len(study.clusters) > 1 and isinstance(arm.runs[1][0].job, RunJob):
+            yield f"{name} depends on time, so it was trained again on each cluster."
+    if any(arm.space.size > 1 for arm in done.arms) and not has_holdout(maker.run(study.arms[0])):
+        yield "The searches validate on the same samples as the runs that decide."
+    steps = {str((run.job.summary or {}).get("steps")) for arm in done.arms for run in arm.runs[0]}
+    if len(steps - {"None"}) > 1:
+        yield "The arms take different numbers of steps."
+    if done.plan is not None:
+        spread = compared[0].comparisons[study.primary].effect.spread
+        yield done.plan.measured(spread)
+    jobs = [run.job for arm in done.arms for run in arm.runs[0] if isinstance(run.job, RunJob)]
+    if old := outdated(jobs):
+        yield old

@@ -1,0 +1,179 @@
+"""Figures of a study: the loss against time on each cluster, and the searches.
+
+The arm under study has the loudest colour and the widest line, the baseline is dark, and the others
+are pale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from statistics import fmean
+
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
+from sgp_runner.report.plots.quality import MAX_LOSS_RATIO, choose_axis
+from sgp_runner.report.plots.style import ticks_between
+from sgp_runner.report.read.naming import CLOCK, file_name, short_key, time_unit
+from sgp_runner.studies.conduct import ArmResult, Conducted
+from sgp_runner.studies.measures import RunResult
+from sgp_runner.studies.study_file import RATE
+from sgp_runner.utils.units import counted
+
+LOUD, DARK = "#e8112d", "#5b6b7c"
+PALE = ("#7fb3d9", "#8fc79a", "#d9b36c", "#b7a2d6", "#9bb0b8", "#d3a5b5")
+MAX_TICKS = 8  # that a phone has room for
+BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
+Point = tuple[float, float, float, float]  # time, mean loss, lowest and highest loss
+
+
+def colours_of(done: Conducted) -> dict[str, str]:
+    """Return the colour of each arm."""
+    study = done.study
+    others = [arm.name for arm in study.arms if arm.name not in (study.primary, study.baseline)]
+    pale = {name: PALE[place % len(PALE)] for place, name in enumerate(others)}
+    return {**pale, study.baseline: DARK, study.primary: LOUD}
+
+
+def style_of(done: Conducted, name: str, shape: str | None = None) -> Style:
+    width = 4.0 if name == done.study.primary else 2.5 if name == done.study.baseline else 2.0
+    return Style(colours_of(done)[name], shape, "full", "solid", width)
+
+
+def ordered(done: Conducted) -> list[ArmResult]:
+    """Return the arms in the order in which they are drawn: the arm under study lies on top."""
+    ranks = {done.study.primary: 2, done.study.baseline: 1}
+    return sorted(done.arms, key=lambda arm: ranks.get(arm.arm.name, 0))
+
+
+def loss_plots(done: Conducted, clusters: Sequence[str], clock: str) -> Iterator[Plot]:
+    """Yield a plot of the loss against time for each cluster.
+
+    clusters: their names
+    clock: simulated | wall
+    """
+    for number, cluster in enumerate(clusters):
+        curves = {arm.arm.name: mean_curve(arm.runs[number]) for arm in ordered(done)}
+        curves = {name: points for name, points in curves.items() if points}
+        if curves:
+            yield loss_plot(done, curves, cluster, clock)
+
+
+def mean_curve(runs: Sequence[RunResult]) -> list[Point]:
+    """Return the mean over the seeds at each epoch that all have; diverged runs are left out."""
+    found = [
+        {
+            round(float(each["epoch"]), 6): (float(each["time_s"]), float(each["loss"]))
+            for each in run.curve
+        }
+        for run in runs
+        if not run.job.diverged
+    ]
+    epochs = sorted(set.intersection(*map(set, found))) if found else []
+    out = []
+    for epoch in epochs:
+        times, losses = zip(*(points[epoch] for points in found), strict=True)
+        out.append((fmean(times), fmean(losses), min(losses), max(losses)))
+    return out
+
+
+def loss_plot(
+    done: Conducted, curves: Mapping[str, Sequence[Point]], cluster: str, clock: str
+) -> Plot:
+    ends = [points[-1][0] for points in curves.values()]
+    scale, end = choose_axis(ends, ends, [points[0][0] for points in curves.values()])
+    unit, size = time_unit(end or max(ends))
+    series = [
+        Series(
+            name,
+            style_of(done, name),
+            [point[0] / size for point in points],
+            [point[1] for point in points],
+            [point[2] for point in points],
+            [point[3] for point in points],
+        )
+        for name, points in (
+            (name, [point for point in points if scale != "log" or point[0] > 0])
+            for name, points in curves.items()
+        )
+    ]
+    xs = [float(x) for each in series for x in each.x]
+    what = CLOCK[clock]
+    x = Axis(
+        f"{what} in {unit}",
+        scale,
+        ticks_between(min(xs), max(xs)) if scale == "log" else (),
+        scale == "linear",
+        (0.0, end / size) if end else None,
+    )
+    where = f" on {cluster}" if cluster else ""
+    return labelled(
+        Plot(
+            file_name("loss", "against", "time", *([cluster] if cluster else [])),
+            f"validation loss of the averaged model against {what}{where}",
+            f"{BAND} Each has {counted(len(done.seeds), 'seed')}.",
+            x,
+            loss_axis(
+                [value for each in series for value in (*(each.low or ()), *(each.high or ()))]
+            ),
+            series,
+        )
+    )
+
+
+def loss_axis(values: Sequence[float]) -> Axis:
+    known = [value for value in values if isfinite(value)]
+    log = 0 < MAX_LOSS_RATIO * min(known) < max(known)
+    return (
+        Axis("validation loss", "log", ticks_between(min(known), max(known)))
+        if log
+        else Axis("validation loss")
+    )
+
+
+def tuning_plots(done: Conducted) -> Iterator[Plot]:
+    """Yield the plot of the searches, if there is a ladder."""
+    series = [line for arm in ordered(done) for line in tuning_lines(done, arm)]
+    if not series:
+        return
+    rates = sorted({float(x) for each in series for x in each.x})
+    ticks = ticks_between(rates[0], rates[-1])
+    ys = [float(y) for each in series for y in each.y]
+    lines = [each for each in series if each.style.dash]
+    plot = labelled(
+        Plot(
+            "tuning",
+            "validation loss in the searches against the learning rate",
+            "A hollow marker is a rate that was tried, a full one the chosen rate: mean over its "
+            "seeds. Diverged runs are not drawn.",
+            Axis("learning rate", "log", rates if len(rates) <= MAX_TICKS else ticks),
+            loss_axis(ys),
+            lines,
+        )
+    )
+    yield replace(plot, series=series)
+
+
+def tuning_lines(done: Conducted, arm: ArmResult) -> Iterator[Series]:
+    """Yield a line for each combination of the other settings, and a marker for the choice."""
+    scores = {
+        candidate: fmean(losses)
+        for candidate, losses in arm.tuned.scores().items()
+        if candidate.value is not None and all(map(isfinite, losses))
+    }
+    name = arm.arm.name
+    for others in dict.fromkeys(candidate.others for candidate in scores):
+        points = sorted(
+            (candidate.value or 0.0, score)
+            for candidate, score in scores.items()
+            if candidate.others == others
+        )
+        rates, losses = zip(*points, strict=True)
+        look = replace(style_of(done, name, "circle"), fill="hollow")
+        title = " ".join([name, *map(short_key, others)])
+        yield Series(title, look, rates, losses)
+    chosen = arm.tuned.chosen
+    if chosen in scores:
+        look = replace(style_of(done, name, "diamond"), dash=None)
+        text = [f"chosen: {RATE}={chosen.value:g}"]
+        yield Series(f"{name}, chosen", look, [chosen.value or 0.0], [scores[chosen]], texts=text)

@@ -1,0 +1,98 @@
+"""The record of a study, ``study.json``: what was set down, when, and with which code.
+
+It is written before the first run. A file that was changed afterwards is another study, or an
+amendment that says why it was changed; the record then names both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sgp_runner.recording.recorder import replace_file
+from sgp_runner.studies.study_file import StudyFile
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.provenance import environment
+from sgp_runner.utils.reading import read_json
+
+FILE = "study.json"
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """The versions of a study's file, the first one first.
+
+    versions: of each version its ``digest``, its ``content``, the reason (``amended``), and code,
+        machine, command and time (UTC) as in ``environment.json``
+    """
+
+    versions: Sequence[Mapping[str, Any]]
+
+    @property
+    def amendments(self) -> list[tuple[str, str]]:
+        """The time and the reason of each change after the first run."""
+        return [(str(each["started"]), str(each["amended"])) for each in self.versions[1:]]
+
+    @property
+    def commit(self) -> str:
+        """The commit of the code when the study was set down; empty outside a clone."""
+        git = self.versions[0].get("git") or {}
+        return str(git.get("commit") or "")[:12] + (" with changes" if git.get("dirty") else "")
+
+    @property
+    def set_down(self) -> str:
+        """The time at which the study was set down, in UTC."""
+        return str(self.versions[0]["started"])
+
+
+def set_down(study: StudyFile) -> StudyRecord:
+    """Write or extend the record of a study, and return it.
+
+    Raises ConfigError if the file differs from the record and gives no reason.
+    """
+    path = study.folder / FILE
+    versions = read_versions(path)
+    if versions and versions[-1]["digest"] == study.digest:
+        return StudyRecord(versions)
+    if versions:
+        known = {str(each.get("amended")) for each in versions}
+        if not study.amended or study.amended in known:
+            raise ConfigError(
+                "study",
+                f"{', '.join(changed(versions[-1]['content'], study.content))} changed after the "
+                f"study in {study.folder} was set down: give the file another name, or say in "
+                "amended: what was changed and why.",
+            )
+    version = {
+        "digest": study.digest,
+        "content": study.content,
+        "amended": study.amended,
+        **environment(),
+    }
+    record = StudyRecord([*versions, version])
+    study.folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"versions": record.versions}, indent=2, default=str)
+    replace_file(path, f"{text}\n")
+    return record
+
+
+def read_versions(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        versions = read_json(path)["versions"]
+        assert all(isinstance(each["digest"], str) for each in versions)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
+        raise ConfigError(
+            "study", f"{path} cannot be read: restore it, or give the study another name."
+        ) from None
+    return list(versions)
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the keys that differ."""
+    keys = [key for key in {**before, **after} if key != "amended"]
+    return [key for key in keys if before.get(key) != after.get(key)]

@@ -1,0 +1,260 @@
+"""The tables of a study: the ranked comparison, the budget of each arm, and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf, isfinite
+from statistics import fmean
+
+import pandas as pd
+
+from sgp_runner.report.rank.tables import Cell, ReportTable, text
+from sgp_runner.report.read.naming import short_key
+from sgp_runner.studies.comparisons import Compared, Comparison, between, p_text, signed
+from sgp_runner.studies.conduct import ArmResult, Conducted
+from sgp_runner.studies.statistics import mean_of
+from sgp_runner.utils.units import counted, duration
+
+MARKS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "~"}
+TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "equal": r"$^{=}$", "undecided": ""}
+EDGE = "†"
+MEANING = (
+    "Small: the difference to the baseline with its 95 % interval, paired by seed. ▲ better, ▼ "
+    "worse, = differs by less than what matters, ~ undecided. Bold: the best of a column. A rank "
+    "is 1 plus the number of arms that tests of all pairs show to be better."
+)
+EDGE_MEANING = f"{EDGE} The best value lies at the edge of those that were tried."
+
+
+def ranked(done: Conducted, compared: Sequence[Compared]) -> list[ArmResult]:
+    """Return the arms by rank, and by their mean among those that share one."""
+    first = compared[0]
+    sign = 1 if first.measure.less_is_better else -1
+    return sorted(
+        done.arms,
+        key=lambda arm: (first.ranks[arm.arm.name], sign * fmean(first.values[arm.arm.name])),
+    )
+
+
+def comparison_table(
+    done: Conducted, compared: Sequence[Compared], clusters: Sequence[str], clock: str
+) -> ReportTable:
+    """Return the ranked table, with a column for each measure on each cluster."""
+    arms = ranked(done, compared)
+    heads = [head_of(each, clusters, clock) for each in compared]
+    rows = [
+        [
+            text(compared[0].ranks[arm.arm.name]),
+            arm_cell(done, arm),
+            *(value_cell(each, arm.arm.name) for each in compared),
+        ]
+        for arm in arms
+    ]
+    study = done.study
+    note = (
+        f"{counted(len(done.seeds), 'seed')}. {study.primary} against {study.baseline} by "
+        f"{heads[0]} is tested alone, all others by Holm's method."
+    )
+    raw = [line for arm in arms for line in raw_lines(done, arm, compared, clusters, clock)]
+    return ReportTable(
+        "table", "Comparison", note, pd.DataFrame(raw), ["#", "arm", *heads], rows, ("arm",)
+    )
+
+
+def head_of(each: Compared, clusters: Sequence[str], clock: str) -> str:
+    where = f", {clusters[each.cluster]}" if each.by_cluster else ""
+    return f"{each.measure.on(clock)}{where}"
+
+
+def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
+    name = arm.arm.name
+    settings = " ".join(arm.settings) + (f" {EDGE}" if arm.tuned.at_the_edge else "")
+    role = {done.study.primary: "under study", done.study.baseline: "baseline"}.get(name, "")
+    cell = text(name, ", ".join(filter(None, (role, settings.strip()))))
+    return replace(cell, strong=name == done.study.primary)
+
+
+def value_cell(each: Compared, name: str) -> Cell:
+    """Return the mean over the seeds, with the difference to the baseline below it."""
+    mean = fmean(each.values[name])
+    notes = [reached_note(each, name), difference_note(each.comparisons.get(name))]
+    best = isfinite(mean) and mean == each.best
+    return replace(
+        text(each.text(name), "; ".join(filter(None, notes))),
+        strong=best,
+    )
+
+
+def reached_note(each: Compared, name: str) -> str:
+    """Return how many runs reach the target, if not all of all arms do."""
+    share = each.share(name)
+    if not share or not each.reached[name].count:
+        return share
+    return f"{share}, median {each.measure.text(each.reached[name].median)}, restricted mean"
+
+
+def difference_note(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return ""
+    effect, measure = comparison.effect, comparison.measure
+    if abs(effect.mean) == inf:
+        return "diverged"
+    mark = MARKS[comparison.verdict]
+    if comparison.p is None:
+        return f"{mark} {signed(measure, effect.mean)} for every seed"
+    return (
+        f"{mark} {signed(measure, effect.mean, unit=False)} ({between(measure, effect)}), "
+        f"p {p_text(comparison.p)}"
+    )
+
+
+def raw_lines(
+    done: Conducted,
+    arm: ArmResult,
+    compared: Sequence[Compared],
+    clusters: Sequence[str],
+    clock: str,
+) -> Iterator[dict[str, object]]:
+    """Yield a line for each measure of an arm on each cluster, in SI units and shares."""
+    name = arm.arm.name
+    for each in compared:
+        values = each.values[name]
+        comparison, reached = each.comparisons.get(name), each.reached.get(name)
+        interval = mean_of(values) if all(map(isfinite, values)) else None
+        effect = comparison.effect if comparison else None
+        yield {
+            "rank": each.ranks[name],
+            "arm": name,
+            "settings": " ".join(arm.settings),
+            "at_the_edge": arm.tuned.at_the_edge,
+            "search_runs": arm.tuned.runs,
+            "measure": str(each.measure),
+            "cluster": clusters[each.cluster],
+            "clock": clock if each.measure.cost == "time" else "",
+            "seeds": len(values),
+            "mean": fmean(values),
+            "mean_low": interval.low if interval else None,
+            "mean_high": interval.high if interval else None,
+            "reached": reached.count if reached else None,
+            "median": reached.median if reached else None,
+            "difference": effect.mean if effect else None,
+            "difference_low": effect.low if effect else None,
+            "difference_high": effect.high if effect else None,
+            "p": comparison.p if comparison else None,
+            "primary": bool(comparison and comparison.primary),
+            "verdict": comparison.verdict if comparison else "baseline",
+            "values": " ".join(f"{value:.9g}" for value in values),
+        }
+
+
+def budget_table(done: Conducted) -> ReportTable:
+    """Return what each arm used: runs of its search, runs that decide, steps, and time."""
+    raw = []
+    for arm in done.arms:
+        summaries = [run.job.summary or {} for run in arm.runs[0]]
+        steps = max((float(str(each.get("steps", 0))) for each in summaries), default=0.0)
+        seconds = sum(float(str(each.get("real_s", 0))) for each in summaries)
+        raw.append(
+            {
+                "arm": arm.arm.name,
+                "search runs": arm.tuned.runs,
+                "budget": done.study.tune.budget if arm.space.size > 1 else 0,
+                "runs that decide": len(done.seeds),
+                "steps of a node": int(steps),
+                "their time, one by one": duration(seconds),
+                "search": search_text(arm),
+                "chosen": " ".join(arm.settings) + (f" {EDGE}" if arm.tuned.at_the_edge else ""),
+            }
+        )
+    head = [*raw[0]]
+    return ReportTable(
+        "budget",
+        "Budget used",
+        "Every arm may use the same number of runs in its search. Scores are mean validation "
+        "losses, with the number of seeds behind each.",
+        pd.DataFrame(raw),
+        head,
+        [[text(value if value != "" else "-") for value in line.values()] for line in raw],
+        ("arm", "search", "chosen"),
+    )
+
+
+def search_text(arm: ArmResult) -> str:
+    """Return the score of each candidate and its number of seeds."""
+    return "; ".join(
+        f"{' '.join(map(short_key, arm.space.words(candidate)))}: "
+        f"{fmean(losses):.4g} ({len(losses)})"
+        for candidate, losses in sorted(arm.tuned.scores().items())
+    )
+
+
+def tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str]) -> str:
+    r"""Return the comparison as a LaTeX table for the package booktabs.
+
+    The best value of a column is bold. ``+`` and ``-`` mark values that are significantly better or
+    worse than the baseline's. Small numbers are half the width of the mean's 95 % interval.
+    """
+    lines = [
+        "% Needs \\usepackage{booktabs}.",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{caption(done)}}}",
+        f"\\begin{{tabular}}{{rl{'r' * len(compared)}}}",
+        "\\toprule",
+        " & ".join(["\\#", "arm", *map(escaped, heads)]) + r" \\",
+        "\\midrule",
+    ]
+    for arm in ranked(done, compared):
+        name = arm.arm.name
+        cells = [str(compared[0].ranks[name]), escaped(name)]
+        cells += [tex_cell(each, name) for each in compared]
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
+
+
+def tex_cell(each: Compared, name: str) -> str:
+    values = each.values[name]
+    value = escaped(each.text(name))
+    if fmean(values) == each.best:
+        value = f"\\textbf{{{value}}}"
+    comparison = each.comparisons.get(name)
+    mark = TEX_MARKS[comparison.verdict] if comparison else ""
+    found = each.reached.get(name)
+    if found and found.count < len(found.at):
+        return f"{value}{mark} {{\\scriptsize ({found.count}/{len(found.at)})}}"
+    if not all(map(isfinite, values)):
+        return value
+    interval = mean_of(values)
+    if interval.spreadless:
+        return f"{value}{mark}"
+    width = each.measure.difference(
+        (interval.high - interval.low) / 2, unit=bool(each.measure.cost)
+    )
+    return f"{value}{mark} {{\\scriptsize $\\pm$ {escaped(width)}}}"
+
+
+def caption(done: Conducted) -> str:
+    study = done.study
+    return escaped(
+        f"{study.question} Means over {counted(len(done.seeds), 'seed')} with 95 % intervals; "
+        f"+ and - mark significant differences to {study.baseline} (paired tests at 5 %, that of "
+        f"{study.primary} alone, all others by Holm's method)."
+    )
+
+
+def escaped(text: str) -> str:
+    return re.sub(r"([&%$#_{}])", r"\\\1", text).replace("~", r"\textasciitilde{}")
+
+
+def table_text(table: ReportTable) -> str:
+    """Return the table for a terminal."""
+    rows = [list(table.head)] + [
+        [" ".join(link.text for link in cell.links) for cell in row] for row in table.cells
+    ]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(table.head))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,111 @@
+"""Tasks of studies: a model, its data and its schedule, by name.
+
+An update of all nodes uses the same number of samples for any number of nodes, so that runs differ
+only in the averaging. Times are simulated for ResNet-50 on the SGP paper's Ethernet cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+HOLDOUT = 0.2  # share of the training set that searches validate on
+CLOCK = (
+    "cluster=sgp_ethernet",
+    "timed_as.model=resnet50",
+    "timed_as.num_parameters=25557032",
+    "timed_as.batch_size=256",
+)
+NODES = 8
+
+
+@dataclass(frozen=True)
+class StudyTask:
+    """A model, its data and its schedule.
+
+    name: the beginning of the names of runs. words: settings of model, data and optimizer. tuning:
+    additional settings in searches. epochs: length of the schedule. update: number of samples of
+    all nodes per update. rates: the first learning rates of a search; then it tries half and double
+    the best rate. guess: the loss of random guessing, which also replaces the loss of a diverged
+    run. accuracy: whether accuracy is measured.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    tuning: tuple[str, ...]
+    epochs: int
+    update: int
+    rates: tuple[float, ...]
+    guess: float
+    accuracy: bool = False
+    batch: int | None = None  # samples per gradient, if nodes do not share the update
+
+    def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
+        """Return all settings of a run except the learning rate and the seed."""
+        epochs = self.epochs * times
+        return (
+            *self.words,
+            f"algo={algo}",
+            f"nodes={nodes}",
+            f"batch_size={self.batch or self.update // nodes}",
+            f"epochs={epochs}",
+            f"eval_every={epochs}",
+            "eval_workers=false",
+            "log_every=100000",
+        )
+
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """The settings that the arms of a study share, on `NODES` nodes."""
+        return (
+            *self.words,
+            f"nodes={NODES}",
+            f"batch_size={self.batch or self.update // NODES}",
+            f"epochs={self.epochs}",
+        )
+
+
+# 250 steps per epoch. The warm-up takes 125 steps and begins at the learning rate for 8 samples.
+IMAGES = StudyTask(
+    name="images",
+    words=(
+        "model=mlp",
+        "optim.lr_reference_batch=256",
+        "optim.schedule.reference_batch=8",
+        "optim.schedule.warmup_epochs=0.5",
+        "data=shapes",
+        "data.image_size=16",
+        "data.train_size=64000",
+        "data.valid_size=10000",
+        "data.noise=0.15",
+        *CLOCK,
+    ),
+    tuning=(f"data.holdout={HOLDOUT:g}",),
+    epochs=5,
+    update=256,
+    rates=(0.05, 0.2),
+    guess=log(10),
+    accuracy=True,
+)
+# 1,024 steps of text that never repeats. A tenth of the steps are warm-up.
+GRAMMAR = StudyTask(
+    name="grammar",
+    words=(
+        "model=gpt",
+        "model.layers=1",
+        "model.width=32",
+        "model.heads=2",
+        "data=grammar",
+        "data.block=32",
+        "data.train_size=65536",
+        "data.valid_size=10240",
+        "optim.schedule.warmup=0.1",
+        *CLOCK,
+    ),
+    tuning=(),
+    epochs=1,
+    update=64,
+    rates=(0.01, 0.04),
+    guess=log(256),
+)
+TASKS = {task.name: task for task in (IMAGES, GRAMMAR)}

@@ -1,0 +1,239 @@
+"""Tuning: one search procedure, with the same budget of runs, for all arms of a study.
+
+A candidate is one value for each tuned setting. The search has two stages:
+
+1. Successive halving (Jamieson and Talwalkar 2016). Every combination of the listed values starts
+   with the first two values of the ladder and one seed. After each round the better half of the
+   combinations continues: each tries half and double its best value, until that lies between two
+   others. Without a ladder there is one round.
+2. Near-ties. The better half of all candidates gets further seeds, one at a time. Candidates that
+   are worse than the best by two standard errors of the paired difference drop out. Among those
+   that are left, the smallest value of the ladder that lies between two others is chosen.
+
+The search ends early if the next seed would exceed the budget. A diverged run has an infinite loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, sqrt
+from statistics import fmean, stdev
+
+FIRST_SEED = 101  # of searches; those that decide a study begin at 1
+MAX_SEEDS = 8  # of a candidate
+WIDTH = 2.0  # standard errors within which a candidate is a near-tie
+
+
+def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
+    """Return ``middle``, its first ``times`` doublings and its first ``times`` halvings."""
+    return tuple(middle * 2.0**power for power in range(-times, times + 1))
+
+
+def climb(
+    first: Sequence[float],
+    ladder: Sequence[float],
+    finished: Callable[[float], bool],
+    score: Callable[[float], float],
+) -> tuple[float, ...]:
+    """Return the values to try: ``first``, and more as long as the best value is at an edge.
+
+    The values are neighbours on the increasing ``ladder``. The lowest score is best; of equal
+    scores, the smaller value is best.
+    """
+    tried = sorted(first)
+    while all(map(finished, tried)):
+        place = ladder.index(min(tried, key=score))
+        more = {ladder[max(0, place - 1)], *ladder[place + 1 : place + 2]} - set(tried)
+        if not more:
+            break
+        tried = sorted([*tried, *more])
+    return tuple(tried)
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """Values of the tuned settings.
+
+    value: the value on the ladder; None without a ladder
+    others: the other settings, as overrides
+    """
+
+    value: float | None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of a search."""
+
+    candidate: Candidate
+    seed: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """The candidates of an arm.
+
+    key: the setting with a ladder; empty: none
+    first: the values of the ladder that are tried first
+    combinations: combinations of the other settings, as overrides
+    """
+
+    key: str = ""
+    first: tuple[float, ...] = ()
+    combinations: tuple[tuple[str, ...], ...] = ((),)
+
+    @property
+    def ladder(self) -> tuple[float, ...]:
+        return doublings(self.first[0]) if self.first else ()
+
+    def words(self, candidate: Candidate) -> tuple[str, ...]:
+        """Return the overrides that set the values of a candidate."""
+        own = (f"{self.key}={candidate.value:g}",) if candidate.value is not None else ()
+        return (*candidate.others, *own)
+
+    @property
+    def size(self) -> int:
+        """The number of candidates that are tried at first."""
+        return len(self.combinations) * max(1, len(self.first))
+
+    @property
+    def least_budget(self) -> int:
+        """The number of runs of a search in which each ladder ends as early as it can."""
+        if self.size == 1:
+            return 0
+        if not self.first:
+            return self.size
+        return self.size + 2 * halved(len(self.combinations))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a search.
+
+    chosen: the candidate that the arm runs with
+    losses: the loss of each run; infinite if it diverged
+    at_the_edge: whether a value of the ladder beyond the tried ones may be better
+    tied: whether other candidates are near-ties of the chosen one
+    """
+
+    chosen: Candidate
+    losses: Mapping[Trial, float] = field(default_factory=dict)
+    at_the_edge: bool = False
+    tied: bool = False
+
+    @property
+    def runs(self) -> int:
+        """The number of runs of the search."""
+        return len(self.losses)
+
+    def scores(self) -> dict[Candidate, list[float]]:
+        """Return the losses of each candidate, one for each of its seeds."""
+        return by_candidate(self.losses)
+
+
+def halved(count: int) -> int:
+    return -(-count // 2)
+
+
+def by_candidate(losses: Mapping[Trial, float]) -> dict[Candidate, list[float]]:
+    out: dict[Candidate, list[float]] = {}
+    for trial, loss in losses.items():
+        out.setdefault(trial.candidate, []).append(loss)
+    return out
+
+
+Search = Generator[list[Trial], Sequence[float], Tuned]
+
+
+def search(space: Space, budget: int) -> Search:
+    """Yield rounds of runs, receive their losses, and return the result.
+
+    The runs of all rounds together are at most ``budget``.
+    """
+    if space.size == 1:
+        value = space.first[0] if space.first else None
+        return Tuned(Candidate(value, space.combinations[0]))
+    losses: dict[Trial, float] = {}
+
+    def score(candidate: Candidate) -> float:
+        return losses.get(Trial(candidate, FIRST_SEED), inf)
+
+    alive = list(space.combinations)
+    while due := [
+        trial
+        for others in alive
+        for trial in first_trials(space, others, losses)
+        if trial not in losses
+    ][: budget - len(losses)]:
+        losses |= zip(due, (yield due), strict=True)
+        tried = by_candidate(losses)
+        best = {
+            others: min(map(score, (each for each in tried if each.others == others)), default=inf)
+            for others in alive
+        }
+        alive = sorted(alive, key=best.__getitem__)[: halved(len(alive))]
+    everything = sorted(by_candidate(losses), key=lambda each: (score(each), each))
+    left = [each for each in everything[: max(2, halved(len(everything)))] if isfinite(score(each))]
+    left = left or everything[:1]
+    seeds = 1
+    while 1 < len(left) <= budget - len(losses) and seeds < MAX_SEEDS:
+        seeds += 1
+        due = [Trial(each, FIRST_SEED + seeds - 1) for each in left]
+        losses |= zip(due, (yield due), strict=True)
+        left = near_ties(left, by_candidate(losses))
+    edges = set(at_edges(space, everything))
+    best_first = left if seeds > 1 else left[:1]
+    chosen = min(best_first, key=lambda each: (each in edges, each.value or 0.0))
+    return Tuned(chosen, losses, chosen in edges, seeds > 1 and len(left) > 1)
+
+
+def first_trials(
+    space: Space, others: tuple[str, ...], losses: Mapping[Trial, float]
+) -> Iterable[Trial]:
+    """Return the runs of one combination with the first seed that are known to be needed."""
+    if not space.first:
+        return [Trial(Candidate(None, others), FIRST_SEED)]
+
+    def trial(value: float) -> Trial:
+        return Trial(Candidate(value, others), FIRST_SEED)
+
+    values = climb(
+        space.first,
+        space.ladder,
+        lambda value: trial(value) in losses,
+        lambda value: losses[trial(value)],
+    )
+    return map(trial, values)
+
+
+def near_ties(
+    candidates: Sequence[Candidate], losses: Mapping[Candidate, Sequence[float]]
+) -> list[Candidate]:
+    """Return the candidate with the lowest mean loss, and its near-ties, the best first.
+
+    Each has the same seeds, at least two.
+    """
+    ordered = sorted(candidates, key=lambda each: (fmean(losses[each]), each))
+    best = losses[ordered[0]]
+    if not isfinite(fmean(best)):
+        return ordered[:1]
+
+    def tied(sample: Sequence[float]) -> bool:
+        differences = [a - b for a, b in zip(sample, best, strict=True)]
+        if not isfinite(fmean(differences)):
+            return False
+        return fmean(differences) <= WIDTH * stdev(differences) / sqrt(len(differences))
+
+    return [each for each in ordered if tied(losses[each])]
+
+
+def at_edges(space: Space, candidates: Sequence[Candidate]) -> Iterable[Candidate]:
+    """Yield the candidates at the ends of the values that were tried with the same others."""
+    if not space.first:
+        return
+    for others in {each.others for each in candidates}:
+        values = [each.value or 0.0 for each in candidates if each.others == others]
+        yield Candidate(min(values), others)
+        yield Candidate(max(values), others)

@@ -1,0 +1,277 @@
+"""``sgp-run plan``: literal times, costs and memory of small plans, and refused requests."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sgp_runner.api.running import run
+from sgp_runner.cli.main import main
+from sgp_runner.cluster.regions import Region
+from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
+from sgp_runner.plan.known_quality import all_known
+from sgp_runner.plan.models import known_models
+from sgp_runner.plan.request import read_request
+from sgp_runner.plan.timing import SAVES, highest_rate
+from sgp_runner.report.read.published import published
+from sgp_runner.utils.errors import ConfigError
+
+# A billion parameters of 4 bytes, all-reduced by two nodes at 8 Gbit/s: 4 s after a step of 1 s.
+WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0 cluster.collectives.overlap=0"
+
+
+def plan(words: str) -> PlannedMethods:
+    return compare(read_request(words.split()))
+
+
+def row(plan: PlannedMethods, title: str) -> MethodCost:
+    return next(each for each in plan.rows if each.method.title == title)
+
+
+def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
+    made = plan(
+        f"{WORDS} methods=diloco periods=100 steps=3600 price_per_hour=2 watts=500 kwh_price=0.5"
+    )
+    base, diloco = row(made, "Data parallel"), row(made, "DiLoCo, H 100")
+    assert base.timing.seconds == pytest.approx(5, rel=1e-9)
+    assert base.timing.computing == pytest.approx(0.2)
+    assert base.timing.num_bytes == 4e9  # 2 (n - 1) / n of the gradient
+    assert (base.hours, base.kwh) == (pytest.approx(5), pytest.approx(5))
+    assert base.cost == pytest.approx(2 * 2 * 5 + 0.5 * 5)
+    assert base.memory == {"parameters": 4e9, "gradient": 4e9, "optimizer": 8e9, "method": 0}
+    assert diloco.timing.seconds == pytest.approx(1.04)
+    assert diloco.timing.num_bytes == 4e7
+    assert diloco.memory == {**base.memory, "method": 8e9}  # outer parameters and momentum
+    # Data parallel takes 1 + 32e9 / r seconds and DiLoCo 1 + 0.32e9 / r.
+    assert made.half_rate == pytest.approx(32e9, rel=0.03)
+    exact = ((1 - SAVES) * 32e9 - 0.32e9) / SAVES
+    assert diloco.pays_below == pytest.approx(exact, rel=0.03)
+
+
+def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
+    made = plan(f"{WORDS} methods=diloco,sgp periods=30")
+    for each in made.rows:
+        if each.method.title == "DiLoCo, H 30, delayed":
+            continue  # a study ends with an all-reduce that nothing hides
+        words = [*made.request.words, *each.method.words, "model.sample_steps=120", "logger=jsonl"]
+        study = run(*words, results=str(tmp_path))
+        assert study.summary["ms_per_iteration"] == pytest.approx(
+            1000 * each.timing.seconds, rel=1e-3
+        )
+
+
+def test_flops_give_the_time_of_a_step() -> None:
+    made = plan(
+        "parameters=1e9 nodes=2 devices=4 bandwidth=8Gbit/s batch_tokens=1e5 device_flops=150e12 "
+        "tokens=2e9 methods=ar_sgd"
+    )
+    assert row(made, "Data parallel").timing.compute == pytest.approx(6e9 * 1e5 / (4 * 150e12))
+    assert made.request.budget.steps == 10_000
+
+
+def test_the_baseline_of_sites_is_the_hierarchical_all_reduce() -> None:
+    """Two leaders exchange all of the gradient once; a flat ring of 4 sends 1.5 times as much."""
+    words = "parameters=1e9 step=1s nodes=4 sites=2 site_bandwidth=8Gbit/s site_latency=0"
+    rest = "bandwidth=8000Tbit/s latency=0 cluster.collectives.overlap=0 methods=ar_sgd"
+    made = plan(f"{words} {rest}")
+    assert row(made, "Data parallel").timing.seconds == pytest.approx(5, rel=1e-4)
+    assert made.request.cluster.links.regions == (Region(2, 8e9, 8e9, 0),) * 2
+    assert "hierarchical" in " ".join(made.request.assumed)
+
+
+def test_the_baseline_of_a_profile_with_regions_is_hierarchical_too() -> None:
+    words = ["cluster=regions_2x4", "model=llama_1b", "nodes=8", "methods=diloco", "periods=100"]
+    request = read_request(words)
+    assert request.sites == 2
+    assert request.words.count("cluster.collectives.algorithm=hierarchical") == 1
+    flat = read_request([*words, "cluster.collectives.algorithm=ring"])
+    assert flat.cluster.collectives.algorithm == "ring"
+    made = compare(request)
+    assert made.fastest == (
+        "Faster, but not known to be within 1 % of the quality of data parallel: DiLoCo, H 100, "
+        f"{made.rows[0].timing.seconds:.3g} s per step."
+    )
+
+
+def test_published_hours_of_streaming_diloco() -> None:
+    """Douillard et al. 2025, Table 1: 438 h and 3.5 h for 100 billion tokens at 1 Gbit/s."""
+    made = plan(
+        "cluster=streaming_diloco model=llama_1b parameters=1e9 bytes_per_parameter=2 "
+        "batch_tokens=524288 tokens=100e9 methods=streaming_diloco periods=100"
+    )
+    assert row(made, "Data parallel").hours == pytest.approx(438, rel=0.05)
+    assert row(made, "Streaming DiLoCo, H 100, FP4").hours == pytest.approx(3.5, rel=0.05)
+    assert made.answer == (
+        "Streaming DiLoCo, H 100, FP4: 3.36 h instead of 425 h; below 96.8 Gbit/s data parallel "
+        "computes less than half of the time."
+    )
+
+
+def test_a_plan_outside_the_validated_range_says_so() -> None:
+    made = plan("cluster=aws_p3_10g model=gpt2 step=0.2s nodes=16 methods=ar_sgd")
+    assert made.outside is not None and "16 nodes" in made.outside
+    inside = plan("cluster=aws_p3_10g model=resnet50 step=0.2s nodes=8 methods=ar_sgd")
+    assert inside.outside is None
+
+
+@pytest.mark.parametrize("rate", [2e7, 3e9, 7e11])
+def test_the_highest_rate_of_a_gain_is_found(rate: float) -> None:
+    assert highest_rate(lambda each: 1 / each - 1 / rate, 10e9) == pytest.approx(rate, rel=0.02)
+
+
+def test_a_gain_that_has_one_sign_has_no_highest_rate() -> None:
+    assert highest_rate(lambda rate: 1.0, 10e9) == float("inf")
+    assert highest_rate(lambda rate: -1.0, 10e9) == 0
+
+
+def test_sizes_of_known_models() -> None:
+    def gpt2(width: int, layers: int) -> int:
+        return (50257 + 1024 + 2) * width + layers * (12 * width**2 + 13 * width)
+
+    known = {name: size for name, (size, _) in known_models().items()}
+    widths = {"gpt2": (768, 12), "gpt2_medium": (1024, 24), "gpt2_large": (1280, 36)}
+    assert {name: known[name] for name in widths} == {
+        name: gpt2(*shape) for name, shape in widths.items()
+    }
+    assert known["gpt2_xl"] == gpt2(1600, 48)
+    assert known["llama_1b"] == 982_188_032
+
+
+def test_published_quality_agrees_with_the_papers_figures() -> None:
+    def value(name: str, metric: str) -> float:
+        return published()[name][metric].value
+
+    known = all_known()
+    for words, name in (
+        ("algo=sgp", "sgp"),
+        ("algo=osgp algo.tau=1", "osgp"),
+        ("algo=local_sgd algo.tau=12", "local_sgd"),
+        ("algo=slowmo algo.base=local_sgd", "local_sgd_slowmo"),
+        ("algo=slowmo algo.base=sgp", "sgp_slowmo"),
+    ):
+        first = known[words][0]
+        assert first.value == value(f"slowmo_imagenet_{name}", "val_top1")
+        assert first.baseline == value("slowmo_imagenet_ar_sgd", "val_top1")
+    assert known["algo=diloco algo.period=30"][0].value == value(
+        "streaming_diloco_diloco_h30", "val_loss"
+    )
+    streaming = "algo=streaming_diloco algo.period={} algo.codec=fp4"
+    assert known[streaming.format(30)][0].value == value("streaming_diloco_h30", "val_loss")
+    hundred = known[streaming.format(100)][0]
+    assert hundred.value == value("streaming_diloco_overlapped_fp4", "val_loss")
+    assert hundred.baseline == value("streaming_diloco_data_parallel", "val_loss")
+
+
+def test_the_command_prints_80_columns_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    words = [*WORDS.split(), "methods=sgp,diloco", "steps=1e6", "--json", str(path)]
+    assert main(["plan", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Data parallel: ") or lines[0].startswith("DiLoCo, H 30: ")
+    assert max(map(len, lines)) <= 80
+    stored = json.loads(path.read_text())
+    assert stored["steps"] == 1_000_000
+    assert {each["method"] for each in stored["methods"]} >= {"SGP", "DiLoCo, H 500"}
+    command = stored["methods"][-1]["command"]
+    assert command.startswith("sgp-run model=timing_only nodes=2 ")
+
+
+def test_an_interval_of_the_rate_gives_both_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plans.json"
+    words = [*WORDS.replace("8Gbit/s", "8..16Gbit/s").split(), "methods=ar_sgd"]
+    assert main(["plan", *words, "--json", str(path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    half = "below 32.2 Gbit/s data parallel computes less than half of the time."
+    assert text.startswith(f"Data parallel: 5 s per step; {half} With 2 nodes, 16 Gbit/s: Data")
+    slow, fast = json.loads(path.read_text())
+    rows = [plan["methods"][-1]["seconds_per_step"] for plan in (slow, fast)]
+    assert rows == [pytest.approx(5), pytest.approx(3)]
+
+
+def test_the_help_imports_neither_hydra_nor_torch() -> None:
+    code = (
+        "import sys; from sgp_runner.cli.main import main; main(['plan', '--help']); "
+        "sys.exit(bool({'torch', 'hydra'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "nodes=4 bandwidth=10Gbit/s",
+            "model: there is none: write model=gpt2, or parameters=1e9 and step=0.4s.",
+        ),
+        (
+            "model=gpt2 nodes=4 bandwidth=10Gbit/s",
+            "step: the time of a gradient of gpt2 on one node is not known: write step=0.4s, or "
+            "device_flops=50e12 with step_flops= or batch_tokens=.",
+        ),
+        (f"{WORDS} price_per_hour=-3", "price_per_hour: -3 must be zero or positive."),
+        (f"{WORDS} periods=0", "periods: H is a number of steps, at least 1, not '0'."),
+        (f"{WORDS} sites=3", "sites: 2 nodes cannot be in 3 sites: use sites=2."),
+        (
+            f"{WORDS} sites=2",
+            "site_bandwidth: it is missing for 2 sites: write site_bandwidth=1Gbit/s, for example.",
+        ),
+        (
+            f"{WORDS} bandwidth=10",
+            "bandwidth: 10 without a unit is 10 bit/s: write bandwidth=10Gbit/s, for example.",
+        ),
+        (
+            f"{WORDS} cluster.links.bandwidth_up=10",
+            "cluster.links.bandwidth_up: 10 without a unit is 10 bit/s: write "
+            "cluster.links.bandwidth_up=10Gbit/s, for example.",
+        ),
+        (
+            "model=gpt2 step=1s nodes=2",
+            "bandwidth: the rate of a node's interface is missing: write bandwidth=10Gbit/s, or "
+            "cluster= with a profile.",
+        ),
+        (f"{WORDS} nodes=1", "nodes: a single node sends no messages: use nodes=2 or more."),
+        (f"{WORDS} nodes=2.5", "nodes: 2.5 must be a whole number."),
+        (f"{WORDS} step=fast", "step: 'fast' is not a number; write for example 10s or 1ms."),
+        (f"{WORDS} tokens=1e9", "batch_tokens: tokens= needs it: tokens per node and step."),
+        (f"{WORDS} steps=1 tokens=1e9", "steps: the budget is given twice: leave out tokens=."),
+        (
+            f"{WORDS} stepz=3",
+            "stepz: there is no such setting here. Did you mean 'step'? --help lists all.",
+        ),
+        (f"{WORDS} --out x", "--out: there is no such option; there are --json, --config-dir."),
+        (f"{WORDS} nodes", "nodes: this is not a setting; write key=value, for example nodes=4."),
+    ],
+)
+def test_a_request_that_cannot_work_is_one_sentence(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *words.split()]) == 2
+    assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
+
+
+def test_a_method_that_the_machines_cannot_run_is_left_out() -> None:
+    made = plan(f"{WORDS} methods=qg_dsgdm")
+    assert made.left_out == {
+        "QG-DSGDm": "QG-DSGDm replaces the momentum of SGD: use optim=sgd, not adamw"
+    }
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"methods: 'dilco' is none of .* 'diloco'\?"):
+        read_request([*WORDS.split(), "methods=dilco"])
+
+
+def test_data_files_have_no_empty_source() -> None:
+    folder = Path(__file__).parents[2] / "sgp_runner" / "plan"
+    for name in ("models.csv", "quality.csv"):
+        with (folder / name).open(newline="") as file:
+            assert all(line["source"] for line in csv.DictReader(file))

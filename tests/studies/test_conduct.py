@@ -1,0 +1,206 @@
+"""A whole study on two clusters: its runs, its tables, its page, and its continuation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import sgp_runner as sgp
+from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.studies.comparisons import adjust, answer, compare
+from sgp_runner.studies.conduct import ArmResult, Conducted, conduct
+from sgp_runner.studies.measures import RunResult
+from sgp_runner.studies.statistics import Interval
+from sgp_runner.studies.study_file import study_of
+from sgp_runner.studies.study_page import StudyPage
+from sgp_runner.studies.study_table import comparison_table, tex
+from sgp_runner.studies.tuning import Candidate, Space, Tuned
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CONTENT: dict[str, Any] = {
+    "question": "Does SGP save time & bytes?",
+    "model": "mlp",
+    "model.hidden": [8],
+    "nodes": 2,
+    "epochs": 0.1,
+    "eval_every": 0.05,
+    "arms": {"SGP": "algo=sgp", "AD-PSGD": "algo=ad_psgd"},
+    "tune": {"optim.lr": "ladder(0.05, 0.1)", "budget": 4},
+    "seeds": 2,
+    "clusters": ["laptop", "laptop bandwidth=1Mbit/s"],
+    "measures": ["loss", "time", "time_to_loss(0.01)"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which the study has been made by the call from Python."""
+    path, before = tmp_path_factory.mktemp("study"), Path.cwd()
+    os.chdir(path)
+    yield path
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> StudyPage:
+    content = {**CONTENT, "measures": ["loss", "time"]}
+    made = sgp.study(content, "small")
+    assert isinstance(made, StudyPage)
+    return made
+
+
+def test_a_study_has_all_of_its_runs_and_tables(folder: Path, page: StudyPage) -> None:
+    out = folder / "results/studies/small"
+    assert page.page.resolve() == (out / "index.html").resolve()
+    table = page.table
+    searched = table[table["measure"] == "loss"]["search_runs"].sum()
+    assert 6 <= searched <= 8
+    # Two that decide for each arm, and two of AD-PSGD on the other cluster.
+    assert len(list((out / "runs").iterdir())) == searched + 2 * 2 + 2
+    assert len(list((out / "retimed").iterdir())) == 2
+    assert set(table["arm"]) == {"SGP", "AD-PSGD"} and len(table) == 2 * 3
+    assert list(table[table["arm"] == "AD-PSGD"]["verdict"]) == ["baseline"] * 3
+    assert table["primary"].sum() == 1 and set(table["seeds"]) == {2}
+    assert list(pd.read_csv(out / "table.csv")["arm"]) == list(table["arm"])
+    time = table[table["measure"] == "time"].set_index(["arm", "cluster"])["mean"]
+    fast, slow = "laptop (10 Gbit/s)", "laptop (1 Mbit/s)"
+    clusters = sorted(set(table["cluster"]))
+    assert len(clusters) == 2 and slow in clusters
+    (fast,) = set(clusters) - {slow}
+    assert time["SGP", slow] > time["SGP", fast]
+
+
+def test_the_page_answers_and_says_what_is_to_know(folder: Path, page: StudyPage) -> None:
+    html = page.page.read_text(encoding="utf-8")
+    assert "<h1>Does SGP save time &amp; bytes?</h1>" in html
+    assert page.answer in html.replace("&#39;", "'")
+    assert "AD-PSGD depends on time, so it was trained again on each cluster." in html
+    assert html.count('role="img"') == 3  # two clusters and the searches
+    text = (page.page.parent / "table.tex").read_text(encoding="utf-8")
+    assert "\\begin{tabular}{rlrrr}" in text and "time \\& bytes?" in text
+    record = json.loads((page.page.parent / "study.json").read_text(encoding="utf-8"))
+    assert record["versions"][0]["content"]["nodes"] == 2
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_fits_a_screen_and_draws_every_figure(page: StudyPage, width: int) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
+        complaints: list[str] = []
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.goto(page.page.resolve().as_uri())
+        drawn = "document.querySelectorAll('.plot .main-svg .trace').length > 0"
+        assert tab.evaluate(drawn) and tab.locator(".plot").count() == 3
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        assert tab.locator(".answer").is_visible() and complaints == []
+        browser.close()
+
+
+def test_a_finished_study_makes_no_run_again(
+    folder: Path, page: StudyPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr("sgp_runner.session.pool.Pool.run", refuse)
+    content = {**CONTENT, "measures": ["loss", "time"]}
+    again = sgp.study(content, "small")
+    assert again.answer == page.answer and again.table.equals(page.table)
+
+
+def test_a_target_that_no_search_comes_near_ends_the_study(folder: Path, page: StudyPage) -> None:
+    study = study_of({**CONTENT, "measures": ["time_to_loss(0.01)"]}, "small")
+    maker = RunMaker(study)
+    with pytest.raises(sgp.ConfigError, match="no arm reaches a loss of 0.01 in its search"):
+        conduct(maker, check_arms(maker))
+
+
+class Finished:
+    """A run with these results, as if it had been made."""
+
+    def __init__(self, folder: Path, loss: float, seconds: float) -> None:
+        self.folder, self.name, self.diverged = folder, folder.name, False
+        self.cores, self.memory, self.due = 1, 0, False
+        self.summary = {"average_loss": loss, "time_s": seconds, "steps": 8, "real_s": 1.0}
+        folder.mkdir(parents=True)
+        records = [
+            {"kind": "average", "epoch": epoch, "time_s": epoch * seconds, "loss": value}
+            for epoch, value in ((0.5, 2.0), (1.0, loss))
+        ]
+        text = "".join(f"{json.dumps(record)}\n" for record in records)
+        (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+
+    def perform(self) -> str:
+        return ""
+
+
+def conducted(folder: Path, losses: dict[str, list[float]], measures: list[str]) -> Conducted:
+    content = {**CONTENT, "measures": measures, "matters": 0.5, "clusters": ["laptop"]}
+    content["arms"] = {name: f"algo={name}" for name in losses}
+    study = study_of(content, "pretended")
+    arms = [
+        ArmResult(
+            study.arm(name),
+            Space(),
+            Tuned(Candidate(None)),
+            [
+                [
+                    RunResult(Finished(folder / f"{name}{n}", loss, 10.0))
+                    for n, loss in enumerate(each)
+                ]
+            ],
+        )
+        for name, each in losses.items()
+    ]
+    return Conducted(study, arms, (1, 2, 3), None)
+
+
+def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
+    tmp_path: Path,
+) -> None:
+    losses = {"sgp": [1.0, 1.1, 1.2], "osgp": [1.4, 1.61, 1.6], "ar_sgd": [1.5, 1.6, 1.71]}
+    done = conducted(tmp_path, losses, ["loss", "time_to_loss(1.3)"])
+    loss, time = compare(done)
+    first = loss.comparisons["sgp"]
+    # Differences -0.5, -0.5, -0.51: t is -151 with two degrees of freedom.
+    assert first.primary and first.verdict == "better"
+    assert first.p == pytest.approx(1 - 151 / (151**2 + 2) ** 0.5, rel=1e-6)
+    assert loss.comparisons["osgp"].verdict == "equal"  # within what matters
+    assert loss.ranks == {"sgp": 1, "osgp": 2, "ar_sgd": 2}
+    assert time.reached["sgp"].at == pytest.approx((8.5, 8.888889, 9.375))
+    assert time.reached["osgp"].count == 0 and time.values["osgp"] == (10.0, 10.0, 10.0)
+    table = comparison_table(done, [loss, time], ["laptop"], "simulated")
+    cells = [[cell.links[0].text for cell in row] for row in table.cells]
+    assert cells == [
+        ["1", "sgp", "1.1000", "8.92 s"],
+        ["2", "osgp", "1.5367", "never"],
+        ["2", "ar_sgd", "1.6033", "never"],
+    ]
+    lines = tex(done, [loss, time], table.head[2:]).splitlines()
+    assert lines[8].startswith(r"1 & sgp & \textbf{1.1000}$^{+}$ {\scriptsize $\pm$ 0.25} & ")
+    assert lines[9].endswith(r"& never {\scriptsize (0/3)} \\")
+    said = answer(done, time, "laptop", "simulated")
+    assert said == (
+        "Undecided: sgp and ar_sgd are not told apart in simulated time to a loss of 1.3: 8.92 s "
+        "(3 of 3 reach it) against never (0 of 3 reach it) (difference -2.17 s to +10.3 ms with "
+        "95 % confidence, p = 0.1, 3 seeds); about 4 seeds would tell."
+    )
+
+
+def test_p_values_of_all_but_the_primary_comparison_are_adjusted() -> None:
+    effect, exact = Interval(2.0, 1.0, 3.0, 3), Interval(1.0, 1.0, 1.0, 1)
+    effects = {(0, "a"): effect, (0, "b"): effect, (1, "a"): effect, (1, "b"): exact}
+    found = adjust(effects, (0, "a"))
+    assert found[0, "a"] == effect.p and found[1, "b"] is None
+    assert found[0, "b"] == found[1, "a"] == pytest.approx(2 * effect.p)

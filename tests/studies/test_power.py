@@ -1,0 +1,31 @@
+"""Power of paired tests, against published tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sgp_runner.studies.power import SeedPlan, detectable, power, seeds_needed
+
+
+def test_power_agrees_with_the_tables_of_paired_tests() -> None:
+    # Two-sided, 5 %, power 80 %: Cohen's d of 0.5 needs 34 pairs, of 0.8 needs 15, of 1 needs 10.
+    assert [seeds_needed(d, 1.0) for d in (0.5, 0.8, 1.0)] == [34, 15, 10]
+    assert seeds_needed(1.0, 1.0, equivalence=True) == 13  # 90 % for each side
+    assert seeds_needed(0.01, 1.0) is None
+    assert power(1.0, 1.0, 10) == pytest.approx(0.8031, abs=1e-4)
+
+
+def test_a_plan_with_too_few_seeds_is_refused() -> None:
+    plan = SeedPlan(matters=0.02, spread=0.02, seeds=10, unit="nats", pilot="pilot")
+    assert plan.numbers == tuple(range(1, 11)) and str(plan).startswith("10 seeds: an effect 0.02")
+    assert plan.measured(0.02).startswith("Measured: a spread of 0.02, with which")
+    assert plan.measured(0.04).endswith("a probability of 29 %.")
+    with pytest.raises(ValueError, match="^9 seeds have a power of 0.75 alone"):
+        SeedPlan(matters=0.02, spread=0.02, seeds=9, unit="nats", pilot="pilot")
+
+
+def test_the_detectable_effect_is_that_of_the_tables() -> None:
+    assert detectable(34) == pytest.approx(0.495, abs=1e-3) and detectable(10) < 1 < detectable(9)
+    assert detectable(1) == math.inf

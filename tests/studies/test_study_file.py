@@ -1,0 +1,197 @@
+"""The file of a study: what it means, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sgp_runner.cli.main import main
+from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.studies.conduct import check_targets, plan_of
+from sgp_runner.studies.measures import measure_of
+from sgp_runner.studies.new_file import content_of, text_of
+from sgp_runner.studies.study_file import Arm, read_study, study_of
+from sgp_runner.studies.study_record import set_down
+from sgp_runner.studies.tuning import Candidate, Trial, Tuned
+from sgp_runner.utils.errors import ConfigError
+
+SMALL: dict[str, Any] = {
+    "model": "mlp",
+    "nodes": 2,
+    "epochs": 1,
+    "arms": {"SGP": "algo=sgp", "AR-SGD": "algo=ar_sgd"},
+}
+
+
+def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "task: images\noptim:\n  momentum: 0.5\nmodel.hidden: [8, 8]\n"
+        "arms:\n  mine: algo=osgp algo.tau=2\n  SGP: algo=sgp\n  AR-SGD: algo=ar_sgd\n"
+        "tune:\n  optim.lr: ladder\n  algo.osgp.tau: [1, 2]\n  budget: 8\n"
+        "seeds: 3\nmatters: 0.02 nats\nmeasures: [loss, time_to_accuracy(90%)]\n"
+        "clusters: [sgp_ethernet, sgp_ethernet bandwidth=1Gbit/s]\n",
+        encoding="utf-8",
+    )
+    study = read_study(path)
+    assert (study.name, study.primary, study.baseline) == ("mine", "mine", "AR-SGD")
+    assert study.question == "Is mine better than AR-SGD?"
+    assert study.arms[0] == Arm("mine", ("algo=osgp", "algo.tau=2"))
+    assert study.common[-2:] == ("optim.momentum=0.5", "model.hidden=[8,8]")
+    assert "data=shapes" in study.common and study.seeds == (1, 2, 3)
+    assert study.tune.first == (0.05, 0.2) and study.tune.lists == {"algo.osgp.tau": ("1", "2")}
+    assert study.matters == 0.02 and list(map(str, study.measures)) == [
+        "loss",
+        "time_to_accuracy(0.9)",
+    ]
+    assert study.clusters[1].words == ("cluster=sgp_ethernet", "cluster.bandwidth=1Gbit/s")
+    assert study.folder == Path("results/studies/mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"baseline": "AR_SGD"}, "baseline: 'AR_SGD' is no arm: choose from SGP, AR-SGD."),
+        ({"primary": "ours"}, "primary: 'ours' is no arm: choose from SGP, AR-SGD."),
+        ({"primary": "AR-SGD"}, "primary: 'AR-SGD' is the baseline too"),
+        ({"arms": {"SGP": "algo=sgp"}}, "arms: a study compares two arms or more"),
+        ({"arms": {"a": "sgp", "b": "algo=sgp"}}, "arms.a: 'sgp' is no setting"),
+        ({"seed": 3}, "seed: a study sets it for each run; write seeds."),
+        ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
+        ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
+        ({"task": "imagse"}, "task: 'imagse' is none of images, grammar. Did you mean 'images'?"),
+        ({"matters": "little"}, "matters: 'little' is no positive difference"),
+        ({"measures": ["speed"]}, "measures: 'speed' is no measure: write loss, accuracy"),
+        ({"measures": ["time_to_accuracy(2)"]}, "measures: 'time_to_accuracy(2)' is no measure"),
+        ({"tune": {"optim.lr": "ladder"}}, "tune.budget: give the runs of an arm's search"),
+        ({"tune": {"optim.lr": "ladder(0.1,0.3)", "budget": 8}}, "is no ladder: write ladder"),
+        ({"tune": {"algo.tau": "ladder", "budget": 8}}, "tune.algo.tau: only optim.lr has"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        study_of({**SMALL, **change}, "small")
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"tune": {"optim.lr": "ladder", "budget": 3}},
+            "tune.budget: 3 runs are fewer than the 4 that the search of SGP needs at least: "
+            "write budget: 4 or more.",
+        ),
+        (
+            {"tune": {"algo.osgp.tau": [1, 2], "budget": 3}},
+            "tune.algo.osgp.tau: no arm has this setting; leave it out.",
+        ),
+        (
+            {
+                "arms": {"SGP": "algo=sgp optim.lr=0.1", "AR-SGD": "algo=ar_sgd"},
+                "tune": {"optim.lr": "ladder", "budget": 8},
+            },
+            "arms.SGP: it sets optim.lr, which is searched for all arms: leave one of them out.",
+        ),
+        (
+            {"arms": {"SGP": "algo=sgp network=gloo", "AR-SGD": "algo=ar_sgd"}},
+            "network: simulated and measured times cannot be compared",
+        ),
+        ({"arms": {"SGP": "algo=sgpp", "AR-SGD": "algo=ar_sgd"}}, "(arm SGP)"),
+    ],
+)
+def test_arms_that_cannot_run_are_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_arms(RunMaker(study_of({**SMALL, **change}, "small")))
+    assert sentence in str(caught.value)
+
+
+def test_too_few_seeds_are_refused_with_the_number_that_suffices() -> None:
+    study = study_of({**SMALL, "seeds": 5, "matters": 0.02}, "small")
+    with pytest.raises(ConfigError) as caught:
+        plan_of(study, 0.02)
+    assert str(caught.value) == (
+        "seeds: 5 seeds find a difference of 0.02 with a probability of 40 % at the pilots' spread "
+        "of 0.02; 80 % need 10: write seeds: 10."
+    )
+    assert plan_of(study_of({**SMALL, "matters": 0.02}, "small"), 0.02).seeds == 10
+    with pytest.raises(ConfigError, match="1000 seeds do not find a difference of 0.02"):
+        plan_of(study, 2.0)
+
+
+def test_a_target_that_no_search_comes_near_is_refused() -> None:
+    study = study_of({**SMALL, "measures": ["time_to_loss(0.3)"]}, "small")
+
+    def after(loss: float) -> dict[str, Tuned]:
+        chosen = Candidate(0.1)
+        return {"SGP": Tuned(chosen, {Trial(chosen, 101): loss})}
+
+    check_targets(study, after(0.33))
+    with pytest.raises(ConfigError, match=r"no arm reaches a loss of 0.3 in its search; the best"):
+        check_targets(study, after(0.34))
+
+
+def test_a_changed_file_is_another_study_unless_it_says_why(tmp_path: Path) -> None:
+    content = {**SMALL, "results": str(tmp_path)}
+    assert set_down(study_of(content, "small")).amendments == []
+    changed = {**content, "epochs": 2}
+    with pytest.raises(ConfigError, match=r"^study: epochs changed after the study in"):
+        set_down(study_of(changed, "small"))
+    why = "One epoch was too short."
+    record = set_down(study_of({**changed, "amended": why}, "small"))
+    assert [reason for _, reason in record.amendments] == [why]
+    assert set_down(study_of({**changed, "amended": why}, "small")) == record
+    with pytest.raises(ConfigError, match="nodes changed"):  # an old reason excuses nothing new
+        set_down(study_of({**changed, "amended": why, "nodes": 4}, "small"))
+
+
+def test_searches_have_their_own_seeds_and_samples() -> None:
+    study = study_of({**SMALL, "tune": {"optim.lr": "ladder", "budget": 8}}, "small")
+    maker = RunMaker(study)
+    search = maker.job(study.arms[0], ("optim.lr=0.1",), 101, role="tuning")
+    decides = maker.job(study.arms[0], ("optim.lr=0.1",), 1)
+    assert {"seed=101", "data.holdout=0.2", "eval_every=1"} <= set(search.words)
+    assert {"seed=1", "eval_every=0.05"} <= set(decides.words)
+    assert not any(word.startswith("data.holdout") for word in decides.words)
+    assert decides.name.startswith("sgp-mlp-digits-n2-sim-s1-") and search.name != decides.name
+
+
+def test_words_of_a_command_line_become_a_file() -> None:
+    words = (
+        "algo=./mine.py,sgp,ar_sgd model=mlp cluster=laptop cluster.bandwidth=10Gbit/s,1Gbit/s "
+        "budget=6 seeds=3 algo.sgp.period=1,2 measures=loss,time_to_loss(0.5)"
+    )
+    content = content_of(words.split())
+    assert content["arms"] == {"mine": "algo=./mine.py", "sgp": "algo=sgp", "ar_sgd": "algo=ar_sgd"}
+    assert (content["primary"], content["baseline"], content["seeds"]) == ("mine", "ar_sgd", 3)
+    assert content["tune"] == {"optim.lr": "ladder", "algo.sgp.period": [1, 2], "budget": 6}
+    assert content["clusters"] == ["laptop bandwidth=10Gbit/s", "laptop bandwidth=1Gbit/s"]
+    assert content["measures"] == ["loss", "time_to_loss(0.5)"] and content["model"] == "mlp"
+    assert text_of(content).startswith("question: Is mine better than ar_sgd?\nmodel: mlp\narms:")
+
+
+def test_the_command_writes_a_file_and_says_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "algo=sgp,ar_sgd model=mlp nodes=2 epochs=1 seeds=3 budget=4"
+    assert main(["study", "new", "mine.yaml", *words.split()]) == 0
+    assert main(["study", "new", "mine.yaml", *words.split()]) == 2
+    capsys.readouterr()
+    assert main(["study", "mine.yaml", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  sgp: at most 4 runs of its search, 3 runs that decide\n" in out
+    assert "\n14 runs at most, about " in out and "3 seeds find a difference between" in out
+    assert not (tmp_path / "results").exists()
+    assert main(["study", "none.yaml"]) == 2 and main(["study"]) == 2
+    assert "there is no file 'none.yaml'; sgp-run study new" in capsys.readouterr().err
+
+
+def test_measures_have_names_and_units() -> None:
+    assert measure_of("time_to_loss(3.2)").title == "time to a loss of 3.2"
+    assert measure_of("bytes_to_accuracy(0.9)").title == "bytes to 90 % accuracy"
+    assert (measure_of("time").text(90.0), measure_of("bytes").text(1e6)) == ("1 min 30 s", "1 MB")
+    assert measure_of("accuracy").difference(-0.0123) == "1.2 points"
+    assert not measure_of("accuracy").less_is_better and measure_of("loss").less_is_better

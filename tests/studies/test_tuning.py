@@ -1,0 +1,107 @@
+"""Searches: the ladder, successive halving, near-ties and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from sgp_runner.studies.tuning import (
+    Candidate,
+    Space,
+    Trial,
+    Tuned,
+    climb,
+    doublings,
+    search,
+)
+
+
+def finish(
+    space: Space, budget: int, loss: Callable[[Trial], float]
+) -> tuple[Tuned, list[list[Trial]]]:
+    """Run a search with these losses; its result, and the runs of each round."""
+    running, rounds, answer = search(space, budget), [], None
+    while True:
+        try:
+            rounds.append(next(running) if answer is None else running.send(answer))
+        except StopIteration as end:
+            return end.value, rounds
+        answer = list(map(loss, rounds[-1]))
+
+
+def test_a_search_ends_at_the_end_of_its_ladder() -> None:
+    ladder = doublings(1.0, 2)
+    assert ladder == (0.25, 0.5, 1.0, 2.0, 4.0)
+    assert climb((1.0,), ladder, lambda value: True, lambda value: value) == (0.25, 0.5, 1.0, 2.0)
+    assert climb((1.0,), ladder, lambda value: value > 0.5, lambda value: value) == (0.5, 1.0, 2.0)
+
+
+RATES = Space("optim.lr", (0.1, 0.4))
+
+
+def test_a_ladder_grows_until_the_best_value_lies_inside() -> None:
+    losses = {0.1: 0.5, 0.4: inf, 0.05: 0.25, 0.2: 0.75, 0.025: 0.375}
+    tuned, rounds = finish(RATES, 5, lambda trial: losses[trial.candidate.value or 0])
+    assert [[trial.candidate.value for trial in each] for each in rounds] == [
+        [0.1, 0.4],
+        [0.05, 0.2],
+        [0.025],
+    ]
+    assert tuned.chosen == Candidate(0.05) and tuned.runs == 5
+    assert not tuned.at_the_edge and not tuned.tied
+    assert RATES.words(tuned.chosen) == ("optim.lr=0.05",)
+
+
+def test_the_budget_ends_a_search_at_an_edge() -> None:
+    tuned, rounds = finish(RATES, 4, lambda trial: trial.candidate.value or 0)
+    assert [[trial.candidate.value for trial in each] for each in rounds] == [
+        [0.1, 0.4],
+        [0.05, 0.2],
+    ]
+    assert tuned.chosen == Candidate(0.05) and tuned.at_the_edge
+
+
+def test_near_ties_get_more_seeds_and_the_smaller_value_inside_wins() -> None:
+    noise = {101: 0.0, 102: 0.02, 103: -0.01}
+    means = {0.1: 0.301, 0.4: 0.9, 0.05: 0.6, 0.2: 0.3}
+
+    def loss(trial: Trial) -> float:
+        value = trial.candidate.value or 0.0
+        return means[value] + (noise[trial.seed] if value == 0.1 else 0.0)
+
+    tuned, rounds = finish(RATES, 8, loss)
+    # Of four values, the better half gets two further seeds: 4 + 2 + 2 runs.
+    assert [{trial.seed for trial in each} for each in rounds] == [{101}, {101}, {102}, {103}]
+    assert tuned.tied and tuned.chosen == Candidate(0.1) and tuned.runs == 8
+    assert tuned.scores()[Candidate(0.2)] == [0.3, 0.3, 0.3]
+    clear, rounds = finish(RATES, 8, lambda trial: means[trial.candidate.value or 0])
+    assert not clear.tied and clear.chosen == Candidate(0.2) and clear.runs == 6
+
+
+def test_halving_leaves_the_better_half_of_the_combinations() -> None:
+    lists = (("algo.tau=1",), ("algo.tau=2",), ("algo.tau=4",))
+    space = Space("optim.lr", (0.1, 0.4), lists)
+    worse = {"algo.tau=1": 2.0, "algo.tau=2": 1.0, "algo.tau=4": 0.0}
+
+    def loss(trial: Trial) -> float:
+        value = trial.candidate.value or 0.0
+        return worse[trial.candidate.others[0]] + abs(value - 0.2)
+
+    tuned, rounds = finish(space, 12, loss)
+    assert [len(each) for each in rounds[:2]] == [6, 4]
+    assert {trial.candidate.others[0] for trial in rounds[1]} == {"algo.tau=2", "algo.tau=4"}
+    assert tuned.chosen == Candidate(0.2, ("algo.tau=4",)) and tuned.runs <= 12
+    assert (space.least_budget, RATES.least_budget) == (10, 4)
+
+
+def test_lists_without_a_ladder_are_tried_once_each() -> None:
+    space = Space(combinations=(("a=1",), ("a=2",), ("a=3",)))
+    tuned, rounds = finish(space, 3, lambda trial: float(trial.candidate.others[0][-1]))
+    assert [len(each) for each in rounds] == [3] and space.least_budget == 3
+    assert tuned.chosen == Candidate(None, ("a=1",))
+    assert finish(Space(), 0, lambda trial: 0.0) == (Tuned(Candidate(None)), [])
+
+
+def test_a_search_in_which_every_run_diverges_takes_the_smallest_value() -> None:
+    tuned, _ = finish(RATES, 4, lambda trial: inf)
+    assert tuned.at_the_edge and tuned.chosen.value == 0.05
