@@ -29,6 +29,8 @@ SETTINGS = (
 OWN = {
     "hybrid": ("algo.switch_epoch=0.0016",),
     "local_sgd": ("algo.tau=2",),
+    "onebit_adam": ("algo.warmup_epochs=0.004",),
+    "zero_one_adam": ("algo.kappa=1", "algo.freeze_epochs=0.004", "algo.doubling=1"),
     "slowmo": ("algo.tau=2",),
     **dict.fromkeys(
         (

@@ -40,6 +40,9 @@ class Algorithm(Protocol):
     message_layout: ClassVar[MessageLayout] = "model"
     # The method's defaults for optim=sgd; a preset or the command line overrides them.
     sgd_defaults: ClassVar[Mapping[str, float]] = {}
+    # The choice of optim for which the method is defined; a preset, a model or the command line
+    # overrides it. None: that of all runs, sgd.
+    needs_optim: ClassVar[str | None] = None
     # A probe measures instead of training, so it shows no progress.
     is_probe: ClassVar[bool] = False
     # The kind of ``topology`` that `check` requires: any valid graph, or a symmetric one.

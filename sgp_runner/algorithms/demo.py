@@ -19,9 +19,10 @@ from sgp_runner.algorithms import Algorithm, MessageLayout
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.codecs.cosine import CosineTopK
 from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.optim.sgd import check_no_momentum
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
-from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.errors import check_least
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,7 @@ class DeMo(Algorithm):
         check_range("[0, 1)", "algo", self, "beta")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
-        what = f"{self.title} has a momentum of its own, algo.beta"
-        if optim.name != "sgd":
-            raise ConfigError("optim", f"{what}: use optim=sgd, not {optim.name}.")
-        if optim.momentum:
-            raise ConfigError("optim.momentum", f"{what}: use optim.momentum=0.")
+        check_no_momentum(optim, self.title)
 
     async def run(self, worker: Worker) -> None:
         x = worker.params

@@ -183,6 +183,9 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     lines = [setting.line for setting in choices]
     try:
         composed = compose_choices("config", overrides=lines, return_hydra_config=True)
+        if needed := optimizer_needed(composed, settings):
+            lines = [*lines, needed]
+            composed = compose_choices("config", overrides=lines, return_hydra_config=True)
     except Exception as error:
         raise misplaced(choices) or unclear(error) from error
     OmegaConf.set_struct(composed, False)
@@ -199,6 +202,16 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     config = OmegaConf.create(completed(tree_of(composed)))
     assert OmegaConf.is_dict(config)
     return config
+
+
+def optimizer_needed(composed: DictConfig, settings: Sequence[Setting]) -> str | None:
+    """Return the choice of the optimizer that the algorithm needs, if nothing chooses another."""
+    choices = composed.hydra.runtime.choices
+    needed = getattr(class_of("algo", choices["algo"]), "needs_optim", None)
+    chosen = choices["optim"] != "sgd" or choices[f"{PRESET}@_global_"] is not None
+    if needed is None or chosen or any(setting.name == "optim" for setting in settings):
+        return None
+    return f"optim={needed}"
 
 
 def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:

@@ -14,7 +14,7 @@ from sgp_runner.core.codecs.casts import BF16, Identity, Truncate16
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.codecs.packing import pack, unpack
-from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, TwoBit
+from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, Sign, TwoBit
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.utils.errors import ConfigError, NotFinite
@@ -45,6 +45,8 @@ def test_numbers_are_packed_without_gaps(bits: int) -> None:
         (Int8(), COUNT + 4 * 4),
         (FP4(), -(-COUNT // 2) + 4 * 4),
         (TwoBit(), -(-COUNT // 4) + 4 * 20),
+        (Sign(), -(-COUNT // 8) + 4 * 4),
+        (Sign(per="vector"), -(-COUNT // 8) + 4),
         (RandomK(0.1), 4 * round(0.1 * COUNT)),
         (LowRank(2), 4 * (2 * (70 + 130) + 50 + 2 * (3 + 20) + 1)),
         # The matrix has 2 x 3 blocks, the smallest of 6 x 2; the others are one chunk each.
@@ -84,6 +86,17 @@ def test_literal_values() -> None:
     )
 
 
+def test_scales_of_signs() -> None:
+    """Only the error of l1 is never larger than the numbers, of which a few may be large."""
+    assert coded(Sign(), [1.0, -3.0, 0.0, -0.0]) == [1.0, -1.0, 1.0, 1.0]
+    assert coded(Sign("l2"), [1.0, -7.0]) == [5.0, -5.0]
+    assert coded(Sign("l1"), [9.0, *[0.0] * 8]) == [1.0] * 9  # an error of sqrt(72)
+    assert coded(Sign("l2"), [9.0, *[0.0] * 8]) == [3.0] * 9  # of sqrt(108)
+    x, shapes = torch.tensor([1.0, -2.0, 6.0]), {"a": (2,), "b": (1,)}
+    for codec, decoded in ((Sign(), [1.5, -1.5, 6.0]), (Sign(per="vector"), [3.0, -3.0, 3.0])):
+        assert codec.decode(codec.encode(x, shapes, 0), shapes, x, 0).tolist() == decoded
+
+
 def test_chunks_of_a_matrix_are_blocks() -> None:
     x = torch.arange(16.0)
     codec, shapes = TopK(k=1, side=2), {"a": (4, 4)}
@@ -111,7 +124,7 @@ def test_top_k_decodes_indices_of_one_byte() -> None:
     ]
 
 
-@pytest.mark.parametrize("codec", [Int8(), FP4(), TwoBit(), TopK(k=3), TopK(k=3, bits=2)])
+@pytest.mark.parametrize("codec", [Int8(), FP4(), TwoBit(), Sign(), TopK(k=3), TopK(k=3, bits=2)])
 def test_zeros_stay_zeros(codec: Any) -> None:
     assert coded(codec, [0.0] * 5) == [0.0] * 5
 
@@ -146,7 +159,7 @@ def test_random_places_are_not_scaled_where_the_rest_is_sent_later() -> None:
 
 @pytest.mark.parametrize(
     "codec",
-    [Identity(), BF16(), Int8(), FP4(), TwoBit(), TopK(k=10), RandomK(0.01), LowRank(rank=1)],
+    [Identity(), BF16(), Int8(), FP4(), TwoBit(), Sign(), TopK(k=10), RandomK(0.01), LowRank(1)],
     ids=lambda codec: codec.name,
 )
 def test_what_is_sent_later_is_less_than_there_was(codec: Any) -> None:
@@ -181,7 +194,7 @@ def test_a_matrix_of_low_rank_is_kept() -> None:
         assert torch.equal(decoded[63:], v)
 
 
-EVERY = [BF16(), FP4(), Identity(), Int8(), LowRank(), RandomK(), TopK(k=10), TwoBit()]
+EVERY = [BF16(), FP4(), Identity(), Int8(), LowRank(), RandomK(), Sign(), TopK(k=10), TwoBit()]
 
 
 @pytest.mark.parametrize("codec", [*EVERY, TopK(k=10, bits=2)], ids=str)
@@ -202,7 +215,7 @@ def test_a_number_that_is_not_finite_is_an_error_that_names_its_tensor(
 
 
 def test_every_codec_is_tried() -> None:
-    variants = {"top_k_2bit"}
+    variants = {"sign_l2", "top_k_2bit"}
     assert {codec.name for codec in EVERY} == {*groups()["codec"]} - variants
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.recursion import assert_equal
-from helpers.tiny import STEPS, Momentum, Result, run, sgd, tiny_problem
+from helpers.shaped import OPTIM, PLAIN, SPANS, START, D, gradient, trained
+from helpers.tiny import STEPS, Momentum
 
 from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -18,25 +19,7 @@ from sgp_runner.core.matrices import Matrices
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import generator
 
-# A matrix of 4 x 6, a vector, and a square matrix that is not contiguous with the first.
-SHAPES = {"a": (4, 2, 3), "b": (2,), "c": (3, 3)}
-SPANS = {"a": slice(0, 24), "b": slice(24, 26), "c": slice(26, 35)}
 SIDES = {"a": (4, 6), "c": (3, 3)}
-D = 35
-random = np.random.default_rng(11)
-SCALES, CENTERS = random.uniform(0.3, 1.0, (3, STEPS, D)), random.normal(size=(3, STEPS, D))
-START = random.normal(size=D)
-PLAIN, OPTIM = sgd(lr=0.2), sgd(lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01)
-
-
-def gradient(i: int, k: int, x: np.ndarray) -> np.ndarray:
-    scale = SCALES[i, k % STEPS]
-    return np.asarray(scale**2 * (x - CENTERS[i, k % STEPS]))
-
-
-def trained(algo: Any, n: int = 3, steps: int = STEPS, optim: Any = OPTIM, **how: Any) -> Result:
-    problem = tiny_problem(SCALES, CENTERS, START)
-    return run(algo, n, steps, optim, problem=problem, shapes=SHAPES, **how)
 
 
 def first_q(rank: int) -> dict[str, np.ndarray]:

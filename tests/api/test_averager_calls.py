@@ -98,12 +98,13 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
 @pytest.mark.parametrize(
     ("algo", "settings", "said"),
     [
-        ("spg", {}, "algo: 'spg' is none of acp_sgd, ad_psgd, "),
+        ("spg", {}, "algo: 'spg' is none of acco, accum_adam, "),
         ("sgp", {"topolgy": "ring"}, "algo.topolgy: there is no such setting. Did you mean"),
         ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
         ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
         ("qg_dsgdm", {}, "algo: QG-DSGDm sets the optimizer's momentum: run it with sgp-run."),
+        ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
         ("hybrid", {}, "algo: AR-SGD, then SGP changes at an epoch, and a training loop has none"),
         (SGP(Ring()), {"tau": 1}, "algo: an instance has its settings: pass its name, or no"),
         ("sgp", {"steps": 0}, "steps: 0 must be at least 1 step, or None."),

@@ -268,7 +268,16 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("algo=s", ["algo=sgp", "algo=slowmo", "algo=sparseloco", "algo=streaming_diloco"]),
+        (
+            "algo=s",
+            [
+                "algo=sgp",
+                "algo=sign_vote",
+                "algo=slowmo",
+                "algo=sparseloco",
+                "algo=streaming_diloco",
+            ],
+        ),
         ("-m algo=osgp,sl", ["algo=osgp,slowmo"]),
         ("alg", ["algo.", "algo="]),
         ("algo=sgp algo.", ["algo.topology.", "algo.topology="]),

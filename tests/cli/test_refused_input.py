@@ -33,8 +33,8 @@ SETTINGS: list[tuple[str, str, str]] = [
         "there is no such setting; a run has nodes, gpus_per_node,",
     ),
     ("+algo._args_=[1]", "algo._args_", "there is no such setting; algo has topology."),
-    ("algo.name=os.system", "algo", "'os.system' is none of acp_sgd, ad_psgd, "),
-    ("algo.name={a:1}", "algo", "{'a': 1} is none of acp_sgd, ad_psgd, "),
+    ("algo.name=os.system", "algo", "'os.system' is none of acco, accum_adam, "),
+    ("algo.name={a:1}", "algo", "{'a': 1} is none of acco, accum_adam, "),
     ("algo.topology.name=sgp", "algo.topology", "'sgp' is none of base, bipartite, "),
     (
         "algo.topology.name=edges",
@@ -180,7 +180,7 @@ def test_settings_that_cannot_work(
     [
         (f"results={LONG}", "results", "File name too long."),
         (f"name={LONG}", "name", "use up to 100 letters"),
-        (f"algo={LONG}", "algo", "is none of acp_sgd"),
+        (f"algo={LONG}", "algo", "is none of acco"),
         (f"{LONG}=1", LONG, "there is no such setting"),
         ("results=/proc/nowhere", "results", "cannot write to /proc/nowhere/runs/"),
         ("results=file", "results", "cannot write to file/runs/"),

@@ -64,7 +64,7 @@ def lines_of(out: str) -> list[str]:
         ("nodes=2,4 seed=range(0,10**9)", "seed: cannot read"),
         ("nodes=2,4 seed=range(0,1000000000)", "seed: a sweep of 2,000,000,000 runs is too "),
         ("optim.lr=range(0,1,0.00001) nodes=2,4", "optim.lr: a sweep of 200,000 runs is too "),
-        ("algo=range(0,1000000000)", "algo: 'range(0,1000000000)' is none of acp_sgd, ad_psgd, "),
+        ("algo=range(0,1000000000)", "algo: 'range(0,1000000000)' is none of acco, accum_adam, "),
     ],
 )
 def test_a_sweep_that_is_too_large_is_counted_and_refused(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -381,3 +382,22 @@ def test_units_are_converted_and_name_the_same_run() -> None:
     )
     assert bare.config == written.config and bare.name == written.name
     assert written.run.cluster.links.latency_seconds == 50e-6
+
+
+@pytest.mark.parametrize(
+    ("words", "optim"),
+    [
+        (["algo=onebit_adam"], "adam"),
+        (["algo=accum_adam", "optim.lr=0.01", "optim.schedule=cosine"], "adam"),
+        (["algo=onebit_adam", "optim=sgd"], "sgd"),
+        (["algo=onebit_adam", "optim=adamw"], "adamw"),
+        (["algo=onebit_adam", "model=gpt"], "adamw"),
+        (["algo=onebit_adam", "experiment=compare"], "sgd"),
+        (["algo=sgp"], "sgd"),
+    ],
+)
+def test_an_algorithm_chooses_the_optimizer_that_it_needs_if_nothing_else_does(
+    words: list[str], optim: str
+) -> None:
+    tree: dict[str, Any] = compose(parse(words))
+    assert tree["optim"]["name"] == optim

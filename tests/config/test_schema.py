@@ -216,7 +216,7 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
             {"network": {"engine": "loop"}},
             "network: nothing is chosen; use one of gloo, mpi, nccl, sim.",
         ),
-        ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is none of acp_sgd, ad_psgd, "),
+        ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is none of acco, accum_adam, "),
     ],
 )
 def test_a_stored_configuration_that_cannot_be_read_is_one_sentence(

@@ -252,6 +252,15 @@ NEW = {
     "powersgd": 4.0 * 2 * (64000 + 60 * 64) / 4096000,
     "acp_sgd": 4.0 * 4 * (64000 + 60 * 64) / 4096000 / 2,
     "des_loc": 4.0 * (4 + 1 + 1) / 150,  # averages of x, one at the end, and of the momentum
+    "onebit_adam algo.warmup_epochs=1e-6": 4.0 * (1 + 149 / 32) / 150,
+    # 16, 16, 16 and 4 updates of the variance.
+    "zero_one_adam algo.freeze_epochs=1e9": 4.0 * (52 + 98 / 32) / 150,
+    # One, and means in steps 2, 6, 9, ..., 150.
+    "zero_one_adam algo.freeze_epochs=1e-6 algo.max_period=3 algo.doubling=1": 4.0 * 2.5625 / 150,
+    "ef_sign": 1 / 8,
+    "sign_vote": 1 / 8,
+    "acco": 4.0,
+    "accum_adam": 4.0,
     "choco_sgd": 64 * (32 + 12) / 4096 / 8,
     "qg_dsgdm": 4.0,
     "d_squared": 4.0,
@@ -262,7 +271,7 @@ NEW = {
 
 @pytest.mark.parametrize("algo", NEW)
 def test_bytes_of_the_low_communication_algorithms(algo: str, tmp_path: Path) -> None:
-    words = ["cluster=ideal", "nodes=2", f"algo={algo}", "model.sample_steps=150"]
+    words = ["cluster=ideal", "nodes=2", *f"algo={algo}".split(), "model.sample_steps=150"]
     summary = timed(tmp_path, *words, "timed_as.num_parameters=4096000")
     each = float(str(summary["bytes_per_node"])) / 150 / 4096000
     assert each == pytest.approx(NEW[algo], rel=0.02)

@@ -68,6 +68,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]]
         ("algo.period=2", "algo.period_u=3", "algo.period_v=4", *ADAMW),
         {"steps": True},
     ),
+    "ef_sign": ("ef_sign", {}, (), {}),
     "choco_sgd": ("choco_sgd", {}, (), {}),
     "sparseloco": (
         "sparseloco",

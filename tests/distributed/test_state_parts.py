@@ -260,11 +260,11 @@ def test_a_checkpoint_of_other_parts_is_refused(
         ("network.gossip=leader", "SGP has network.gossip=leader, so one device holds all the"),
         (
             "algo=choco_sgd algo.codec=random_k",
-            "algo.codec=random_k draws numbers for whole vectors: use network.shard=none.",
+            "algo.codec=random_k codes whole vectors: use network.shard=none.",
         ),
         (
             "algo=choco_sgd algo.codec=low_rank",
-            "algo.codec=low_rank draws numbers for whole vectors: use network.shard=none.",
+            "algo.codec=low_rank codes whole vectors: use network.shard=none.",
         ),
         (
             "algo=pipe_sgd algo.compression=truncate16",

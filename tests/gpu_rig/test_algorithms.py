@@ -16,6 +16,8 @@ from gpu_rig.pretend_gpu import DEVICE, pretend_gpu
 from gpu_rig.ranks import NODES, START, STEPS, pairwise, train
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.acco import ACCO
+from sgp_runner.algorithms.accum_adam import AccumAdam
 from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -26,26 +28,30 @@ from sgp_runner.algorithms.d_squared import DSquared
 from sgp_runner.algorithms.demo import DeMo
 from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.diloco import DiLoCo
+from sgp_runner.algorithms.ef_sign import EFSign
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.gossip_pga import GossipPGA
 from sgp_runner.algorithms.gradient_tracking import GradientTracking
 from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
+from sgp_runner.algorithms.onebit_adam import OneBitAdam
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.algorithms.sign_vote import SignVote
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
+from sgp_runner.algorithms.zero_one_adam import ZeroOneAdam
 from sgp_runner.config.choices import class_of, groups
 from sgp_runner.core.codecs.casts import BF16, Identity
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.low_rank import LowRank
-from sgp_runner.core.codecs.quantised import FP4, Int8, TwoBit
+from sgp_runner.core.codecs.quantised import FP4, Int8, Sign, TwoBit
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import SGD, AdamW, Constant, Muon, Optimizer
@@ -67,11 +73,13 @@ CODECS: list[Codec] = [
     Int8(),
     FP4(),
     TwoBit(),
+    Sign(),
     TopK(k=3, side=4),
     TopK(k=3, side=4, bits=2),
     RandomK(0.2),
     LowRank(1),
 ]
+SIGNS: list[Codec] = [Sign("l2"), Sign("l1", "vector"), Identity()]
 ANY: list[Topology] = [DirectedExponential(), Base(), Ring()]
 SYMMETRIC: list[Topology] = [Ring(), Base(), BipartiteExponential()]
 STATIC: list[Topology] = [Ring(), Complete(), Torus()]
@@ -137,6 +145,12 @@ CASES = [
     Case(lambda: PowerSGD(2, "released", start=1)),
     Case(lambda: ACPSGD(1)),
     Case(lambda: DESLOC(2, 1)),
+    Case(lambda codec: OneBitAdam(codec, 0.1), codecs=SIGNS, optims=ALL[1:2]),
+    Case(lambda codec: ZeroOneAdam(codec, 0.1, 1, 1), codecs=SIGNS, optims=ALL[1:2]),
+    Case(EFSign, codecs=CODECS),
+    Case(SignVote, optims=[NO_MOMENTUM]),
+    Case(ACCO),
+    Case(lambda graph: AccumAdam(graph, 2), SYMMETRIC, optims=ALL[1:2]),
     Case(ChocoSGD, STATIC, CODECS),
     Case(lambda codec: ChocoSGD(Ring(), codec, layout="released"), codecs=CODECS),
     Case(QGDSGDm, SYMMETRIC, optims=ALL[:1]),

@@ -71,6 +71,7 @@ SAMPLE = {
     "2 x 2 shards": (
         *OSGP,
         *("d_psgd", "noloco", "choco_sgd", "hybrid", "streaming_diloco coded"),
+        *("onebit_adam", "zero_one_adam", "sign_vote", "acco", "accum_adam"),
         "pipe_sgd compressed",
     ),
     "2 x 2 leader": ("osgp two steps late", "gossip_pga"),

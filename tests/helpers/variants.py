@@ -70,6 +70,16 @@ LOW_COMMUNICATION = {
     "powersgd as released": ("algo.error=released", "algo.rank=1"),
     "acp_sgd": (),
     "des_loc": ("algo.period=2", "optim=adamw", "algo.period_u=3", "algo.period_v=5"),
+    # Some gradients are 0 in the first steps, so eps is large where the variance is frozen then.
+    "onebit_adam": ("optim=adamw", "optim.eps=0.1", "algo.warmup_epochs=0.3"),
+    "zero_one_adam": (
+        *("algo.freeze_epochs=0.4", "algo.kappa=1", "algo.doubling=1"),
+        *("optim=adamw", "optim.eps=0.1"),
+    ),
+    "ef_sign": (),
+    "sign_vote": ("optim.lr=0.01",),
+    "acco": (),
+    "accum_adam": ("algo.accumulate=3", "optim=adamw"),
     "choco_sgd": SMALL_CODEC,
     "choco_sgd as released": ("algo.layout=released", "algo.codec=random_k", "algo.gamma=0.1"),
     "qg_dsgdm": (),

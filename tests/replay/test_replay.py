@@ -249,7 +249,7 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
         ),
         ("model=resnet8", "model: the recorded times hold for its recorded value"),
         ("algo=sgp,osgp", "algo: a sweep cannot be timed; give one value."),
-        ("algo=nobody", "algo: 'nobody' is none of acp_sgd, ad_psgd,"),
+        ("algo=nobody", "algo: 'nobody' is none of acco, accum_adam,"),
         ("algo.tau=0", "algo.tau: there is no such setting"),
         (
             "algo=sgp",

@@ -8,7 +8,7 @@ from sgp_runner.core.codecs.casts import BF16, Truncate16
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.cosine import CosineTopK
 from sgp_runner.core.codecs.low_rank import LowRank
-from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, TwoBit
+from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, Sign, TwoBit
 from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
 
@@ -22,6 +22,7 @@ CODECS: Mapping[str, Codec] = {
         LowRank(),
         Quantize8(),
         RandomK(),
+        Sign(),
         TopK(),
         Truncate16(),
         TwoBit(),

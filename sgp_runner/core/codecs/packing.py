@@ -31,10 +31,13 @@ def pack(values: Tensor, bits: int) -> Tensor:
 
     if bits == 8:
         return values.byte()
-    positions = torch.arange(bits, device=values.device)
-    flat = ((values.long()[:, None] >> positions) & 1).reshape(-1)
+    flat = values.byte()
+    if bits > 1:
+        positions = torch.arange(bits, device=values.device)
+        flat = ((values.long()[:, None] >> positions) & 1).byte().reshape(-1)
     flat = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
-    return (flat << torch.arange(8, device=values.device)).sum(1).byte()
+    places = torch.arange(8, dtype=torch.uint8, device=values.device)
+    return (flat << places).sum(1, dtype=torch.uint8)
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
@@ -43,9 +46,11 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 
     if bits == 8:
         return packed
-    flat = (packed.long()[:, None] >> torch.arange(8, device=packed.device)) & 1
-    flat = flat.reshape(-1)[: bits * count].view(count, bits)
-    return (flat << torch.arange(bits, device=packed.device)).sum(1)
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    flat = ((packed[:, None] >> places) & 1).reshape(-1)[: bits * count]
+    if bits == 1:
+        return flat
+    return (flat.view(count, bits).long() << torch.arange(bits, device=packed.device)).sum(1)
 
 
 def as_bytes(x: Tensor) -> Tensor:

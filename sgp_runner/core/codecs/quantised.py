@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
 from sgp_runner.core.codecs.packing import (
@@ -43,21 +43,26 @@ class Quantised(Codec):
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
         """Return the decoded tensor [n] in the type of ``like``."""
 
+    def groups(self, shapes: Sequence[Shape]) -> Sequence[Shape]:
+        """Return the shapes of the parts of a vector that have their own scales."""
+        return shapes
+
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
-        coded = [self.quantise(part) for part in tensors_in(x.float(), shapes)]
+        coded = [self.quantise(part) for part in tensors_in(x.float(), self.groups(shapes))]
         scales = joined([scale for scale, _ in coded])
         return joined([as_bytes(scales), pack(joined([codes for _, codes in coded]), self.bits)])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
     ) -> Tensor:
-        scales, rest = from_bytes(message, self.scales * len(shapes))
-        codes = tensors_in(unpack(rest, self.bits, numel(shapes)), shapes)
+        groups = self.groups(shapes)
+        scales, rest = from_bytes(message, self.scales * len(groups))
+        codes = tensors_in(unpack(rest, self.bits, numel(groups)), groups)
         coded = zip(scales.view(-1, self.scales), codes, strict=True)
         return joined([self.values(*each, like) for each in coded])
 
     def length(self, shapes: Sequence[Shape]) -> int:
-        return 4 * self.scales * len(shapes) + packed_bytes(numel(shapes), self.bits)
+        return 4 * self.scales * len(self.groups(shapes)) + packed_bytes(numel(shapes), self.bits)
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,45 @@ class TwoBit(Quantised):
 
     def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
         return (scales[0] + scales[1:][codes]).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Sign(Quantised):
+    """1 bit per number, its sign, and a scale ``s``: ``s`` or ``-s``, and ``s`` for 0; biased.
+
+    scale: s of d numbers x: l1: |x|_1 / d, whose error is the smallest and never larger than x; l2:
+        |x|_2 / sqrt(d), with the norm of x, whose error is larger than x if a few numbers are much
+        larger than the others
+    per: extent of a scale: tensor, or vector (all tensors)
+    """
+
+    scale: Literal["l1", "l2"] = "l1"
+    per: Literal["tensor", "vector"] = "tensor"
+    name: ClassVar[str] = "sign"
+    bits: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.per == "vector":
+            object.__setattr__(self, "cut", None)
+
+    def groups(self, shapes: Sequence[Shape]) -> Sequence[Shape]:
+        return shapes if self.per == "tensor" or not shapes else [(numel(shapes),)]
+
+    def scale_of(self, x: Tensor, count: int) -> Tensor:
+        """Return the scale of ``count`` numbers in a tensor ``x``; the others are 0."""
+        count = max(count, 1)
+        return x.abs().sum() / count if self.scale == "l1" else x.norm() / count**0.5
+
+    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.scale_of(x, len(x))[None], x >= 0
+
+    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
+        return signs(codes, like) * scales.to(like)
+
+
+def signs(codes: Tensor, like: Tensor) -> Tensor:
+    """Return 1 or -1 for each of ``codes``, 1 or 0, in the type of ``like``."""
+    return codes.to(like.dtype).mul_(2).sub_(1)
 
 
 def divisor(scale: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_rates, clipped
+from sgp_runner.core.optim.optimizer import Optimizer, Shapes, check_clip, check_rates, clipped
 from sgp_runner.core.optim.schedules import Schedule
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,9 +50,16 @@ class Adam:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D]."""
-        if self.weight_decay:
-            g.add_(params, alpha=self.weight_decay)
+        g = self.prepared(g, params, shapes)
         return normalised(g, buffers, self.beta1, self.beta2, self.eps).mul_(lr)
+
+    def prepared(self, g: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
+        """Return the gradient that the moments take, in the memory of ``g`` [D]."""
+        return g.add_(params, alpha=self.weight_decay) if self.weight_decay else g
+
+    def decayed(self, step: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
+        """Return ``step`` [D], divided by the learning rate, with decoupled decay: none."""
+        return step
 
 
 @dataclass(frozen=True)
@@ -93,15 +101,34 @@ class AdamW:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D]."""
-        clipped(g, self.clip, shapes)
+        g = self.prepared(g, params, shapes)
         step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
+        return self.decayed(step, params, shapes).mul_(lr)
+
+    def prepared(self, g: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
+        """Return the gradient that the moments take, in the memory of ``g`` [D]: it is clipped."""
+        clipped(g, self.clip, shapes)
+        return g
+
+    def decayed(self, step: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
+        """Add the decay of matrices to ``step`` [D], a step divided by the learning rate."""
         if self.weight_decay:
             sizes = [prod(shape) for shape in shapes.values()]
             steps, xs = step.split_with_sizes(sizes), params.split_with_sizes(sizes)
             for shape, d, x in zip(shapes.values(), steps, xs, strict=True):
                 if len(shape) > 1:
                     d.add_(x, alpha=self.weight_decay)
-        return step.mul_(lr)
+        return step
+
+
+def adam_of(optim: Optimizer, title: str) -> Adam | AdamW:
+    """Return ``optim`` for an algorithm that takes Adam's steps; raise ConfigError for others."""
+    if isinstance(optim, Adam | AdamW):
+        return optim
+    what = f"{title} takes the steps of Adam itself"
+    if optim.name in ("adam", "adamw"):
+        raise ConfigError("optim", f"{what}, not those of an optimizer of PyTorch: use sgp-run.")
+    raise ConfigError("optim", f"{what}: use optim=adam or optim=adamw, not {optim.name}.")
 
 
 def moments(params: Tensor) -> dict[str, Tensor]:

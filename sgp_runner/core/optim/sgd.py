@@ -9,6 +9,7 @@ from sgp_runner.core.flat import Gradient, in_pieces, joined, pieces
 from sgp_runner.core.optim.optimizer import Optimizer, Shapes, Updates, check_rates
 from sgp_runner.core.optim.schedules import Schedule
 from sgp_runner.core.optim.wrapped import WrappedOptimizer
+from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,3 +98,12 @@ def updates(
             own = {name: buffer[where] for name, buffer in buffers.items()}
             yield where, optim.direction(part[piece], params[where], own, lr, shapes)
         begin += part.numel()
+
+
+def check_no_momentum(optim: Optimizer, title: str) -> None:
+    """Raise ConfigError unless ``optim`` is SGD without momentum; ``title`` has algo.beta."""
+    what = f"{title} has a momentum of its own, algo.beta"
+    if optim.name != "sgd":
+        raise ConfigError("optim", f"{what}: use optim=sgd, not {optim.name}.")
+    if optim.momentum:
+        raise ConfigError("optim.momentum", f"{what}: use optim.momentum=0.")

@@ -111,9 +111,7 @@ def check_shard(run: Run, shard: str, gossip: str) -> None:
                 key, f"{part_title(part)} is a plug-in, which may need whole vectors: {way_out}"
             )
         if isinstance(part, Codec) and part.cut is None:
-            raise ConfigError(
-                key, f"algo.codec={part_title(part)} draws numbers for whole vectors: {way_out}"
-            )
+            raise ConfigError(key, f"algo.codec={part_title(part)} codes whole vectors: {way_out}")
         if getattr(part, "compression", "none") != "none":
             raise ConfigError(
                 key,

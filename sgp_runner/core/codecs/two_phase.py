@@ -1,0 +1,162 @@
+"""Means of vectors over all workers in two phases, of which only signs and scales are sent.
+
+The all-reduce of 1-bit Adam (Tang et al. 2021), with C the codec `Sign`, and an error of each phase
+that is added to the next vector:
+
+    z <- z + e;  c = C(z);  e <- z - c                 send chunk j of c to worker j
+    w = mean of all workers' c + e';  d = C(w);  e' <- w - d           gather the chunks d
+
+All of this is per tensor, or for the whole vector, as the codec's scales are. A worker has as many
+chunks as there are workers, of ceil(D / 8 n) bytes, and serves one of them, to which its ``e'``
+belongs. In each phase it sends n - 1 chunks, each with the scales. Scales in the second phase are
+those of a chunk. All workers end with the same bytes, and the sum of all means plus mean e and e'
+is the sum of all mean z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from sgp_runner.core.codecs.casts import Identity
+from sgp_runner.core.codecs.codec import Codec, check_finite
+from sgp_runner.core.codecs.packing import as_bytes, pack, unpack
+from sgp_runner.core.codecs.quantised import Sign, signs
+from sgp_runner.core.flat import joined
+from sgp_runner.core.worker import Worker
+from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SignMean:
+    """Means of vectors [D] by signs; its errors ``error`` and ``served_error`` are named state.
+
+    In these methods a vector is also n rows, a chunk in each: chunk j of every group of tensors
+    with one scale, one after the other. A group is filled up with zeros to n chunks of whole bytes.
+
+    sizes: lengths of the groups. widths: lengths of their chunks
+    """
+
+    def __init__(self, worker: Worker, codec: Sign) -> None:
+        self.worker, self.codec, n = worker, codec, worker.size
+        groups = codec.groups([*worker.shapes.values()])
+        self.sizes = [prod(shape) for shape in groups]
+        self.widths = [8 * -(-size // (8 * n)) for size in self.sizes]
+        x, total = worker.params, sum(self.widths)
+        self.error = worker.state("error", lambda: x.new_zeros(x.shape))
+        served = worker.state("served_error", lambda: x.new_zeros(total))
+        if len(served) != total:  # of another number of workers, before some were lost
+            served = worker.state["served_error"] = x.new_zeros(total)
+        self.served_error = served
+
+    async def __call__(self, z: Tensor) -> Tensor:
+        """Return the mean of all workers' ``z`` [D]. Raises NotFinite, or checks it later."""
+        if z.is_meta:
+            message = empty(z, 4 * len(self.sizes) + sum(self.widths) // 8)
+            await self.exchanged([message] * self.worker.size)
+            await self.worker.comm.all_gather(message)
+            return z
+        check_finite(z, self.worker.shapes, later=self.worker.check_later)
+        z = z + self.error
+        messages = self.encode(self.rows(z), self.sizes)
+        self.error.copy_(z - self.vector(self.decode(messages)))
+        messages = await self.exchanged(messages)
+        w = self.decode(messages).mean(0).add_(self.served_error)
+        message = self.encode(self.without_filling(w)[None], self.served)[0]
+        self.served_error.copy_(self.without_filling(w - self.decode([message])[0]))
+        return self.vector(self.decode(await self.worker.comm.all_gather(message)))
+
+    async def exchanged(self, messages: Sequence[Tensor]) -> list[Tensor]:
+        """Send message j to worker j; return the messages of all workers for this one."""
+        comm, rank = self.worker.comm, self.worker.rank
+        for j, message in enumerate(messages):
+            if j != rank:
+                comm.send(j, message)
+        return [own if j == rank else await comm.recv(j) for j, own in enumerate(messages)]
+
+    @property
+    def served(self) -> list[int]:
+        """The numbers of each group that are in this worker's chunk."""
+        rank, both = self.worker.rank, zip(self.sizes, self.widths, strict=True)
+        return [max(0, min(width, size - rank * width)) for size, width in both]
+
+    def without_filling(self, chunk: Tensor) -> Tensor:
+        """Zero the numbers of this worker's ``chunk`` that no vector has, in place; return it."""
+        for part, count in zip(chunk.split_with_sizes(self.widths), self.served, strict=True):
+            part[count:] = 0
+        return chunk
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return the vector ``x`` [D] as n rows."""
+        from torch.nn.functional import pad
+
+        n, both = self.worker.size, zip(x.split_with_sizes(self.sizes), self.widths, strict=True)
+        return beside(x, n, [pad(t, (0, n * width - len(t))).view(n, width) for t, width in both])
+
+    def vector(self, rows: Tensor) -> Tensor:
+        """Invert `rows`."""
+        parts = zip(rows.split_with_sizes(self.widths, 1), self.sizes, strict=True)
+        return joined([rows.new_empty(0), *(part.reshape(-1)[:size] for part, size in parts)])
+
+    def encode(self, rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """Return the message of each row: the scales of all ``rows``, and the signs of the row.
+
+        counts: numbers of each group that are not filling
+        """
+        parts = zip(rows.split_with_sizes(self.widths, 1), counts, strict=True)
+        scales = [self.codec.scale_of(part, count).float()[None] for part, count in parts]
+        head = as_bytes(joined([rows.new_empty(0).float(), *scales]))
+        return [joined([head, pack(row >= 0, 1)]) for row in rows]
+
+    def decode(self, messages: Sequence[Tensor]) -> Tensor:
+        """Return the row of each message."""
+        import torch
+
+        count, total, like = 4 * len(self.sizes), sum(self.widths), self.worker.params
+        heads = torch.cat([message[:count] for message in messages])
+        bits = torch.cat([message[count:] for message in messages])
+        scales = heads.view(torch.float32).view(len(messages), len(self.sizes)).to(like.dtype)
+        codes = unpack(bits, 1, len(messages) * total).view(len(messages), total)
+        parts = signs(codes, like).split_with_sizes(self.widths, 1)
+        scaled = [
+            part * scale[:, None] for part, scale in zip(parts, scales.unbind(1), strict=True)
+        ]
+        return beside(like, len(messages), scaled)
+
+
+def empty(like: Tensor, num_bytes: int) -> Tensor:
+    import torch
+
+    return like.new_empty(num_bytes, dtype=torch.uint8)
+
+
+def beside(like: Tensor, n: int, parts: Sequence[Tensor]) -> Tensor:
+    """Return ``parts`` of n rows each as one tensor of n rows, in the type of ``like``."""
+    import torch
+
+    return torch.cat([like.new_empty(n, 0), *parts], 1)
+
+
+def check_sign(codec: Codec) -> None:
+    """Raise ConfigError for a codec that `mean_in_two_phases` does not use."""
+    if not isinstance(codec, Sign | Identity):
+        name = getattr(codec, "name", type(codec).__name__)
+        raise ConfigError(
+            "algo.codec",
+            f"means in two phases are of signs, not of {name}: use codec=sign, sign_l2 or none.",
+        )
+
+
+def mean_in_two_phases(worker: Worker, codec: Codec) -> Callable[[Tensor], Awaitable[Tensor]]:
+    """Return a function to average vectors [D] over all workers: a `SignMean`, or exact."""
+    return SignMean(worker, codec) if isinstance(codec, Sign) else worker.comm.all_reduce
+
+
+def forget_errors(worker: Worker) -> None:
+    """Zero the errors of a worker's `SignMean`, if it has one."""
+    for name in ("error", "served_error"):
+        if name in worker.state:
+            worker.state[name].zero_()
