@@ -27,7 +27,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.build import timing_problem
-from sgp_runner.simulator.backend import simulate_times
+from sgp_runner.simulator.times import simulate_times
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER, OURS = ROOT / "results" / "paper", ROOT / "results" / "streaming_diloco"

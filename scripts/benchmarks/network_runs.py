@@ -191,8 +191,8 @@ class Bench:
         here = [*first.words]
         links, collectives = first.cluster.links, first.cluster.collectives
         rates = {
-            "links.bandwidth": links.bandwidth,
-            "collectives.all_reduce_bandwidth": collectives.all_reduce_bandwidth or links.bandwidth,
+            "links.bandwidth": links.rate,
+            "collectives.all_reduce_bandwidth": collectives.all_reduce_bandwidth or links.rate,
         }
         for key, rate in rates.items():
             here.append(f"cluster.{key}={1 / (1 / rate + slower)!r}")

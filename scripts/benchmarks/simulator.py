@@ -121,8 +121,8 @@ def learning(repeats: int, nodes: int) -> Table:
 
 def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], None]:
     def train() -> None:
-        from sgp_runner.simulator.backend import simulate
         from sgp_runner.simulator.engines import make_engine
+        from sgp_runner.simulator.times import simulate
 
         computes = make_engine(problem, engine, 32)
         simulation, workers = simulate(run, problem, computes)

@@ -78,7 +78,7 @@ def traced(algo: str) -> Trace:
     """Simulate some steps of ``algo`` without gradients, and record the times of events."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
-    from sgp_runner.simulator.backend import simulate_times
+    from sgp_runner.simulator.times import simulate_times
 
     run = experiment_of([f"algo={algo}", *SETTINGS, *OWN.get(algo, ())]).run
     problem = timing_problem(run, Study(None, run.study.real))

@@ -91,7 +91,7 @@ def shaped(cluster: Cluster, cell: Timed, share: float) -> Cluster:
     rate = share * cell.rate
     return changed(
         cluster,
-        links={"bandwidth": min(rate, cluster.links.bandwidth)},
+        links={"bandwidth": min(rate, cluster.links.rate)},
         collectives={"all_reduce_bandwidth": rate},
     )
 

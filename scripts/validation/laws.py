@@ -173,7 +173,7 @@ def row(name: str, cells: Sequence[Cell], fitted: str) -> tuple[str, ...]:
     cluster, found = aws.profile(name), [cell for cell in cells if not cell.fitted]
     count = f"{len(found)}" if found else f"{len(cells)} fitted"
     limits, library = cluster.validated, cluster.collectives.library or ""
-    size, rate = num_bytes(limits.most_bytes or 0), bit_rate(cluster.links.bandwidth)
+    size, rate = num_bytes(limits.most_bytes or 0), bit_rate(cluster.links.rate)
     errors = two(found or cells)
     return (f"`{name}`", library, str(limits.nodes), rate, size, count, *errors, fitted)
 
@@ -362,7 +362,7 @@ def altered(cell: aws.Timed, constant: str, by: float) -> float:
 def ring_of(cell: aws.Timed, cluster: aws.Cluster, by: float) -> float:
     """Return the time of a ring without slow start, with another slice or segment."""
     rounds, chunk = 2 * (cell.nodes - 1), cell.num_bytes / cell.nodes
-    rate = cluster.collectives.all_reduce_bandwidth or cluster.links.bandwidth
+    rate = cluster.collectives.all_reduce_bandwidth or cluster.links.rate
     each, latency = 8 / rate, cluster.links.latency_seconds
     if cell.library == "nccl":
         return pipelined_ring(rounds, chunk * each, latency, by * NCCL_SLICE * each)

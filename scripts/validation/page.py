@@ -308,7 +308,7 @@ def slowmo_section(cells: Sequence[Cell]) -> str:
 
 
 def message_ms(run: Run) -> float:
-    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.links.bandwidth
+    return 1000 * 32 * (run.timed_as.num_parameters or 0) / run.cluster.links.rate
 
 
 def networks_section() -> str:

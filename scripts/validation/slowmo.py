@@ -80,7 +80,7 @@ def refitted(row: str, run: Run) -> str:
         "slowmo_imagenet_osgp": gradient,
         "slowmo_wmt16_local_adam": gradient,
         "slowmo_imagenet_sgp": ("compute.input_seconds", cluster.compute.input_seconds - late),
-        "slowmo_wmt16_sgp": ("links.bandwidth", bits / (bits / cluster.links.bandwidth + late)),
+        "slowmo_wmt16_sgp": ("links.bandwidth", bits / (bits / cluster.links.rate + late)),
     }
     key, value = constants[row]
     return f"cluster.{key}={value}"

@@ -62,28 +62,28 @@ class ChocoSGD(Algorithm):
         for k in worker.steps():
             await worker.descend()
             if self.layout == "paper":
-                self.send(coder, k, x - own, own, mixed)
+                await self.send(coder, k, x - own, own, mixed)
                 await self.receive(coder, k, mixed)
             elif k > 0:
                 await self.receive(coder, k - 1, mixed)
             x.add_(mixed - own, alpha=self.gamma)
             if self.layout == "released" and not worker.done:
-                self.send(coder, k, x - own, own, mixed)
+                await self.send(coder, k, x - own, own, mixed)
 
-    def send(self, coder: Coder, k: int, change: Tensor, own: Tensor, mixed: Tensor) -> None:
-        """Code the change of this node's copy, apply it to the copy, and send it to all peers."""
-        worker, message = coder.worker, coder.encode(change, k)
-        q = coder.decode(message, worker.rank, k)
-        own += q
+    async def send(self, coder: Coder, k: int, change: Tensor, own: Tensor, mixed: Tensor) -> None:
+        """Code the change of this node's copy, send it to all peers, and apply it to the copy."""
+        worker, message = coder.worker, await coder.encode(change, k)
         peers = self.topology.out_peers(worker.rank, worker.size, k)
-        mixed.add_(q, alpha=1 / (len(peers) + 1))
         for j in peers:
             worker.comm.send(j, message)
+        q = await coder.decode(message, worker.rank, k)
+        own += q
+        mixed.add_(q, alpha=1 / (len(peers) + 1))
 
     async def receive(self, coder: Coder, k: int, mixed: Tensor) -> None:
         """Receive the neighbours' changes of step ``k``; add them to the weighted sum ``mixed``."""
         worker = coder.worker
         peers = self.topology.in_peers(worker.rank, worker.size, k)
         for j in peers:
-            q = coder.decode(await worker.comm.recv(j), j, k)
+            q = await coder.decode(await worker.comm.recv(j), j, k)
             mixed.add_(q, alpha=1 / (len(peers) + 1))

@@ -55,7 +55,7 @@ class PipeSGD(Algorithm):
     async def run(self, worker: Worker) -> None:
         averages = Averages(worker, CODECS.get(self.compression))
         for _ in worker.steps():
-            averages.start(await worker.grad())
+            await averages.start(await worker.grad())
             width = 1 if worker.epoch < self.warmup_epochs else self.depth
             while len(averages) >= width:
                 self.step(worker, await averages.pop())

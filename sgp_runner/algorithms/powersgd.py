@@ -55,9 +55,13 @@ class PowerSGD(Algorithm):
                 continue
             a = await worker.grad() + e
             own_v = matrices.vectors(a)
-            p, v = await mean_of_both(worker.comm, matrices.times_q(a, q), own_v)
+            own_p = matrices.times_q(a, q)
+            await worker.code("encode", "low_rank", matrices.work / 2)
+            p, v = await mean_of_both(worker.comm, own_p, own_v)
             p = matrices.orthonormal(p, matrices.p_sizes)
             own_q = matrices.times_p(a, p)
+            await worker.code("encode", "low_rank", matrices.work / 2)
             q.copy_(await worker.comm.all_reduce(own_q.clone()))
             e.copy_(a - matrices.product(p, own_q if self.error == "local" else q, own_v))
+            await worker.code("decode", "low_rank", 2 * matrices.work, "always")
             x -= worker.update(matrices.product(p, q, v))

@@ -92,7 +92,7 @@ class StreamingDiLoCo(Algorithm):
             for p, (fragment, coder) in enumerate(fragments):
                 t = k + 1 - p * (self.period // len(fragments))  # steps since p was first due
                 if k + 1 >= self.period and t % self.period == 0:
-                    sent[str(p)] = k, self.send(coder, k, fragment.of(theta - x))
+                    sent[str(p)] = k, await self.send(coder, k, fragment.of(theta - x))
                 if str(p) in sent and ((t - self.delay) % self.period == 0 or worker.done):
                     delta = await self.receive(coder, *sent.pop(str(p)))
                     with fragment.inside(theta, v, x) as (outer, momentum, own):
@@ -104,13 +104,13 @@ class StreamingDiLoCo(Algorithm):
         cut = fragments_of(worker.shapes, self.blocks, self.pattern, self.fragments)
         return [(each, Coder(worker, self.codec, shapes=each.shapes)) for each in cut]
 
-    def send(self, coder: Coder, k: int, delta: Tensor) -> Future[Any]:
+    async def send(self, coder: Coder, k: int, delta: Tensor) -> Future[Any]:
         """Start an all-reduce of a fragment's differences or, if coded, an all-gather."""
         if isinstance(self.codec, Identity):
             return coder.worker.comm.all_reduce(delta)
-        return coder.worker.comm.all_gather(coder.encode(delta, k))
+        return coder.worker.comm.all_gather(await coder.encode(delta, k))
 
     async def receive(self, coder: Coder, k: int, exchange: Future[Any]) -> Tensor:
         """Return the mean of the differences that all workers sent in step ``k``."""
         result = await exchange
-        return result if isinstance(self.codec, Identity) else coder.mean_of(result, k)
+        return result if isinstance(self.codec, Identity) else await coder.mean_of(result, k)

@@ -3,13 +3,14 @@
 A message of ``b`` bytes takes ``latency + 8 b / bandwidth``. The fitted line passes exactly through
 the median at the model's size, because runs send messages of this size. It fits the medians of
 other sizes by least squares, weighted by the inverse square of their `spread`. For the
-leave-one-out error, each size is predicted by the line fitted to all other sizes.
+leave-one-out error, each size is predicted by the line fitted to all other sizes. Coding of ``n``
+numbers takes a time in proportion to n, exact for the model's tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, mean, median, quantiles
 
@@ -48,10 +49,16 @@ def fit_line(measured: Repeats, through: int | None = None) -> Line:
     slope = across / square
     if slope > 0 and y >= slope * x:
         return Line(y - slope * x, slope)
-    if x == through:
-        return Line(0.0, y / x)
-    through_origin = sum(weight * size * seconds for size, seconds, weight in points)
-    return Line(0.0, through_origin / sum(weight * size**2 for size, _, weight in points))
+    return fit_proportion(measured, through)
+
+
+def fit_proportion(measured: Repeats, through: int | None = None) -> Line:
+    """Fit a line through the origin, exact at the size ``through`` if it was measured."""
+    if through is not None and (repeats := measured.get(through)):
+        return Line(0.0, median(repeats) / through)
+    points = [(size, median(repeats), spread(repeats) ** -2) for size, repeats in measured.items()]
+    across = sum(weight * size * seconds for size, seconds, weight in points)
+    return Line(0.0, across / sum(weight * size**2 for size, _, weight in points))
 
 
 def spread(repeats: Sequence[float]) -> float:
@@ -91,10 +98,12 @@ class Point:
         return self.left_out / self.seconds - 1
 
 
-def points_of(measured: Repeats, through: int) -> list[Point]:
-    """Return a point for each of at least three sizes."""
-    line = fit_line(measured, through)
-    others = {size: fit_line(without(measured, size), through) for size in measured}
+def points_of(
+    measured: Repeats, through: int, fit: Callable[[Repeats, int], Line] = fit_line
+) -> list[Point]:
+    """Return a point for each size, of at least three, or two for `fit_proportion`."""
+    line = fit(measured, through)
+    others = {size: fit(without(measured, size), through) for size in measured}
     return [
         Point(size, tuple(repeats), line(size), others[size](size))
         for size, repeats in measured.items()
@@ -129,6 +138,8 @@ class Constants:
     passing_seconds_per_byte: float
     mixing_seconds_per_byte: float
     serving_seconds_per_byte: float
+    encode_seconds: Mapping[str, float]
+    decode_seconds: Mapping[str, float]
 
 
 def constants(found: Measured) -> Constants:
@@ -144,6 +155,7 @@ def constants(found: Measured) -> Constants:
         followed by an all-reduce, as a share of the time of a step
     passing_seconds_per_byte: extra time of steps while messages pass, per byte in and out
     serving_seconds_per_byte: time of a server per answer, alone or under load, whichever is shorter
+    encode_seconds, decode_seconds: time per number of the model's tensors, by codec
     """
     step, n = median(found.steps), found.nodes
     sharing = max(1.0, found.ranks_per_host / found.cores_per_host)
@@ -170,7 +182,19 @@ def constants(found: Measured) -> Constants:
         passing_seconds_per_byte=passing,
         mixing_seconds_per_byte=median(found.mixing) / sharing / found.num_bytes,
         serving_seconds_per_byte=min(serving, median(found.streaming)) / found.num_bytes,
+        encode_seconds=per_number(found, found.encodes, sharing),
+        decode_seconds=per_number(found, found.decodes, sharing),
     )
+
+
+def per_number(
+    found: Measured, measured: Mapping[str, Repeats], sharing: float
+) -> dict[str, float]:
+    """Return the seconds to code one number, by codec."""
+    return {
+        name: fit_proportion(repeats, found.model_works[name]).slope / sharing
+        for name, repeats in measured.items()
+    }
 
 
 def slowest(n: int) -> float:

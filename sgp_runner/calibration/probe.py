@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,11 @@ from torch import Tensor
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.core.codecs.all_codecs import CODECS
+from sgp_runner.core.codecs.codec import Codec, numel
+from sgp_runner.core.codecs.coder import Coder
+from sgp_runner.core.codecs.low_rank import LowRank
+from sgp_runner.core.optim import Shapes
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.state import NamedState
 from sgp_runner.core.worker import Progress, Worker
@@ -31,6 +36,9 @@ from sgp_runner.utils.cores import present_cores
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB
+CODED = (2**14, 2**17, 2**20)  # numbers to code, as a matrix
+WIDTH = 256  # columns of this matrix
+LOW_RANKS = (1, 2, 4)
 LONGEST_SECONDS = 0.6  # for one message or all-reduce; larger sizes are left out
 MIN_SIZES = 3  # sizes that are always measured
 MAX_REPEATS = 20
@@ -67,6 +75,8 @@ class Measured:
     busy_steps: steps while messages pass
     busy_bytes: bytes in and out of a node during a busy step
     quiet_steps: steps right after the busy steps, without messages
+    encodes, decodes: for each codec, repeated times by numbers to code (`Codec.work`)
+    model_works: for each codec, the numbers to code of the model; 0 if none
     """
 
     nodes: int
@@ -85,6 +95,9 @@ class Measured:
     quiet_steps: list[float]
     busy_steps: list[float]
     busy_bytes: list[float]
+    encodes: Mapping[str, Mapping[int, list[float]]] = field(default_factory=dict)
+    decodes: Mapping[str, Mapping[int, list[float]]] = field(default_factory=dict)
+    model_works: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -93,8 +106,15 @@ class Measured:
     def from_json(cls, text: str) -> Measured:
         facts = json.loads(text)
         for key in ("exchanges", "all_reduces"):
-            facts[key] = {int(size): repeats for size, repeats in facts[key].items()}
+            facts[key] = by_number(facts[key])
+        for key in ("encodes", "decodes"):
+            facts[key] = {name: by_number(found) for name, found in facts.get(key, {}).items()}
         return cls(**facts)
+
+
+def by_number(found: Mapping[str, list[float]]) -> dict[int, list[float]]:
+    """Return ``found`` with whole numbers as keys, which are text in JSON."""
+    return {int(size): repeats for size, repeats in found.items()}
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,7 @@ class Probe(Algorithm):
 
     folder: where rank 0 writes `Measured`
     sizes: message sizes in bytes, in addition to the model's size
+    coded: numbers of the matrices to code, in addition to the model's tensors
     seconds: approximate duration of each measurement
     location: returns an identifier of this rank's host, and the number of gradients that the host
         computes at a time
@@ -110,6 +131,7 @@ class Probe(Algorithm):
 
     folder: Path
     sizes: tuple[int, ...] = SIZES
+    coded: tuple[int, ...] = CODED
     seconds: float = 2.0
     location: Callable[[], tuple[int, float]] = location_here
     title: ClassVar[str] = "calibration"
@@ -131,6 +153,7 @@ class Probe(Algorithm):
             worker, lambda message: self.all_reduce(worker, message)
         )
         quiet_steps, busy_steps, busy_bytes = await self.during_messages(worker)
+        coding = await self.coding(worker)
         x.copy_(start)
         num_bytes = x.numel() * x.element_size()
         times = steps, barriers, locked_steps, mean_steps, mixing, serving, streaming
@@ -145,6 +168,7 @@ class Probe(Algorithm):
             quiet_steps,
             busy_steps,
             busy_bytes,
+            *coding,
         )
         if worker.rank == 0:
             replace_file(self.folder / FILE, found.to_json())
@@ -206,6 +230,36 @@ class Probe(Algorithm):
         serving = [size * seconds for seconds in await self.in_blocks(worker, alone)]
         return serving, [seconds / (size - 1) for seconds in await self.in_blocks(worker, stream)]
 
+    async def coding(
+        self, worker: Worker
+    ) -> tuple[
+        dict[str, dict[int, list[float]]], dict[str, dict[int, list[float]]], dict[str, int]
+    ]:
+        """Time every codec on the model's tensors and on matrices, `LowRank` with several ranks."""
+        encodes: dict[str, dict[int, list[float]]] = {}
+        decodes: dict[str, dict[int, list[float]]] = {}
+        own: dict[str, int] = {}
+        matrices = [{"matrix": (max(1, count // WIDTH), WIDTH)} for count in self.coded]
+        for name, codec in CODECS.items():
+            own[name] = codec.work([*worker.shapes.values()])
+            variants: list[tuple[Codec, Shapes]] = (
+                [(LowRank(rank), worker.shapes) for rank in LOW_RANKS]
+                if isinstance(codec, LowRank)
+                else [(codec, shapes) for shapes in (worker.shapes, *matrices)]
+            )
+            for each, shapes in variants if own[name] else ():
+                coder = Coder(worker, each, shapes=shapes)
+                x = torch.randn(numel([*shapes.values()])).to(worker.params)
+                message, seconds = await coder.encode(x, 0), self.seconds / 10
+                for found, work in (
+                    (encodes, partial(coder.encode, x, 0)),
+                    (decodes, partial(coder.decode, message, worker.rank, 0)),
+                ):
+                    repeats = await self.repeat(worker, work, seconds)
+                    if max(repeats):  # in a simulation, a codec may take no time
+                        found.setdefault(name, {})[coder.work] = repeats
+        return encodes, decodes, own
+
     # Timing.
 
     async def in_blocks(self, worker: Worker, work: Callable[[], Awaitable[object]]) -> list[float]:
@@ -235,7 +289,7 @@ class Probe(Algorithm):
         return found
 
     async def repeat(
-        self, worker: Worker, work: Callable[[], Awaitable[None]], seconds: float | None = None
+        self, worker: Worker, work: Callable[[], Awaitable[object]], seconds: float | None = None
     ) -> list[float]:
         """Time ``work`` several times; return the seconds of each repeat, averaged over the nodes.
 
@@ -249,7 +303,7 @@ class Probe(Algorithm):
         )
         return [await self.timed(worker, work) for _ in range(enough)]
 
-    async def timed(self, worker: Worker, work: Callable[[], Awaitable[None]]) -> float:
+    async def timed(self, worker: Worker, work: Callable[[], Awaitable[object]]) -> float:
         await self.average(worker, 0.0)
         start = worker.now
         await work()

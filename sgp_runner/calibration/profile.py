@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from sgp_runner.calibration.fit import Point, constants, leave_one_out, points_of
+from sgp_runner.calibration.fit import (
+    Point,
+    constants,
+    fit_proportion,
+    leave_one_out,
+    points_of,
+)
 from sgp_runner.calibration.probe import Measured
 
 BODY = """\
@@ -42,10 +48,15 @@ hosts:
   passing_seconds_per_byte: {have.passing_seconds_per_byte:.4g}  # s/byte in or out, of a core
   mixing_seconds_per_byte: {have.mixing_seconds_per_byte:.4g}  # s/byte that is received, of a core
   serving_seconds_per_byte: {have.serving_seconds_per_byte:.4g}  # s/byte, gradient at a server
+codecs:
+  overlap: false  # coding and gradients take turns
+  encode_seconds: {encode}
+  decode_seconds: {decode}
 validated:  # a run elsewhere says so
   fitted_on: []
   nodes: {nodes}
   bandwidth: {have.bandwidth:.6g}"""
+COLUMN = {"low_rank": " and column of a factor"}
 COMPUTE_TIME = """\
 compute_time:
   cv: {:.4g}  # from the excess of steps that end with a barrier
@@ -94,12 +105,23 @@ def body(found: Measured, setting: CalibratedSetting) -> str:
         law="log_normal" if have.cv else "constant",
         compute_time=COMPUTE_TIME.format(have.cv) if have.cv else "",
         have=have,
+        encode=by_codec(have.encode_seconds),
+        decode=by_codec(have.decode_seconds),
         name=setting.name,
         model=setting.model,
         protocol=setting.protocol,
         nodes=found.nodes,
         batch_size=setting.batch_size,
     )
+
+
+def by_codec(seconds: Mapping[str, float]) -> str:
+    """Return the seconds to code a number of each codec, on lines of their own."""
+    lines = [
+        f"\n    {name}: {each:.4g}  # s/number{COLUMN.get(name, '')}"
+        for name, each in seconds.items()
+    ]
+    return "".join(lines) or "{}"
 
 
 def foot(found: Measured) -> Iterator[str]:
@@ -123,6 +145,16 @@ def foot(found: Measured) -> Iterator[str]:
     ):
         yield f"#   {what}: {summed_up(getattr(found, what))}"
     yield f"#   {median(found.busy_bytes):.4g} bytes pass in each of the busy steps"
+    for what, measured in (("encode", found.encodes), ("decode", found.decodes)):
+        for name, repeats in measured.items():
+            points = points_of(repeats, found.model_works[name], fit_proportion)
+            yield ""
+            yield (
+                f"# {what} {name}, numbers: median ms (range of repeats) | in proportion to the "
+                f"model's {found.model_works[name]} | without this size, "
+                f"mean error {leave_one_out(points):.1%}"
+            )
+            yield from map(line, points)
 
 
 def line(point: Point) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf, log2
 
 from sgp_runner.cluster.checks import check_positive, check_ranks
+from sgp_runner.cluster.coding_times import CodingTimes
 from sgp_runner.cluster.collective_laws import (
     all_reduce_in_rounds,
     pipelined_all_gather,
@@ -38,6 +39,7 @@ class Cluster:
     links: rates and latencies
     collectives: all-reduces and all-gathers
     hosts: processors that ranks share, and their work for messages
+    codecs: times of encoding and decoding
     validated: range in which simulated times were compared with real times; a run outside it gets a
         warning
     """
@@ -47,6 +49,7 @@ class Cluster:
     links: Links
     collectives: Collectives = field(default_factory=Collectives)
     hosts: Hosts = field(default_factory=Hosts)
+    codecs: CodingTimes = field(default_factory=CodingTimes)
     validated: Validated = field(default_factory=Validated)
     devices_per_node: int = 1
     name: str = "custom"
@@ -65,6 +68,12 @@ class Cluster:
                 "cluster.compute.input_seconds",
                 "loading beside a gradient is not modelled on processors that ranks share: use "
                 "cluster.compute.input_seconds=0, or cluster.hosts.cores_per_host=null.",
+            )
+        if self.hosts.cores_per_host is not None and self.codecs.overlap:
+            raise ConfigError(
+                "cluster.codecs.overlap",
+                "encoding beside a gradient is not modelled on processors that ranks share: use "
+                "cluster.codecs.overlap=false, or cluster.hosts.cores_per_host=null.",
             )
 
     def check(self, nodes: int, servers: int) -> None:

@@ -16,7 +16,9 @@ from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 class Links:
     """The network interfaces of nodes, and the links between regions.
 
-    bandwidth: bits per second of a node's network interface, in each direction
+    bandwidth: bits per second of a node's network interface, in each direction; or the lowest and
+        the highest rate, e.g. ``[0.5Gbit/s, 1Gbit/s]``. The run has the lowest, and the summary has
+        its times at both
     latency_seconds: time from the departure of the first bit to its arrival
     message_overhead_seconds: time that the sender's interface spends on each message before the
         first bit
@@ -38,7 +40,7 @@ class Links:
         leaves when its receiver is free, and the sender's next messages wait, as with Gloo
     """
 
-    bandwidth: BitsPerSecond
+    bandwidth: BitsPerSecond | Sequence[BitsPerSecond]
     latency_seconds: Seconds
     message_overhead_seconds: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
@@ -53,7 +55,15 @@ class Links:
     protocol: Literal["eager", "rendezvous"] = "eager"
 
     def __post_init__(self) -> None:
-        for key in ("bandwidth", "bandwidth_up", "bandwidth_down"):
+        rates = self.rates
+        if isinstance(self.bandwidth, Sequence) and (len(rates) != 2 or rates[0] >= rates[1]):
+            raise ConfigError(
+                "cluster.links.bandwidth",
+                f"{[*rates]} is not a lower and a higher rate: use [0.5Gbit/s,1Gbit/s].",
+            )
+        for rate in rates:
+            check_rate("cluster.links.bandwidth", rate)
+        for key in ("bandwidth_up", "bandwidth_down"):
             if (rate := getattr(self, key)) is not None:
                 check_rate(f"cluster.links.{key}", rate)
         for key in ("node_bandwidth_up", "node_bandwidth_down"):
@@ -75,6 +85,16 @@ class Links:
         return self.latency_seconds + self.message_overhead_seconds
 
     @property
+    def rates(self) -> Sequence[float]:
+        """The rate of interfaces, or the lowest and the highest."""
+        return self.bandwidth if isinstance(self.bandwidth, Sequence) else (self.bandwidth,)
+
+    @property
+    def rate(self) -> float:
+        """The bits per second of interfaces; the lowest of a range."""
+        return self.rates[0]
+
+    @property
     def unequal(self) -> bool:
         """Whether the two directions or the nodes have different rates."""
         own = (self.bandwidth_up, self.bandwidth_down)
@@ -82,11 +102,11 @@ class Links:
 
     def up(self, rank: int) -> float:
         """Return the bits per second that ``rank`` sends."""
-        return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.bandwidth)
+        return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.rate)
 
     def down(self, rank: int) -> float:
         """Return the bits per second that ``rank`` receives."""
-        return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.bandwidth)
+        return self.node_bandwidth_down.get(rank, self.bandwidth_down or self.rate)
 
     def interfaces(self, nodes: int) -> set[tuple[float, float]]:
         """Return the distinct pairs of rates, up and down, of ``nodes`` nodes."""

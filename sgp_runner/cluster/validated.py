@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from math import inf
 
 from sgp_runner.cluster.links import Links
-from sgp_runner.utils.units import BitsPerSecond, Bytes, bit_rate, counted, num_bytes
+from sgp_runner.utils.units import (
+    BitsPerSecond,
+    Bytes,
+    bit_rate,
+    bit_rate_range,
+    counted,
+    num_bytes,
+)
 
 #: The settings that limit the range.
 LIMITS = ("nodes", "bandwidth", "least_bytes", "most_bytes")
@@ -40,11 +47,11 @@ class Validated:
     def beyond(self, name: str, links: Links, nodes: int, model_bytes: float) -> str | None:
         """Return a sentence if a run on the cluster ``name`` is outside the range, else None."""
         least, most = self.least_bytes or 0.0, self.most_bytes or inf
-        rate = self.bandwidth or links.bandwidth
+        rate = self.bandwidth or links.rate
         here = [
             said
             for said, outside in (
-                (bit_rate(links.bandwidth), links.bandwidth != rate),
+                (bit_rate_range(links.rates), any(each != rate for each in links.rates)),
                 (counted(nodes, "node"), nodes > (self.nodes or inf)),
                 (f"a model of {num_bytes(model_bytes)}", not least <= model_bytes <= most),
                 ("unequal links", links.unequal),

@@ -23,12 +23,12 @@ GROUPS: Mapping[str, type[Any]] = {
     for name, hint in get_type_hints(Cluster).items()
     if is_dataclass(hint) and isinstance(hint, type)
 }
-#: Flat name -> name in its group. The limits of ``validated`` always were in it.
+#: Flat name -> name in its group. ``codecs`` and the limits of ``validated`` always were in theirs.
 NAMES = {
     field.metadata.get("was", field.name): f"{group}.{field.name}"
     for group, cls in GROUPS.items()
     for field in fields(cls)
-    if group != "validated" or field.name not in LIMITS
+    if group != "codecs" and (group != "validated" or field.name not in LIMITS)
 }
 FLAT = {name: flat for flat, name in NAMES.items()}
 SHORT = ("bandwidth", "latency_seconds", "step_seconds")  # not reported: documented short names

@@ -16,6 +16,7 @@ from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.choices import PRESET, class_of, groups
 from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
+from sgp_runner.core.codecs.all_codecs import CODECS
 from sgp_runner.core.codecs.casts import codes
 from sgp_runner.core.optim import Optimizer, Shapes, Steps
 from sgp_runner.core.problem import Problem
@@ -135,6 +136,7 @@ class Run:
             timed_as = replace(self.timed_as, num_parameters=self.model.num_parameters)
             object.__setattr__(self, "timed_as", timed_as)
         self.timed_as.check(self.cluster, groups()["model"], self.model.name)
+        self.cluster.codecs.check(CODECS)
         check_row("row", [self.row] if self.row is not None else [])
         check_row("cluster.validated.fitted_on", self.cluster.validated.fitted_on)
         for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):

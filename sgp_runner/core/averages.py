@@ -27,7 +27,7 @@ class Averages:
     def __len__(self) -> int:
         return len(self.means)
 
-    def start(self, x: Tensor) -> None:
+    async def start(self, x: Tensor) -> None:
         """Start to average ``x`` [D] over all workers; the caller gives ``x`` away."""
         worker = self.worker
         if self.codec is None:
@@ -35,13 +35,19 @@ class Averages:
         else:
             ring = {"t": x, "tag": worker.step + 1, "hop": 0}
             if worker.size > 1:
-                self.send(ring, self.encoded(x.tensor_split(worker.size), worker.rank))
+                chunks = x.tensor_split(worker.size)
+                message = self.encoded(chunks, worker.rank)
+                await worker.code("encode", self.codec.name, len(chunks[worker.rank]))
+                self.send(ring, message)
             self.kept.append(ring)
         self.means.append(self.under_way(self.kept[-1]))
 
     async def pop(self) -> Tensor:
         """Wait for the oldest mean [D]; remove it from the queue and return it."""
-        mean = await self.means.popleft()
+        mean, worker = await self.means.popleft(), self.worker
+        if self.codec is not None and worker.size > 1:
+            last = mean.tensor_split(worker.size)[(worker.rank + 2) % worker.size]
+            await worker.code("decode", self.codec.name, len(last), "always")
         del self.kept[0]
         return mean
 
@@ -80,6 +86,9 @@ class Averages:
             if hop >= size - 2:  # all-gather: forward the message unchanged; all decode the same
                 chunk.copy_(codec.from_message(message, [tuple(chunk.shape)], chunk, 0))
             ring["hop"] = hop + 1
-            if hop + 1 < 2 * (size - 1):
+            if hop + 1 < 2 * (size - 1):  # `pop` decodes the last message
+                reduces, decodes = hop < size - 1, 1 + (hop == size - 2)
+                await self.worker.code("encode", codec.name, reduces * len(chunk), "never")
+                await self.worker.code("decode", codec.name, decodes * len(chunk), "never")
                 self.send(ring, message)
         return t

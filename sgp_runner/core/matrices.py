@@ -24,6 +24,7 @@ class Matrices:
     tensor has values.
 
     p_sizes, q_sizes, v_sizes: lengths of the parts of ``p``, ``q`` and ``v``
+    work: numbers of all matrices, once for each column of a factor (`LowRank.work`)
     """
 
     def __init__(self, shapes: Shapes, rank: int) -> None:
@@ -34,6 +35,7 @@ class Matrices:
         self.p_sizes = [m * r for (m, _), r in zip(sides, self.ranks, strict=True)]
         self.q_sizes = [k * r for (_, k), r in zip(sides, self.ranks, strict=True)]
         self.v_sizes = [prod(shape) for shape in shapes.values() if len(shape) < 2]
+        self.work = sum(r * prod(side) for side, r in zip(sides, self.ranks, strict=True))
 
     def random_q(self, like: Tensor) -> Tensor:
         """Return normally distributed ``q``, the same on all workers, in the type of ``like``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.core.budget import Budget
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
@@ -37,6 +38,9 @@ class Runtime(Protocol):
     def abandon(self, worker: Worker) -> None: ...
     def spawn(self, worker: Worker, coroutine: Coroutine[Future[Any], None, T]) -> Awaitable[T]: ...
     def sleep(self, worker: Worker, number: int, seconds: float) -> Awaitable[None]: ...
+    def code(
+        self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
+    ) -> Awaitable[None]: ...
     def now(self) -> float: ...
 
     def start_of_step(self, worker: Worker) -> None:
@@ -293,6 +297,12 @@ class Worker:
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait ``seconds`` of the run's clock; messages still arrive."""
         return self.runtime.sleep(self, self.increment("sleeps"), seconds)
+
+    def code(
+        self, what: Coding, codec: str, numbers: float, waits: Waits = "serial"
+    ) -> Awaitable[None]:
+        """Take the simulated time of encoding or decoding ``numbers`` (`CodingTimes`)."""
+        return self.runtime.code(self, what, codec, numbers, waits)
 
     def counter(self, name: str) -> int:
         """Return a named counter, the number of calls of `increment`."""

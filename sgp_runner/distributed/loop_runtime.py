@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.optim import Horizon
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
-from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
 from sgp_runner.core.state import State, futures_in
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.rank import connect
@@ -213,6 +214,12 @@ class LoopRuntime:
 
     def sleep(self, worker: Worker, number: int, seconds: float) -> Awaitable[None]:
         raise self.unsupported("waits for a time")
+
+    def code(
+        self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
+    ) -> Future[None]:
+        """Take no time: coding has taken its own."""
+        return resolved(None)
 
     def unsupported(self, what: str) -> ConfigError:
         return ConfigError(

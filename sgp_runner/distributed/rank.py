@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.budget import OwnBudget
@@ -145,6 +146,12 @@ class Rank:
 
         self.clock.post_after(seconds, number, wake)
         return future
+
+    def code(
+        self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
+    ) -> Future[None]:
+        """Take no time: coding has taken its own."""
+        return resolved(None)
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Gradient]:
         number = worker.progress.gradients

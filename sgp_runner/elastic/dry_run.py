@@ -25,10 +25,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
-from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock
+from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock, resolved
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker, activity_name
 from sgp_runner.elastic.build import build_budgets, build_worker, timing_problem
@@ -52,6 +53,7 @@ def verify_calls(run: Run) -> None:
         attempt = DryRun(run)
         try:
             attempt.run()
+            check_range(run, attempt)
         except CallMismatch as error:
             nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}"
             what = f"{run.algo.title} cannot run on {nodes}: {error}."
@@ -61,6 +63,17 @@ def verify_calls(run: Run) -> None:
             raise ConfigError("algo", what) from error
         finally:
             attempt.close()
+
+
+def check_range(run: Run, attempt: DryRun) -> None:
+    """Raise ConfigError for a range of rates in a run with a course that depends on time."""
+    ranged = run.network.clock == "simulated" and len(run.cluster.links.rates) > 1
+    if ranged and (run.algo.asynchronous or attempt.polls or run.on_failure == "continue"):
+        raise ConfigError(
+            "cluster.links.bandwidth",
+            f"the course of {run.algo.title} with these settings depends on time, so a range of "
+            "rates gives no range of times: sweep over both rates.",
+        )
 
 
 def steps_of(run: Run) -> int:
@@ -104,6 +117,7 @@ class DryRun:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
+        self.polls = False  # whether an algorithm has asked which messages have arrived
         self.collectives: list[DryCollective] = []
         self.gradients: dict[int, Future[Any]] = {}  # the last one of each rank
         self.sent: dict[tuple[int, int, int], list[str]] = {}  # (src, dst, tag) -> steps
@@ -175,6 +189,12 @@ class DryRun:
         future: Future[None] = Future(("the end of its sleep",))
         self.clock.at(self.clock.now + seconds, "call", self.scheduler.resolve, future, None)
         return future
+
+    def code(
+        self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
+    ) -> Future[None]:
+        """Take no time."""
+        return resolved(None)
 
     def start_of_step(self, worker: Worker) -> None:
         """Do nothing: no checkpoints are saved."""
@@ -307,6 +327,13 @@ class DryTransport(Transport):
         return self.attempt.join(
             number, self.attempt.workers[self.rank], "an all-gather", tensor, list
         ), 0
+
+    def may_poll(self, arrived: bool) -> bool:
+        self.attempt.polls = True
+        return arrived
+
+    def check_any_source(self) -> None:
+        self.attempt.polls = True
 
     def before_receiving(self, src: int | None) -> None:
         if src is not None:

@@ -241,4 +241,4 @@ def machines(request: Request) -> str:
     if request.sites > 1:
         slowest = min(rate for _, rate in links.crossings())
         return f"{text} in {request.sites} sites, {bit_rate(slowest)} between sites"
-    return f"{text}, {bit_rate(links.bandwidth)}"
+    return f"{text}, {bit_rate(links.rate)}"

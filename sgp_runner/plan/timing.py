@@ -77,7 +77,7 @@ class Ends:
 def time_steps(run: Run) -> Timing:
     """Return the mean step of ``run``, a timing study, after its first period."""
     from sgp_runner.elastic.build import timing_problem
-    from sgp_runner.simulator.backend import simulate_times
+    from sgp_runner.simulator.times import simulate_times
 
     problem = timing_problem(run, Study(None, sum(steps := steps_of(run)) + TAIL))
     ends = Ends(run.nodes, *steps)
@@ -130,7 +130,7 @@ def with_rate(cluster: Cluster, rate: float) -> Cluster:
     The rates of links between sites, which do not depend on an interface, stay the same.
     """
     links, laws = cluster.links, cluster.collectives
-    factor = rate / links.bandwidth
+    factor = rate / links.rate
 
     def scaled(value: float | None) -> float | None:
         return None if value is None else value * factor
@@ -203,7 +203,7 @@ def highest_rate(gain: Callable[[float], float], start: float) -> float:
 def rate_of(run: Run) -> float:
     """Return the rate of the slow links of ``run``, see `at_rate`."""
     links = run.cluster.links
-    return min((rate for _, rate in links.crossings()), default=links.bandwidth)
+    return min((rate for _, rate in links.crossings()), default=links.rate)
 
 
 def half_computing_rate(run: Run) -> float:

@@ -104,6 +104,7 @@ class SimulatedTrace:
             "joins": lambda number, rank, step, num_bytes, ready: self.on_end(rank, step, ready),
             "arrive": lambda sent: self.on_arrival(sent, clock.now),
             "collective ends": lambda number: self.on_collective_end(number, clock.now),
+            "coded": lambda rank, number, what, begin: self.on_coded(rank, what, begin, clock.now),
         }
         for event, note in before.items():
             clock.handlers[event] = both(note, clock.handlers[event])
@@ -133,6 +134,10 @@ class SimulatedTrace:
             details = {"bytes": num_bytes, "tag": sent.tag}
             name = f"to node {sent.dst}"
             self.spans.append(Span(sent.src, name, begin, now, len(self.spans), details))
+
+    def on_coded(self, rank: int, what: str, begin: float, now: float) -> None:
+        if self.began():
+            self.spans.append(Span(rank, f"{what}s", begin, now, len(self.spans)))
 
     def on_collective_end(self, number: int, now: float) -> None:
         begin = self.joined.pop(number, None)

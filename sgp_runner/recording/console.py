@@ -78,11 +78,11 @@ def summary_table(summary: Mapping[str, object]) -> Table:
     mean, low, high = (_quality(summary, f"worker_{name}") for name in ("mean", "min", "max"))
     study = summary.get("ms_per_iteration") is not None
     steps = (number(summary.get("steps")) or 1) if study else 1
-    hours = text("hours", "{:.2f} h".format)
+    hours = time_range(summary, "hours", "{:.2f} h".format)
     iterations = text("iterations", "{:,.0f} iterations".format)
     schedule = hours and iterations and f"{hours} for {iterations}"
     times = {
-        f"{clock} time per iteration": text("ms_per_iteration", milliseconds),
+        f"{clock} time per iteration": time_range(summary, "ms_per_iteration", milliseconds),
         f"{clock} time of the schedule": schedule,
     }
     lost = summary.get("lost")
@@ -92,12 +92,15 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         f"{quality} per worker": mean and f"{mean} mean, {low} min, {high} max",
         f"{quality} of the {model}": _quality(summary, "average"),
         **({} if quality == "BLEU" else {f"BLEU of the {model}": text("bleu", "{:.1f}".format)}),
-        **(times if study else {CLOCKS.get(clock, "time"): text("time_s", duration)}),
+        **(
+            times if study else {CLOCKS.get(clock, "time"): time_range(summary, "time_s", duration)}
+        ),
         "real time, all included": text("real_s", duration),
         f"sent per node{' and iteration' if study else ''}": text(
             "bytes_per_node", lambda sent: num_bytes(sent / steps)
         ),
         "throughput per node": throughput_text(summary),
+        "time spent coding": coding_text(summary),
         "consensus distance": text("consensus_distance", "{:.3g}".format),
         "simulated" if study else "trained for": ", ".join(amounts) or None,
         "lost": ", ".join(f"rank {rank}" for rank in lost) if isinstance(lost, list) else None,
@@ -117,12 +120,24 @@ def outcome(row: Mapping[str, object]) -> str:
     if row.get("failed"):
         return f"{'diverged' if row.get('diverged') else 'failed'}: {row['failed']}"
     clock = " simulated" if _text(row, "clock") == "simulated" else ""
-    if (step := number(row.get("ms_per_iteration"))) is not None:
-        return f"{milliseconds(step)} per iteration{clock}"
+    if (step := time_range(row, "ms_per_iteration", milliseconds)) is not None:
+        return f"{step} per iteration{clock}"
     quality = _quality(row, "average") or "?"
     if row.get("metric") != "accuracy":
         quality = f"{_metric_name(row)} {quality}"
-    return f"{quality} in {duration(number(row.get('time_s')) or 0.0)}{clock}"
+    return f"{quality} in {time_range(row, 'time_s', duration) or duration(0.0)}{clock}"
+
+
+def time_range(row: Mapping[str, object], key: str, form: Callable[[float], str]) -> str | None:
+    """Return a time, after the time at the highest rate if the links have a range of rates."""
+    times = (number(row.get(name)) for name in (f"{key}_fastest", key))
+    return " to ".join(form(time) for time in times if time is not None) or None
+
+
+def coding_text(summary: Mapping[str, object]) -> str | None:
+    """Describe the share of simulated time in which a node codes; None if coding takes none."""
+    coding, total = number(summary.get("coding_s")), number(summary.get("time_s"))
+    return f"{percent(coding / total)} of the time" if coding and total else None
 
 
 def throughput_text(rates: Mapping[str, object]) -> str | None:

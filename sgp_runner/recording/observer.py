@@ -80,11 +80,9 @@ def join(
     difference = other.sub_(mean)
     total = few + more
     mean.add_(difference, alpha=more / total)
-    return (
-        total,
-        mean,
-        squares + others + float(difference.mul_(difference).sum()) * few * more / total,
-    )
+    if not mean.is_meta:
+        squares += float(difference.mul_(difference).sum()) * few * more / total
+    return total, mean, squares + others
 
 
 def spread(
@@ -312,7 +310,7 @@ class Observer:
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
         average = self.averages.setdefault(epoch, EpochAverage(worker.size))
-        average.add(worker.rank, worker.model, float(worker.push_sum[-1]), metrics)
+        average.add(worker.rank, worker.model, worker.push_sum_weight, metrics)
         if average.complete:
             self.averages = {other: rest for other, rest in self.averages.items() if other > epoch}
             self.record_average(worker, epoch, *average.result())

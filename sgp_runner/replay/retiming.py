@@ -11,27 +11,18 @@ Decisions depend on time if workers share one budget of gradients or poll for ar
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, NoReturn
-
-from torch import Tensor, nn
+from typing import Any, NoReturn
 
 from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.old_names import FLAT
 from sgp_runner.config.run import Run
-from sgp_runner.core.comm import Transport
-from sgp_runner.core.problem import Problem
-from sgp_runner.core.scheduler import Future
-from sgp_runner.data.dataset import Split
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import (
     Recorder,
@@ -43,18 +34,22 @@ from sgp_runner.recording.recorder import (
     write_summary,
 )
 from sgp_runner.replay.what_if import with_settings_of
+from sgp_runner.simulator.times import (
+    DependsOnTime,
+    WithoutPolls,
+    fastest_times,
+    simulate_times,
+    without_values,
+)
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.reading import read_text
 
 KEY = "--retime"
 CLUSTER = "cluster"
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # fields of a record
-COSTS = ("time_s", "real_s", "steps", "bytes_per_node")  # fields of a summary
+# Fields of a summary.
+COSTS = ("time_s", "real_s", "steps", "bytes_per_node", "coding_s", "time_s_fastest")
 SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
-
-
-class DependsOnTime(Exception):
-    """The algorithm has polled for arrived messages."""
 
 
 class TimeDecides(ConfigError):
@@ -159,7 +154,7 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
             refuse(folder, f"its records cannot be read ({error})")
     label = f"{experiment.run.label}, re-timed from {folder.name}"
     retimed = {
-        **summary,
+        **{key: value for key, value in summary.items() if key not in COSTS},
         **experiment.facts,
         "run_dir": str(there),
         **costs,
@@ -228,10 +223,9 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
     from sgp_runner.core.scheduler import Deadlock
     from sgp_runner.core.worker import StepHooks
     from sgp_runner.recording.observer import Observer
-    from sgp_runner.simulator.backend import simulate_times
 
     run = experiment.run
-    problem = unlearned(run)
+    problem = without_values(run)
     steps = StepHooks()
     simulation, workers = simulate_times(run, problem, wrap=WithoutPolls, listener=steps)
     with Recorder(scratch, 0, ()) as recorder:
@@ -251,55 +245,8 @@ def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, obj
         except Deadlock:
             name = experiment.run.cluster.name
             refuse(folder, f"every worker is blocked on cluster={name} with its faults")
-        summary = observer.conclude(workers)
-    return {key: summary[key] for key in COSTS}
-
-
-class WithoutPolls(Transport):
-    """Transport that raises `DependsOnTime` if an algorithm polls for messages."""
-
-    def __init__(self, base: Transport) -> None:
-        self.base = base
-
-    def send(self, dst: int, tag: int, message: Tensor) -> int:
-        return self.base.send(dst, tag, message)
-
-    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
-        return self.base.all_reduce(number, tensor)
-
-    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
-        return self.base.all_gather(number, tensor)
-
-    def may_poll(self, arrived: bool) -> NoReturn:
-        raise DependsOnTime
-
-    def check_any_source(self) -> NoReturn:
-        raise DependsOnTime
-
-
-def unlearned(run: Run) -> Problem:
-    """Return a problem with the size and steps of ``run``, zero parameters and a trivial task."""
-    from sgp_runner.core.flat import FlatModule
-    from sgp_runner.models.vector import Placeholder
-
-    with closing(build_problem(run)) as problem:
-        module = Placeholder(sum(problem.flat.layers)).to(run.torch_dtype)
-        dataset = dataclasses.replace(problem.dataset, task=Unknown())
-        return dataclasses.replace(problem, flat=FlatModule(module), dataset=dataset)
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """Task with an arbitrary constant as its result."""
-
-    name: ClassVar[str] = "unknown"
-    metric: ClassVar[str] = "loss"
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        raise RuntimeError("a re-timed run computes no gradients")
-
-    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
-        return {"loss": 0.0}
+        summary = observer.conclude(workers) | simulation.coding | fastest_times(run)
+    return {key: summary[key] for key in COSTS if key in summary}
 
 
 def merged(

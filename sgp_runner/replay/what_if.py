@@ -33,9 +33,9 @@ from sgp_runner.core.timing_study import Study
 from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.trace import Recording, read_recordings
-from sgp_runner.simulator.backend import simulate_times
 from sgp_runner.simulator.machine_model import GivenTimes
 from sgp_runner.simulator.network import Sim
+from sgp_runner.simulator.times import simulate_times
 from sgp_runner.utils.errors import ConfigError
 
 MAY_CHANGE = (
@@ -122,7 +122,10 @@ def with_settings_of(
         target, values = tree, source
         for parent in parents:
             target, values = target.setdefault(parent, {}), values[parent]
-        target[name] = values[name]
+        if name in values:
+            target[name] = values[name]
+        else:  # an empty group is not stored
+            target.pop(name, None)
     return tree
 
 

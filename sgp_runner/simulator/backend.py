@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from math import inf, log10
 from statistics import fmean
 
-from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run, steps_in
-from sgp_runner.core.comm import Transport
-from sgp_runner.core.problem import Problem
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker
+from sgp_runner.core.worker import StepListener, Worker
 from sgp_runner.elastic.build import (
-    build_budgets,
     build_problem,
-    build_worker,
     divide_problem,
     timing_problem,
 )
@@ -30,14 +25,13 @@ from sgp_runner.recording.chrome_trace import SimulatedTrace
 from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
 from sgp_runner.recording.recorder import START, Position, record_gpus
-from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.engines import make_engine, prepare_process
-from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
 from sgp_runner.simulator.network import Sim
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.simulator.periods import Periods, obstacle
-from sgp_runner.simulator.simulation import LeftInFlight, Simulation, TimeOverflow
+from sgp_runner.simulator.simulation import LeftInFlight, TimeOverflow
 from sgp_runner.simulator.snapshot import Saver, restore
+from sgp_runner.simulator.times import fastest_times, simulate, simulate_times
 from sgp_runner.utils.devices import free_bytes
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
 from sgp_runner.utils.messages import logger
@@ -199,6 +193,7 @@ class SimulatedBackend:
         busy_until[:] = [before.clock.now] * len(busy_until)
         for old, new, at_step in zip(left, self.workers, at_steps, strict=True):
             take_over(new, at_step, old.comm.num_bytes_sent, epoch)
+            after.coding_seconds[new.rank] = before.coding_seconds[old.rank]
         for new in self.workers if membership.run.algo.servers else ():
             new.params.copy_(self.workers[-1].params)
         self.before = self.steps_begun()
@@ -229,7 +224,8 @@ class SimulatedBackend:
         if self.trace is not None:
             self.trace.write(self.experiment.directory / "trace.json")
         try:
-            results = observer.conclude(self.workers)
+            results = observer.conclude(self.workers) | self.simulation.coding
+            results |= fastest_times(self.membership.run)
             if getattr(self.membership.run.model, "periods", False):
                 steps = self.workers[0].steps_taken
                 skipped = 0 if self.periods is None else self.periods.skipped
@@ -285,64 +281,3 @@ def numbers(part: object, key: str) -> Iterator[tuple[str, float]]:
             yield from numbers(inner, f"{key}[{i}]")
     elif isinstance(part, int | float):
         yield key, part
-
-
-def simulate(
-    run: Run,
-    problem: Problem,
-    engine: Engine,
-    times: GivenTimes = MODELLED,
-    *,
-    names: Sequence[int] | None = None,
-    survives: bool = False,
-    wrap: Callable[[Transport], Transport] = lambda transport: transport,
-    listener: StepListener = NULL_LISTENER,
-) -> tuple[Simulation, list[Worker]]:
-    """Build the machines of ``run`` and its workers, servers last, without starting a worker.
-
-    names: original ranks of the present ranks, if ranks have been lost. `Simulation` documents the
-        other keywords.
-    """
-    start = problem.start()
-    wire = run.timed_as.wire(start, study=not run.model.trains)
-    step_seconds = times.step_seconds
-    if step_seconds is None:
-        step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
-        if run.algo.asynchronous:
-            num_bytes = wire.num_bytes(start)
-            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.hosts.host_seconds_per_byte
-    model = MachineModel(
-        run.cluster,
-        run.faults,
-        run.nodes,
-        run.algo.servers,
-        run.seed,
-        step_seconds,
-        wire,
-        exchange_overlap=run.cluster.collectives.fragment_overlap
-        if run.algo.message_layout == "fragments"
-        else run.cluster.collectives.exchange_overlap,
-        names=names,
-    )
-    simulation = Simulation(model, engine, times, survives, wrap, listener)
-    budgets = build_budgets(run, problem)
-    workers = [
-        build_worker(run, problem, rank, simulation.comms[rank], own, simulation)
-        for rank, own in enumerate(budgets)
-    ]
-    return simulation, workers
-
-
-def simulate_times(
-    run: Run,
-    problem: Problem,
-    times: GivenTimes = MODELLED,
-    wrap: Callable[[Transport], Transport] = lambda transport: transport,
-    listener: StepListener = NULL_LISTENER,
-) -> tuple[Simulation, list[Worker]]:
-    """Start a simulation of the times of ``run``, without gradients; arguments as `simulate`."""
-    simulation, workers = simulate(run, problem, NoGradients(), times, wrap=wrap, listener=listener)
-    for worker in workers:
-        worker.has_gradients = False
-        simulation.start(worker, run.algo.run(worker))
-    return simulation, workers

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
 
+from sgp_runner.cluster.coding_times import Coding
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.simulator.compute_times import GradientTimes
@@ -27,6 +28,8 @@ class OwnProcessors:
 
     busy_until: for each node, the end of its last gradient or collective; for a server, the end of
         its messages
+    computing_until, coded_until: for each node, the ends of all gradients and of all coding that
+        have begun
     receive: called with each processed message
     """
 
@@ -45,6 +48,7 @@ class OwnProcessors:
         self.input_share = model.cluster.compute.input_seconds / model.step_seconds
         self.overlap = model.cluster.collectives.overlap
         self.busy_until = [0.0] * model.ranks
+        self.computing_until, self.coded_until = [0.0] * model.ranks, [0.0] * model.ranks
         self.hosts: list[Host] = []
         self.unprocessed: list[deque[Sent]] = []
         clock.handlers["served"] = receive
@@ -52,6 +56,7 @@ class OwnProcessors:
     def begin(self, gradient: Gradient, contribution: Contribution | None) -> None:
         """Start a gradient, which joins a collective if it is a contribution."""
         end, joins = self.gradient_times(gradient.rank)
+        self.computing_until[gradient.rank] = end
         if contribution is None:
             gradient.due = end
             self.clock.at(end, "gradient ends", gradient.rank, gradient.step)
@@ -66,9 +71,12 @@ class OwnProcessors:
     def gradient_times(self, rank: int) -> tuple[float, float]:
         """Return the end of a gradient that starts now, and the earliest start of its all-reduce.
 
-        The batch may have started to load earlier.
+        The batch may have started to load earlier. The gradient starts later if the node codes, and
+        coding does not overlap.
         """
         now, free, overlap = self.clock.now, self.busy_until[rank], self.overlap
+        if not self.model.cluster.codecs.overlap:
+            now = max(now, self.coded_until[rank])
         seconds = self.times.draw(rank)
         loading = self.input_share * seconds
         if self.timetable.steady:
@@ -79,6 +87,15 @@ class OwnProcessors:
         end = begin + (seconds - loading)
         joins = max(now, end - overlap * seconds)
         return computing.finish(begin, end), computing.finish(min(begin, joins), joins)
+
+    def code(self, rank: int, seconds: float, number: int, what: Coding) -> None:
+        """Code after all earlier coding and, if coding does not overlap, all earlier gradients."""
+        begin = max(self.clock.now, self.coded_until[rank])
+        if not self.model.cluster.codecs.overlap:
+            begin = max(begin, self.computing_until[rank])
+        end = self.timetable.computing(rank).finish(begin, begin + seconds)
+        self.coded_until[rank] = end
+        self.clock.at(end, "coded", rank, number, what, begin)
 
     def on_send(self, rank: int, num_bytes: float) -> None:
         """Do nothing."""
@@ -105,7 +122,7 @@ class OwnProcessors:
 
 
 class SharedProcessors:
-    """The ranks of one host compute, send and receive on the same cores.
+    """The ranks of one host compute, code, send and receive on the same cores.
 
     hosts: the hosts whose processors the ranks share
     unprocessed: for each rank, messages still to process; the rank is processing the first one
@@ -125,6 +142,7 @@ class SharedProcessors:
         assert self.costs.cores_per_host is not None
         share = self.costs.ranks_per_host or model.ranks
         self.busy_until = [0.0] * model.ranks
+        self.computing_until, self.coded_until = [0.0] * model.ranks, [0.0] * model.ranks
         self.hosts = [
             Host(number, self.costs.cores_per_host, clock)
             for number in range(max(model.original_ranks) // share + 1)
@@ -133,6 +151,7 @@ class SharedProcessors:
         self.unprocessed: list[deque[Sent]] = [deque() for _ in range(model.ranks)]
         clock.handlers |= {
             "computed": self.on_compute_done,
+            "coding done": self.on_coding_done,
             "taken": self.on_message_done,
             "served": self.on_served,
             "task ends": lambda host, turn: self.hosts[host].end(turn),
@@ -172,6 +191,15 @@ class SharedProcessors:
         number, num_bytes = joins
         self.clock.at(end, "joins", number, rank, step, num_bytes, ready)
 
+    def code(self, rank: int, seconds: float, number: int, what: Coding) -> None:
+        """Begin to code, as a task like any other; messages do not wait for it by themselves."""
+        self.host_of[rank].begin(seconds, "coding done", rank, number, what, self.clock.now)
+
+    def on_coding_done(self, rank: int, number: int, what: Coding, begin: float) -> None:
+        """End coding, after delays by slow nodes and pauses."""
+        end = self.coded_until[rank] = self.timetable.computing(rank).finish(begin, self.clock.now)
+        self.clock.at(end, "coded", rank, number, what, begin)
+
     def on_send(self, rank: int, num_bytes: float) -> None:
         """Begin to send a message."""
         self.host_of[rank].begin(self.passing_seconds(num_bytes), "nothing")
@@ -207,7 +235,7 @@ class SharedProcessors:
         self.receive(sent)
 
     def host_seconds(self, seconds: float, num_bytes: float) -> float:
-        return max(0.0, seconds - num_bytes * 8 / self.model.cluster.links.bandwidth)
+        return max(0.0, seconds - num_bytes * 8 / self.model.cluster.links.rate)
 
     def reduce(self, number: int, num_bytes: float) -> int:
         seconds = self.passing_seconds(2 * num_bytes)  # each rank sends and receives num_bytes

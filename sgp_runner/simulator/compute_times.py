@@ -53,7 +53,8 @@ class ComputeTimes:
 class GradientTimes:
     """The durations of the gradients of all nodes.
 
-    mean_seconds: mean for each node. draw: returns the duration of a rank's next gradient.
+    slowness: factor of each node. mean_seconds: mean for each node. draw: returns the duration of a
+        rank's next gradient.
     """
 
     def __init__(self, model: MachineModel, given: Callable[[int], float] | None = None) -> None:
@@ -73,6 +74,7 @@ class GradientTimes:
         self.mean_seconds = [
             model.step_seconds * float(speeds[rank]) * model.factor(rank) for rank in ranks
         ]
+        self.slowness = [float(speeds[rank]) * model.factor(rank) for rank in ranks]
         self.nodes = [
             ComputeTimes(
                 cluster.compute_time,

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sgp_runner.cluster.churn import Absences
+from sgp_runner.cluster.coding_times import Coding
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import State
@@ -58,6 +59,8 @@ class ModelledMachines:
             model, engine, self.clock, self.fabric, self.compute, workers
         )
 
+        self.clock.handlers["leaves"] = self.leave
+
     def start_gradient(self, gradient: Gradient, contribution: Contribution | None) -> None:
         """Start a gradient, which is also its rank's ``contribution`` to a collective, if any."""
         self.compute.begin(gradient, contribution)
@@ -70,10 +73,28 @@ class ModelledMachines:
 
     def send(self, src: int, dst: int, tag: int, message: Tensor) -> int:
         """Send a message; return its bytes."""
-        num_bytes = self.model.wire.num_bytes(message)
+        num_bytes, sent = self.model.wire.num_bytes(message), Sent(src, dst, tag, message)
         self.compute.on_send(src, num_bytes)
-        self.fabric.transmit(Sent(src, dst, tag, message), num_bytes)
+        if (coded := self.compute.coded_until[src]) > self.clock.now:
+            self.clock.at(coded, "leaves", sent, num_bytes)
+        else:
+            self.fabric.transmit(sent, num_bytes)
         return round(num_bytes)
+
+    def leave(self, sent: Sent, num_bytes: float) -> None:
+        """Send a message that its sender has encoded."""
+        self.fabric.transmit(sent, num_bytes)
+
+    def coding_seconds(self, rank: int, what: Coding, codec: str, numbers: float) -> float:
+        """Return the time in which ``rank`` encodes or decodes ``numbers`` of the real model."""
+        model = self.model
+        seconds = model.cluster.codecs.seconds(what, codec, numbers * model.wire.scale)
+        slow = self.durations.slowness
+        return seconds * (slow[rank] if rank < model.size else model.factor(rank))
+
+    def code(self, rank: int, number: int, what: Coding, seconds: float) -> None:
+        """Encode or decode for ``seconds``, when all earlier coding of ``rank`` has ended."""
+        self.compute.code(rank, seconds, number, what)
 
     def collective_future(self, number: int, rank: int, gathers: bool) -> Future[Any]:
         return self.collectives.future(number, rank, gathers)
@@ -81,11 +102,15 @@ class ModelledMachines:
     def contribute(self, number: int, rank: int, tensor: Tensor) -> None:
         """Contribute a tensor to a collective.
 
-        The transfer may have started early, during the last gradient (`exchange_overlap`).
+        The transfer may have started early, during the last gradient (`exchange_overlap`), but not
+        before the tensor was encoded.
         """
         num_bytes, now = self.model.wire.num_bytes(tensor), self.clock.now
+        coded = self.compute.coded_until[rank]
         early = self.model.exchange_overlap * self.durations.mean_seconds[rank]
-        self.collectives.contribute(number, rank, tensor, num_bytes, now, early)
+        self.collectives.contribute(
+            number, rank, tensor, num_bytes, max(now, coded), min(early, now - coded)
+        )
 
     def sleep(self, rank: int, number: int, seconds: float) -> None:
         """Wake a rank from its sleep ``number`` after ``seconds``."""
@@ -99,6 +124,7 @@ class ModelledMachines:
             "clock": {"now": clock.now, "order": clock.order, "events": events},
             "fabric": self.fabric.state_dict(),
             "free_at": compute.busy_until,
+            "coding": (compute.computing_until, compute.coded_until),
             "hosts": [host.state_dict() for host in compute.hosts],
             "unprocessed": [[sent.fields for sent in waiting] for waiting in compute.unprocessed],
             "randoms": self.durations.state_dict(),
@@ -112,6 +138,10 @@ class ModelledMachines:
         clock.events = sorted([*clock.events, *unpacked_events(state["clock"]["events"])])
         self.fabric.load_state_dict(state["fabric"])
         compute.busy_until[:] = state["free_at"]
+        for own, values in zip(
+            (compute.computing_until, compute.coded_until), state.get("coding", ()), strict=False
+        ):
+            own[:] = values
         for host, saved in zip(compute.hosts, state["hosts"], strict=True):
             host.load_state_dict(saved)
         for waiting, messages in zip(compute.unprocessed, state["unprocessed"], strict=False):

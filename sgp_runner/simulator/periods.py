@@ -156,6 +156,8 @@ class Periods:
         self.record(count, steps, seconds, num_bytes)
         self.skipped, self.num_bytes = count * steps, [count * each for each in num_bytes]
         self.simulation.skipped_seconds = count * seconds
+        for rank, before in enumerate(begin.coding_seconds):
+            self.simulation.coding_seconds[rank] += count * (end.coding_seconds[rank] - before)
         for budget in budgets:
             budget.total -= self.skipped
         logger.info(

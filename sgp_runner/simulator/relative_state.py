@@ -26,12 +26,14 @@ class RelativeState:
 
     step, time: number of the step, and simulated seconds at its start
     num_bytes: bytes that each rank has sent
+    coding_seconds: seconds that each rank has coded
     pending: sorted by what is pending
     """
 
     step: int
     time: float
     num_bytes: Sequence[int]
+    coding_seconds: Sequence[float]
     pending: Sequence[Pending]
 
     def equals(self, other: RelativeState) -> bool:
@@ -56,6 +58,7 @@ def relative_state(simulation: Simulation, workers: Sequence[Worker], time: floa
         workers[0].step,
         time,
         [worker.comm.num_bytes_sent for worker in workers],
+        [*simulation.coding_seconds],
         sorted(pending),
     )
 
@@ -69,7 +72,7 @@ def events(simulation: Simulation, now: float) -> Iterator[Pending]:
             yield what, [time - now, *map(float, others)]
         else:
             rank = others[0] if event == "joins" else first
-            by_rank = event in ("joins", "gradient ends", "wakes")
+            by_rank = event in ("joins", "gradient ends", "wakes", "coded")
             yield (event, rank) if by_rank else (event,), [time - now]
 
 
@@ -84,6 +87,8 @@ def interfaces(simulation: Simulation, now: float) -> Iterator[Pending]:
         ("computes", compute.busy_until),
     ):
         yield (name,), recent(simulation, free, now)
+    for name, until in (("gradients", compute.computing_until), ("codes", compute.coded_until)):
+        yield (name,), [max(time - now, 0.0) for time in until]
 
 
 def recent(simulation: Simulation, times: Iterable[float], now: float) -> list[float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sgp_runner.cluster.coding_times import Coding
 from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import futures_in
 from sgp_runner.core.worker import Worker
@@ -51,6 +52,9 @@ class Repetition:
 
     def sleep(self, rank: int, number: int, seconds: float) -> None:
         """Schedule nothing."""
+
+    def code(self, rank: int, number: int, what: Coding, seconds: float) -> None:
+        """Take no time."""
 
     def send(self, src: int, dst: int, tag: int, message: Tensor) -> int:
         return 0

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
-from sgp_runner.core.scheduler import Deadlock, Future, Scheduler
+from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, resolved
 from sgp_runner.core.state import State
 from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker, activity_name
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
@@ -50,6 +51,7 @@ class Simulation:
         self.machines = ModelledMachines(model, engine, times, self)
         self.clock, self.fabric = self.machines.clock, self.machines.fabric
         self.clock.handlers |= {"gradient ends": self.on_gradient_end, "wakes": self.on_wake}
+        self.clock.handlers["coded"] = self.on_coded
         self.skipped_seconds = 0.0  # of periods that were not simulated
         self.scheduler = Scheduler(self.clock)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(model.ranks)]
@@ -63,6 +65,7 @@ class Simulation:
         self.gradients: dict[tuple[int, int], tuple[Worker, Gradient, Future[Any]]] = {}
         self.computed = 0  # gradients, including those averaged by collectives
         self.sleeps: dict[tuple[int, int], Future[None]] = {}  # by rank and number
+        self.coding_seconds = [0.0] * model.ranks
         self.journals = Journals(self.clock)
         self.step_snapshots: dict[int, State] | None = {} if survives else None  # by rank
         for death in model.faults.deaths if survives else ():
@@ -88,6 +91,20 @@ class Simulation:
     def sleep(self, worker: Worker, number: int, seconds: float) -> Future[None]:
         future = self.sleeps[worker.rank, number] = Future(("the end of its sleep",))
         self.outside.sleep(worker.rank, number, seconds)
+        return future
+
+    def code(
+        self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
+    ) -> Future[None]:
+        rank, overlaps = worker.rank, self.machines.model.cluster.codecs.overlap
+        seconds = self.machines.coding_seconds(rank, what, codec, numbers)
+        if not seconds:
+            return resolved(None)
+        self.coding_seconds[rank] += seconds
+        number, future = worker.increment("sleeps"), resolved(None)
+        if waits == "always" or (waits == "serial" and not overlaps):
+            future = self.sleeps[rank, number] = Future((f"the end of its {what[:-1]}ing",))
+        self.outside.code(rank, number, what, seconds)
         return future
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Tensor]:
@@ -170,6 +187,10 @@ class Simulation:
         self.journals.note(rank, "sleep", number)
         self.scheduler.resolve(self.sleeps.pop((rank, number)), None)
 
+    def on_coded(self, rank: int, number: int, what: Coding, begin: float) -> None:
+        if (rank, number) in self.sleeps:
+            self.on_wake(rank, number)
+
     # The run as a whole.
 
     def start(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
@@ -203,11 +224,17 @@ class Simulation:
         if self.clock.never and not self.faults.for_good:
             raise TimeOverflow(f"simulated time is not finite after {self.clock.now:g} s")
 
+    @property
+    def coding(self) -> dict[str, float]:
+        """The mean seconds that gradient workers have coded, for the summary; empty if none did."""
+        seconds = sum(self.coding_seconds[: self.size]) / self.size
+        return {"coding_s": seconds} if seconds else {}
+
     # Saving and resuming, when no worker is ready to run.
 
     def state_dict(self) -> State:
         """Return the state of the machines."""
-        return self.machines.state_dict()
+        return self.machines.state_dict() | {"coding_seconds": self.coding_seconds}
 
     @contextmanager
     def repeating(self) -> Iterator[Repetition]:
@@ -220,6 +247,7 @@ class Simulation:
     def load_state_dict(self, state: State, repetition: Repetition) -> None:
         """Restore the machines, after the workers have repeated their unfinished steps."""
         self.machines.load_state_dict(state, repetition.futures)
+        self.coding_seconds = state.get("coding_seconds", self.coding_seconds)
         for _, gradient, _ in self.gradients.values():
             self.engine.start(gradient)
 

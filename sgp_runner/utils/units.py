@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -104,6 +104,11 @@ def num_bytes(count: float) -> str:
 def bit_rate(bits_per_second: float) -> str:
     """Return a bandwidth as text: ``10 Gbit/s``, ``12.5 Mbit/s``."""
     return with_prefix(bits_per_second, "bit/s")
+
+
+def bit_rate_range(rates: Sequence[float]) -> str:
+    """Return a bandwidth, or the lowest and the highest, as text."""
+    return " to ".join(map(bit_rate, rates))
 
 
 def with_prefix(value: float, unit: str) -> str:

@@ -20,6 +20,7 @@ from sgp_runner.calibration.fit import (
     Line,
     constants,
     fit_line,
+    fit_proportion,
     leave_one_out,
     points_of,
     slowest,
@@ -28,9 +29,11 @@ from sgp_runner.calibration.fit import (
 from sgp_runner.calibration.probe import FILE, Measured, Probe, measuring
 from sgp_runner.calibration.profile import CalibratedSetting, profile
 from sgp_runner.cli.calibrate import prepared
+from sgp_runner.cluster.coding_times import CodingTimes
 from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.validated import Validated
 from sgp_runner.config.command_line import search_in
+from sgp_runner.core.codecs.all_codecs import CODECS
 from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.session.start import execute
@@ -53,6 +56,9 @@ MEASURED = Measured(
     quiet_steps=[10.0, 9.0, 12.0],
     busy_steps=[10.4, 9.6, 12.2],
     busy_bytes=[2000.0, 2000.0, 4000.0],
+    encodes={"int8": {100: [1.0, 2.0, 4.0], 1000: [30.0]}, "low_rank": {500: [1.0], 1000: [4.0]}},
+    decodes={"int8": {100: [0.5], 1000: [5.0]}, "low_rank": {500: [1.0], 1000: [1.0]}},
+    model_works={"int8": 1000, "low_rank": 1000, "top_k": 0},
 )
 
 
@@ -111,6 +117,18 @@ def test_constants_of_literal_measurements() -> None:
     ).serving_seconds_per_byte == pytest.approx(0.4 / 4000)
 
 
+def test_coding_takes_a_time_in_proportion_to_the_numbers() -> None:
+    found = constants(MEASURED)
+    assert found.encode_seconds == {"int8": pytest.approx(0.03), "low_rank": pytest.approx(0.004)}
+    assert found.decode_seconds == {"int8": pytest.approx(0.005), "low_rank": pytest.approx(0.001)}
+    shared = constants(replace(MEASURED, cores_per_host=1.0, ranks_per_host=2))
+    assert shared.encode_seconds["int8"] == pytest.approx(0.015)
+    small, own = points_of(MEASURED.encodes["int8"], 1000, fit_proportion)
+    assert (small.fitted, small.left_out) == (pytest.approx(3.0), pytest.approx(3.0))
+    assert (own.fitted, own.left_out) == (pytest.approx(30.0), pytest.approx(20.0))
+    assert leave_one_out([small, own]) == pytest.approx((1 / 2 + 1 / 3) / 2)
+
+
 def test_work_of_ranks_that_share_a_core_takes_each_of_them_less_alone() -> None:
     found = constants(replace(MEASURED, cores_per_host=1.0, ranks_per_host=2))
     assert (found.cores_per_host, found.ranks_per_host) == (1.0, 2)
@@ -163,12 +181,16 @@ def test_a_profile_is_a_choice_of_cluster_and_is_read_as_it_was_meant(tmp_path: 
         passing_seconds_per_byte=0.0002,
         mixing_seconds_per_byte=0.0001,
         serving_seconds_per_byte=0.000225,
+        codecs=CodingTimes(
+            {"int8": 0.03, "low_rank": 0.004}, {"int8": 0.005, "low_rank": 0.001}, overlap=False
+        ),
     )
     assert text.startswith(
         "# Measured by sgp-run calibrate name=ours\n# on a machine, 2026-01-01T00:00.\n# It holds "
         "for 4 nodes "
     )
     assert "#   2000: 4000 (4000 to 4000 of 1) | 4000 | 4000, +0.0%\n" in text
+    assert "| without this size, mean error 41.7%\n#   100: 2000 (1000 to 4000 of 3) |" in text
     assert Measured.from_json(MEASURED.to_json()) == MEASURED
 
 
@@ -185,8 +207,9 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
         cores_per_host=1.0,
         ranks_per_host=2,
         passing_seconds_per_byte=0.0001,
+        codecs=CodingTimes({"int8": 0.25}, {"int8": 0.125, "top_k": 0.5}),
     )
-    probe = Probe(tmp_path, sizes=(64, 256, 1024), seconds=4.0, location=lambda: (0, 2.0))
+    probe = Probe(tmp_path, (64, 256, 1024), (256, 512), seconds=4.0, location=lambda: (0, 2.0))
     run(probe, 4, 1, cluster=cluster)
     found = constants(Measured.from_json((tmp_path / FILE).read_text()))
     assert (found.step_seconds, found.cv, found.mixing_seconds_per_byte) == (
@@ -201,6 +224,8 @@ def test_the_simulators_own_constants_are_found_again(tmp_path: Path) -> None:
         pytest.approx(0.25),
     )
     assert found.passing_seconds_per_byte == pytest.approx(0.0001)
+    assert found.encode_seconds == {"int8": pytest.approx(0.25)}
+    assert found.decode_seconds == {"int8": pytest.approx(0.125), "top_k": pytest.approx(0.5)}
 
 
 def test_a_server_answers_one_gradient_after_the_other() -> None:
@@ -258,6 +283,8 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
     ]
     assert min(times) > 0 and min(found.busy_bytes) > 0
     have = constants(found)
+    assert have.encode_seconds.keys() == have.decode_seconds.keys() == CODECS.keys()
+    assert min(*have.encode_seconds.values(), *have.decode_seconds.values()) > 0
     assert min(have.bandwidth, have.all_reduce_bandwidth, have.step_seconds) > 0
 
 
@@ -344,7 +371,7 @@ def test_the_command_calibrates_the_simulator_too(
     experiment = make_experiment(
         tmp_path, "network=sim", "nodes=2", "model=mlp", "cluster.compute_time=constant", "name=run"
     )
-    execute(measuring(experiment, sizes=(1024, 4096, 16384), seconds=0.1))
+    execute(measuring(experiment, sizes=(1024, 4096, 16384), coded=(512,), seconds=0.1))
     assert capsys.readouterr().out == ""  # there are no steps, epochs or accuracy to show
     found = constants(Measured.from_json((experiment.directory / FILE).read_text()))
     assert (found.bandwidth, found.latency_seconds, found.step_seconds) == (

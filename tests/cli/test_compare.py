@@ -1,4 +1,4 @@
-"""Comparisons as presets: ``experiment=compare`` and ``experiment=diloco_compare``."""
+"""Comparisons as presets: ``experiment=compare``, ``diloco_compare``, ``compression_compare``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
+from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
@@ -27,6 +28,8 @@ from sgp_runner.cli.sweep import plan
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import configs
 from sgp_runner.core.codecs.casts import Identity
+from sgp_runner.core.codecs.quantised import FP4, Int8
+from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
@@ -80,6 +83,18 @@ def test_local_steps_are_compared_over_equal_periods() -> None:
         ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
         ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
         ("algo=sgp", SGP(DirectedExponential())),
+    ]
+
+
+def test_codecs_and_ranks_are_compared() -> None:
+    assert planned(preset="compression_compare") == [
+        ("algo=ar_sgd algo.codec=none", ARSGD()),
+        ("algo=ar_sgd algo.codec=int8", ARSGD(codec=Int8())),
+        ("algo=ar_sgd algo.codec=fp4", ARSGD(codec=FP4())),
+        ("algo=ar_sgd algo.codec=top_k", ARSGD(codec=TopK())),
+        ("algo=powersgd algo.rank=1", PowerSGD(1)),
+        ("algo=powersgd algo.rank=2", PowerSGD(2)),
+        ("algo=powersgd algo.rank=4", PowerSGD(4)),
     ]
 
 

@@ -45,6 +45,14 @@ NAMES = {
         "cluster.compute.step_batch={mpl:8}",
         "cluster.compute.step_batch.mpl",
     ),
+    "CodingTimes.encode_seconds": (
+        "cluster.codecs.encode_seconds.int9=1ns",
+        "cluster.codecs.encode_seconds.int9",
+    ),
+    "CodingTimes.decode_seconds": (
+        "cluster.codecs.decode_seconds={topk:1ns}",
+        "cluster.codecs.decode_seconds.topk",
+    ),
     "Validated.fitted_on": (
         "cluster.validated.fitted_on=[sgp_sgp_9O]",
         "cluster.validated.fitted_on",

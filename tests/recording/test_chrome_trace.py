@@ -76,6 +76,23 @@ def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
     assert sizes == {4 * 4811}  # parameters and a weight
 
 
+def test_nodes_encode_and_decode(tmp_path: Path) -> None:
+    """4,810 numbers take 10 ms to encode and 5 ms to decode."""
+    times = "{encode_seconds: {int8: 2079ns}, decode_seconds: {int8: 1039.5ns}}"
+    words = ("algo=ar_sgd", "algo.codec=int8", f"cluster.codecs={times}", "trace_steps=0-1")
+    of = events(tmp_path, *words)
+    assert sorted(spans(of, 0)) == [
+        ("decodes", 60, 65),
+        ("decodes", 70, 80),
+        ("encodes", 50, 60),
+        ("encodes", 130, 140),
+        ("gradient 0", 0, 50),
+        ("gradient 1", 80, 130),
+        ("waits", 50, 80),
+    ]
+    assert spans(of, 2)[0] == ("collective", 60, 70)
+
+
 def test_all_nodes_take_part_in_a_collective(tmp_path: Path) -> None:
     of = events(tmp_path, "algo=local_sgd", "algo.tau=2", "trace_steps=1")
     assert [name for name, *_ in spans(of, 0)] == ["gradient 1"]

@@ -49,6 +49,10 @@ SETTINGS = {
     "pipe_sgd": ("algo=pipe_sgd", "algo.clip=1.0"),
     "compressed": ("algo=pipe_sgd", "algo.compression=quantize8"),
     "server": ("algo=ps_sgd",),
+    "coded": ("algo=ar_sgd", "algo.codec=top_k_2bit"),
+    "coded differences": ("algo=choco_sgd", "algo.codec=low_rank"),
+    "factors": ("algo=powersgd", "algo.rank=1"),
+    "fragments": ("algo=streaming_diloco", "algo.period=4", "algo.codec=fp4"),
     "hybrid": ("algo=hybrid", "algo.switch_epoch=1"),
 }
 
@@ -168,6 +172,17 @@ def test_own_clusters_and_single_settings_are_retimed_as_they_are_trained(tmp_pa
         *("algo=sgp", "cluster=laptop", "cluster.bandwidth=1e7", "cluster.latency_seconds=0.002"),
     )
     assert lines(folders[0]) == lines(slow.directory) != lines(folders[1])
+
+
+def test_the_times_of_codecs_are_removed_by_an_empty_group(tmp_path: Path) -> None:
+    words = ("algo=ar_sgd", "algo.codec=int8", "cluster=laptop")
+    plain = trained(tmp_path / "plain", *words)
+    here = trained(tmp_path / "here", *words, "cluster.codecs.encode_seconds={int8:1us}")
+    (folder,) = retime_all([here.directory], ["cluster.codecs={}"], tmp_path / "out")
+    assert lines(folder) == lines(plain.directory) != lines(here.directory)
+    summary, before = read_summary(folder), read_summary(here.directory)
+    assert summary is not None and "coding_s" not in summary
+    assert before is not None and float(str(before["coding_s"])) > 0
 
 
 def test_a_run_is_retimed_between_regions(tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from helpers.experiments import make_experiment
 from sgp_runner.session.start import execute
 
 SLOW = "cluster.bandwidth=100e6"  # a message takes 8 s, a gradient 0.23 s
+CODING = (
+    "cluster.codecs.encode_seconds={int8:4ns} cluster.codecs.decode_seconds={int8:2ns} "
+    "cluster.codecs.overlap=true"
+)
 HETEROGENEOUS = "cluster.bandwidth=1e9 cluster.compute.heterogeneity=0.2"
 
 
@@ -45,6 +49,8 @@ def timed(results: Path, words: str) -> tuple[dict[str, Any], dict[tuple[int, in
         ("algo=diloco algo.period=5 algo.overlap=delayed", 4, SLOW, 21),
         ("algo=streaming_diloco algo.period=7 algo.delay=2", 4, SLOW, 33),
         ("algo=noloco algo.period=3 algo.topology=ring", 4, HETEROGENEOUS, 25),
+        (f"algo=ar_sgd algo.codec=int8 {CODING}", 4, HETEROGENEOUS, 17),
+        (f"algo=choco_sgd algo.codec=int8 algo.layout=released {CODING}", 4, SLOW, 17),
     ],
 )
 def test_periods_change_no_time(
@@ -61,6 +67,8 @@ def test_periods_change_no_time(
             assert record[name] == expected[key][name]
     assert summary["hours"] == pytest.approx(every["hours"], rel=1e-12, abs=0)
     assert summary["bytes_per_node"] == every["bytes_per_node"]
+    coded = pytest.approx(every.get("coding_s", 0.0), rel=1e-12, abs=0)
+    assert summary.get("coding_s", 0.0) == coded
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ from sgp_runner.utils.files import checksum
 SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.every_minutes=null")
 RANDOM = ("cluster.compute_time=log_normal", "cluster.compute_time.cv=0.5")
 SLOW_NETWORK = ("cluster.bandwidth=20000000", "cluster.latency_seconds=0.01")
+EACH = "{int8: 5us, top_k: 5us, low_rank: 5us, quantize8: 5us}"
+CODING = (f"cluster.codecs.encode_seconds={EACH}", f"cluster.codecs.decode_seconds={EACH}")
+BESIDE = "cluster.codecs.overlap=true"
 VARIANTS = {
     "ar_sgd": ("cluster.collectives.overlap=0.5",),
     "ar_sgd, parameters": ("algo.average=parameters", "optim=adam"),
@@ -89,16 +92,25 @@ VARIANTS = {
     ),
     "pipe_sgd": ("algo.depth=4",),
     "pipe_sgd, compressed": ("algo.depth=3", "algo.compression=quantize8"),
+    "pipe_sgd, coded beside": ("algo.depth=3", "algo.compression=quantize8", *CODING, BESIDE),
+    "pipe_sgd, coded in turn": ("algo.depth=2", "algo.compression=quantize8", *CODING),
     "local_sgd": ("algo.tau=4",),
     "ps_sgd": (),
-    "ar_sgd, coded": ("algo.codec=top_k_2bit", "algo.codec.k=9"),
+    "ar_sgd, coded": ("algo.codec=top_k_2bit", "algo.codec.k=9", *CODING),
     "diloco": ("algo.period=5",),
     "diloco, eager": ("algo.period=3", "algo.overlap=eager"),
-    "streaming_diloco, coded": ("algo.period=4", "algo.delay=3", "algo.codec=int8"),
+    "streaming_diloco, coded": (
+        "algo.period=4",
+        "algo.delay=3",
+        "algo.codec=int8",
+        *CODING,
+        BESIDE,
+    ),
     "noloco": ("algo.period=3",),
     "sparseloco": ("algo.period=4", "algo.codec.k=9"),
     "demo": ("algo.k=3",),
-    "powersgd": ("algo.start=2",),
+    "powersgd": ("algo.start=2", *CODING),
+    "powersgd, ranks sharing cores": (*CODING, "cluster.hosts.cores_per_host=1"),
     "acp_sgd": ("algo.start=1",),
     "des_loc": ("algo.period=2", "algo.period_u=3", "algo.period_v=4", "optim=adam"),
     "rennala": ("algo.batch=3",),
@@ -121,6 +133,7 @@ VARIANTS = {
     "acco": ("optim=adam",),
     "accum_adam": ("algo.accumulate=3",),
     "choco_sgd, released": ("algo.layout=released",),
+    "choco_sgd, coded beside": ("algo.layout=released", "algo.codec=int8", *CODING, BESIDE),
     "qg_dsgdm": (),
     "d_squared": (),
     "gradient_tracking": (),

@@ -51,6 +51,8 @@ class BF16(Codec):
 class Truncate16(BF16):
     """bfloat16 by dropping the low 16 bits of float32, towards zero (Li et al. 2018)."""
 
+    name: ClassVar[str] = "truncate16"
+
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 

@@ -33,6 +33,7 @@ class Codec:
     In a timing study, vectors have no values; their messages have the right length but no values.
     """
 
+    name: ClassVar[str]
     dtype: ClassVar[str | None] = "uint8"  # type of a message; None: type of the vector
     # Where a vector may be cut so that its parts are decoded as the whole is; None: nowhere.
     cut: ClassVar[Cut | None] = None
@@ -77,6 +78,10 @@ class Codec:
 
     def length(self, shapes: Sequence[Shape]) -> int:
         """Return the number of entries of a message; by default the length of the vector."""
+        return numel(shapes)
+
+    def work(self, shapes: Sequence[Shape]) -> int:
+        """Return the numbers to code, which take equal times, of a vector of these shapes."""
         return numel(shapes)
 
 

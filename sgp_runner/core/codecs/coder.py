@@ -33,18 +33,23 @@ class Coder:
     ) -> None:
         self.worker, self.codec, self.losses, self.decay = worker, codec, losses, decay
         self.shapes = worker.shapes if shapes is None else shapes
+        self.work = codec.work([*self.shapes.values()])
 
-    def encode(self, x: Tensor, k: int) -> Tensor:
+    async def encode(self, x: Tensor, k: int) -> Tensor:
         """Return the message of ``x`` [n] in step ``k``."""
         seed = seed_of(self.worker.rank, k)
-        return self.codec.encode(x, self.shapes, seed, self.worker.check_later)
+        message = self.codec.encode(x, self.shapes, seed, self.worker.check_later)
+        await self.worker.code("encode", self.codec.name, self.work)
+        return message
 
     def coefficients(self, message: Tensor, rank: int, k: int) -> Tensor:
         seed = seed_of(rank, k)
         return self.codec.decode(message, self.shapes, self.worker.params, seed)
 
-    def decode(self, message: Tensor, rank: int, k: int) -> Tensor:
+    async def decode(self, message: Tensor, rank: int, k: int) -> Tensor:
         """Return the vector [n] that ``rank`` encoded in step ``k``."""
+        own = rank == self.worker.rank
+        await self.worker.code("decode", self.codec.name, self.work, "serial" if own else "always")
         return self.codec.transform_back(self.coefficients(message, rank, k), self.shapes)
 
     async def mean(
@@ -54,11 +59,12 @@ class Coder:
         worker = self.worker
         error = worker.state(self.losses, lambda: x.new_zeros(x.shape))
         error.mul_(self.decay).add_(x)
-        message = self.encode(error, k)
-        error -= self.decode(message, worker.rank, k)
-        return self.mean_of(await worker.comm.all_gather(message), k, divide_by)
+        message = await self.encode(error, k)
+        messages = worker.comm.all_gather(message)
+        error -= await self.decode(message, worker.rank, k)
+        return await self.mean_of(await messages, k, divide_by)
 
-    def mean_of(
+    async def mean_of(
         self,
         messages: Sequence[Tensor],
         k: int,
@@ -68,6 +74,7 @@ class Coder:
 
         divide_by: divisor of each coefficient's sum: the number of workers, or of its senders
         """
+        await self.worker.code("decode", self.codec.name, len(messages) * self.work, "always")
         total: Any = 0
         senders: Any = 0
         count = len(messages)

@@ -29,6 +29,7 @@ class CosineTopK(Codec):
 
     k: int
     side: int
+    name: ClassVar[str] = "cosine_top_k"
     cut: ClassVar[Cut | None] = "tensors"
 
     def chunks(self, shapes: Sequence[Shape]) -> list[Chunks]:

@@ -64,5 +64,9 @@ class LowRank(Codec):
             out.append((p @ q.T).reshape(-1))
         return joined(out)
 
+    def work(self, shapes: Sequence[Shape]) -> int:
+        """Return the numbers of all factored matrices, once for each column of a factor."""
+        return self.rank * sum(prod(each) for each in shapes if len(self.sizes(each)) > 1)
+
     def length(self, shapes: Sequence[Shape]) -> int:
         return sum(sum(self.sizes(shape)) for shape in shapes)

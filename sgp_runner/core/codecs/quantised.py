@@ -87,6 +87,7 @@ class Quantize8(Codec):
     The order of operations is from Li et al. 2018; results differ from `Int8` in the last bit.
     """
 
+    name: ClassVar[str] = "quantize8"
     dtype: ClassVar[str | None] = "int8"
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:

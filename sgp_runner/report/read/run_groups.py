@@ -13,7 +13,7 @@ import pandas as pd
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.report.read.runs import FINISHED, RETIMED, Runs
 from sgp_runner.utils.errors import printable
-from sgp_runner.utils.units import bit_rate, counted, number
+from sgp_runner.utils.units import bit_rate, bit_rate_range, counted, number
 
 MEASURED = ("epoch", "time_s", "bytes", "quality")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
@@ -191,15 +191,16 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     name = machines.get(CLUSTER_NAME)
     if name is None:
         return ""
-    both, up, down = (
-        number(machines.get(f"{LINKS}{key}"))
-        for key in ("bandwidth", "bandwidth_up", "bandwidth_down")
-    )
+    given = machines.get(f"{LINKS}bandwidth")
+    ends = [each for each in map(number, given) if each] if isinstance(given, list) else []
+    both = min(ends, default=number(given))
+    up, down = (number(machines.get(f"{LINKS}{key}")) for key in ("bandwidth_up", "bandwidth_down"))
     up, down = up or both, down or both
     rates, rate = [], math.inf
     if up and down:
         rate = min(up, down)
-        text = bit_rate(up) + (f" up, {bit_rate(down)} down" if up != down else "")
+        text = bit_rate_range(ends if up == down == both and ends else [up])
+        text += f" up, {bit_rate(down)} down" if up != down else ""
         rates.append(text if rate < INSTANT_RATE else "instant messages")
     single = [
         number(value)

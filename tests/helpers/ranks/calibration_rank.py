@@ -8,6 +8,6 @@ import sys
 from sgp_runner.calibration.probe_process import main
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:], sizes=(1024, 65536, 1048576), seconds=0.05)
+    code = main(sys.argv[1:], sizes=(1024, 65536, 1048576), coded=(512,), seconds=0.05)
     sys.stdout.flush()
     os._exit(code)

@@ -1,0 +1,64 @@
+"""The time that encoding and decoding take on a simulated node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sgp_runner.cluster.checks import check_not_negative
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.units import Seconds
+
+Coding = Literal["encode", "decode"]
+#: When a node waits for its own coding: in any case, unless coding overlaps, or in no case.
+Waits = Literal["always", "serial", "never"]
+
+
+@dataclass(frozen=True)
+class CodingTimes:
+    """The time that encoding and decoding take; none by default.
+
+    A node codes one message after the other. A message of n numbers takes n times the seconds of
+    its codec, multiplied by the slow-down of the node. ``low_rank`` counts every number of a matrix
+    once for each column of its factors, because a product with r columns has r multiplications for
+    each number. PowerSGD and ACP-SGD take this time too: half of encode_seconds for a factor, and
+    decode_seconds for a product of factors.
+
+    If coding does not overlap, gradients and coding of a node take turns, in the order in which
+    they are requested, and a node waits until it has coded. If it overlaps, a node computes while
+    it encodes and while it decodes its own message for error feedback: it continues at once. In
+    both cases messages and collectives leave when all earlier coding of the node has ended, and a
+    node waits until it has decoded what it received. Inside Pipe-SGD's ring no node waits, but
+    messages do.
+
+    encode_seconds: seconds to encode one number, by codec, e.g. ``{int8: 2ns}``; 0 for codecs that
+        are not listed
+    decode_seconds: seconds to decode one number, by codec
+    overlap: whether a node codes and computes gradients at the same time
+    """
+
+    encode_seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    decode_seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("encode_seconds", "decode_seconds"):
+            for name, value in getattr(self, key).items():
+                check_not_negative(f"cluster.codecs.{key}.{name}", value)
+
+    def check(self, known: Iterable[str]) -> None:
+        """Raise ConfigError for a codec that is not ``known``."""
+        for key in ("encode_seconds", "decode_seconds"):
+            for name in getattr(self, key):
+                if name not in known:
+                    raise ConfigError(
+                        f"cluster.codecs.{key}.{name}",
+                        f"there is no such codec; use one of {', '.join(sorted(known))}."
+                        f"{nearest(name, sorted(known))}",
+                    )
+
+    def seconds(self, what: Coding, codec: str, numbers: float) -> float:
+        """Return the time to encode or decode ``numbers`` on a node of normal speed."""
+        each = self.encode_seconds if what == "encode" else self.decode_seconds
+        return each.get(codec, 0.0) * numbers

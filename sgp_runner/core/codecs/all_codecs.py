@@ -1,0 +1,30 @@
+"""Every codec that takes time, by name, with its usual settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sgp_runner.core.codecs.casts import BF16, Truncate16
+from sgp_runner.core.codecs.codec import Codec
+from sgp_runner.core.codecs.cosine import CosineTopK
+from sgp_runner.core.codecs.low_rank import LowRank
+from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, Sign, TwoBit
+from sgp_runner.core.codecs.random_k import RandomK
+from sgp_runner.core.codecs.top_k import TopK
+
+CODECS: Mapping[str, Codec] = {
+    codec.name: codec
+    for codec in (
+        BF16(),
+        CosineTopK(32, 64),
+        FP4(),
+        Int8(),
+        LowRank(),
+        Quantize8(),
+        RandomK(),
+        Sign(),
+        TopK(),
+        Truncate16(),
+        TwoBit(),
+    )
+}
