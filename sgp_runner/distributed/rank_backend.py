@@ -12,7 +12,7 @@ from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.parts import norm
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
-from sgp_runner.core.worker import StepListener
+from sgp_runner.core.step_hooks import StepListener
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.node_results import results_of, throughput_of

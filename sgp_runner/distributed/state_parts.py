@@ -20,7 +20,8 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Shapes
 from sgp_runner.core.parts import PartShapes, cut, norm
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.worker import StepListener, Worker
+from sgp_runner.core.step_hooks import StepListener
+from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.sharded import NODE, all_gather_single
 from sgp_runner.distributed.world import World, check_alike, checksum
 from sgp_runner.recording.divergence import check_parameters

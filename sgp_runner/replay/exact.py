@@ -35,7 +35,8 @@ from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU, Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
-from sgp_runner.core.worker import StepHooks, Worker
+from sgp_runner.core.step_hooks import StepHooks
+from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
 from sgp_runner.distributed.rank_layout import RankLayout

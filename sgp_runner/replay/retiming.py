@@ -221,7 +221,7 @@ def refuse(folder: Path, why: str, error: type[ConfigError] = ConfigError) -> No
 def replay(experiment: Experiment, folder: Path, scratch: Path) -> dict[str, object]:
     """Simulate the run without gradients, write records to ``scratch``, and return the costs."""
     from sgp_runner.core.scheduler import Deadlock
-    from sgp_runner.core.worker import StepHooks
+    from sgp_runner.core.step_hooks import StepHooks
     from sgp_runner.recording.observer import Observer
 
     run = experiment.run

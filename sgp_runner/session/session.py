@@ -12,7 +12,8 @@ from typing import Protocol
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.worker import StepListener, Worker
+from sgp_runner.core.step_hooks import StepListener
+from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.checkpoint import Found, Trigger, UnusableCheckpoint, resume_message
 from sgp_runner.recording.estimate import Work

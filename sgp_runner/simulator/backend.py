@@ -11,8 +11,9 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run, steps_in
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
+from sgp_runner.core.step_hooks import StepListener
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import StepListener, Worker
+from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.build import (
     build_problem,
     divide_problem,

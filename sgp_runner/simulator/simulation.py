@@ -13,7 +13,8 @@ from sgp_runner.core.comm import Comm, Transport
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, resolved
 from sgp_runner.core.state import State
-from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker, activity_name
+from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
+from sgp_runner.core.worker import Worker, activity_name
 from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.compute import Contribution
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients

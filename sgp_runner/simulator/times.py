@@ -18,7 +18,8 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future
-from sgp_runner.core.worker import NULL_LISTENER, StepListener, Worker
+from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
+from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import Split
 from sgp_runner.elastic.build import build_budgets, build_problem, build_worker
 from sgp_runner.simulator.engine import Engine, NoGradients

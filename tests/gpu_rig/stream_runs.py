@@ -22,8 +22,9 @@ from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.budget import Budget, OwnBudget
 from sgp_runner.core.problem import Compute, Problem
+from sgp_runner.core.step_hooks import StepHooks
 from sgp_runner.core.timing_study import Study
-from sgp_runner.core.worker import StepHooks, Worker
+from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import Batch
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.networks import cut_of, leader_mode

@@ -24,7 +24,8 @@ from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.flat import FlatModule
 from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, Horizon, Schedule, Shapes
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.worker import StepHooks, Worker
+from sgp_runner.core.step_hooks import StepHooks
+from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.tasks import Regression
 from sgp_runner.models.vector import Diagonal
