@@ -86,7 +86,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "cluster.bandwidth=1ms",
         "cluster.links.bandwidth",
-        "'1ms' is not a number in bit/s (such as 100Mbit/s).",
+        "'1ms' is not a number in bit/s (such as 100Mbit/s) or a list such as [1,2].",
     ),
     (
         "network=gloo network.latency_seconds=5MB",

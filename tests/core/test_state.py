@@ -87,6 +87,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "task ends": {"host": 0, "turn": 7},
     "nothing": {},
     "served": {"sent": (0, 2, 0, MESSAGE)},
+    "announce": {"src": 0},
+    "leaves": {"sent": (0, 1, 5, MESSAGE), "num_bytes": 8.0},
+    "coding done": {"rank": 0, "number": 1, "what": "encode", "begin": 1.5},
+    "coded": {"rank": 0, "number": 1, "what": "encode", "begin": 1.5},
 }
 
 

@@ -193,7 +193,7 @@ SEEDED = {
         (NcclTransport, "quiesce", "self.convert(message)", "pass"),
         "osgp tau 2",
         "exchange at distributed/nccl_transport.py start, then "
-        "aten.sum.default at core/worker.py start_of_step",
+        "aten.sum.default at core/step_hooks.py start_of_step",
     ),
     "a collective not awaited": (
         (TorchCollectives, "result", "work.wait()", "pass"),
