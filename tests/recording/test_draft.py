@@ -143,14 +143,17 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_simulation_killed_while_it_writes_ends_with_the_same_bytes(tmp_path: Path) -> None:
     words = ["algo=osgp", "model=mlp", "nodes=4", "epochs=3", "logger=jsonl", "log_every=1"]
-    command = [sys.executable, "-c", SLOW_DISK, *words, "checkpoint.every_steps=3", "name=run"]
+    words += ["checkpoint.every_steps=3", "name=run"]
+    slow, fast = (
+        [sys.executable, *how, *words] for how in (["-c", SLOW_DISK], ["-m", "sgp_runner"])
+    )
     random, texts = Random(1), []
     for name, kills in (("whole", 0), ("cut", 2)):
         folder = tmp_path / name
         folder.mkdir()
         place = folder / "results/runs/run/checkpoints"
         for number in range(kills):
-            process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(slow, cwd=folder, stdout=subprocess.DEVNULL)
             while process.poll() is None and not (
                 len(list(place.glob("step-*"))) >= min(number, 1) and list(place.glob(".part-*"))
             ):
@@ -158,7 +161,7 @@ def test_a_simulation_killed_while_it_writes_ends_with_the_same_bytes(tmp_path: 
             time.sleep(random.random() * 0.3)
             process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
-        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+        done = subprocess.run(fast, cwd=folder, check=True, capture_output=True, text=True)
         assert ("resumes from step" in done.stdout) == (name == "cut")
         text = (folder / "results/runs/run/metrics.jsonl").read_text()
         texts.append([line.partition('"real_s"')[0] for line in text.splitlines()])
