@@ -184,12 +184,13 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
         table.title: table
         for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)
     }
-    assert [result.what for result in tables["Time of a step"].results][:6] == [
+    assert [result.what for result in tables["Time of a step"].results][:7] == [
         "AR-SGD",
         "SGP",
         "OSGP",
         "SGP over TCP",
         "OSGP over TCP",
+        "SGP by Averager",
         "DDP",
     ]
     assert all(value > 0 for result in tables["Time of a step"].results for value in result.values)
