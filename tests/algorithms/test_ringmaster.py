@@ -185,7 +185,7 @@ def test_ringmaster_without_a_limit_is_asgd() -> None:
 
 
 def test_ringmaster_with_a_limit_of_one_is_sgd() -> None:
-    """Of gradients that arrive at the same time, the first one is applied."""
+    """The server applies the first of several gradients that arrive at the same time."""
     result = run(Ringmaster(1), 3, STEPS, OPTIM)
     assert_equal(result.x[3], run(LocalSGD(None), 1, STEPS, OPTIM).x[0])
     assert result.workers[3].counter("k") == STEPS

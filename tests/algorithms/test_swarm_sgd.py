@@ -36,7 +36,7 @@ def by_hand(algo: SwarmSGD, seconds: tuple[float, ...], total: int) -> np.ndarra
     inner, rounds, batch, begun, ends = [0] * n, [0] * n, [-1] * n, 0, []
 
     def exchange(i: int, j: int, mine: np.ndarray) -> np.ndarray:
-        """What i has to add to its own; j has already added the opposite."""
+        """Return the change of i; j has already made the opposite change."""
         theirs = x[j] if algo.blocking else s[j]
         change = (mine - theirs) / 2
         x[j], s[j] = x[j] + change, s[j] + change
