@@ -72,10 +72,10 @@ def start(
 ) -> children.Child:
     """Start ``python program words``, as `children.start` does.
 
-    Programs other than `real_rank` get an interpreter: they change the package before it is
-    imported, or the limits of their process.
+    Programs other than `real_rank` and modules get an interpreter: they change the package before
+    it is imported, or the limits of their process.
     """
-    if Path(program[0]).name != "real_rank.py":
+    if program[0] != "-m" and Path(program[0]).name != "real_rank.py":
         return children.start(program, words, environment, fork)
     outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
     arguments = (list(program), list(words), dict(environment), os.getcwd(), outputs)
