@@ -61,7 +61,7 @@ CEILINGS = {
     "sgp_runner/simulator": 2184,
     "sgp_runner/studies": 1597,
     "sgp_runner/topology": 601,
-    "sgp_runner/utils": 1417,
+    "sgp_runner/utils": 1418,
 }
 
 
