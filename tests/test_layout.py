@@ -48,7 +48,7 @@ CEILINGS = {
     "sgp_runner/cli": 1911,
     "sgp_runner/cluster": 904,
     "sgp_runner/config": 1984,
-    "sgp_runner/core": 3127,
+    "sgp_runner/core": 3133,
     "sgp_runner/data": 2307,
     "sgp_runner/distributed": 3330,
     "sgp_runner/elastic": 423,
