@@ -147,7 +147,7 @@ def row_of(record: Mapping[str, object]) -> dict[str, float]:
 
     The accuracies over the workers are in the ``average`` record, but are named ``eval/<field>``.
     """
-    if record.get("rank", 0) != 0:
+    if record.get("rank", 0) != 0 or record["kind"] == "summary":
         return {}
     row = {
         SPREAD.get(key, f"{record['kind']}/{key}"): value
