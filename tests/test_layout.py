@@ -35,7 +35,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 925,
+    "scripts": 948,
     "scripts/benchmarks": 1289,
     "scripts/claims": 1296,
     "scripts/pages": 379,
@@ -43,25 +43,25 @@ CEILINGS = {
     "scripts/validation": 645,
     "sgp_runner": 38,
     "sgp_runner/algorithms": 2040,
-    "sgp_runner/api": 599,
+    "sgp_runner/api": 601,
     "sgp_runner/calibration": 393,
-    "sgp_runner/cli": 1925,
+    "sgp_runner/cli": 1924,
     "sgp_runner/cluster": 904,
-    "sgp_runner/config": 1992,
+    "sgp_runner/config": 1995,
     "sgp_runner/core": 3129,
-    "sgp_runner/data": 2307,
+    "sgp_runner/data": 2459,
     "sgp_runner/distributed": 3330,
     "sgp_runner/elastic": 423,
     "sgp_runner/models": 811,
     "sgp_runner/plan": 1002,
-    "sgp_runner/recording": 2263,
+    "sgp_runner/recording": 2261,
     "sgp_runner/replay": 564,
-    "sgp_runner/report": 1988,
+    "sgp_runner/report": 1996,
     "sgp_runner/session": 715,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 1597,
+    "sgp_runner/studies": 1596,
     "sgp_runner/topology": 601,
-    "sgp_runner/utils": 1417,
+    "sgp_runner/utils": 1433,
 }
 
 
