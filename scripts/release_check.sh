@@ -52,5 +52,8 @@ END
 grep -q 'Revealed type is "pathlib.Path"' types.txt
 
 echo "Running it through uvx"
-UV_CACHE_DIR=$work/uv "$work/tools/bin/uvx" --quiet --python "$work/venv/bin/python" --constraints "$work/constraints.txt" \
+# The same build of torch: uv would otherwise fetch the one with CUDA.
+sed -i '/^torch==/d' constraints.txt
+venv/bin/pip freeze | grep '^torch==' >>constraints.txt
+UV_CACHE_DIR=$work/uv "$work/tools/bin/uvx" --quiet ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --python "$work/venv/bin/python" --constraints "$work/constraints.txt" \
     --from "$wheel" sgp-runner experiment=compare algo=ar_sgd,sgp nodes=4 epochs=1 seed=2
