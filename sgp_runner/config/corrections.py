@@ -112,6 +112,11 @@ def sends_weights_in_a_study(config: Config) -> bool:
     return config["model"].get("name") == "timing_only" and weighted(config)
 
 
+def reads_a_file_of_tokens(config: Config) -> bool:
+    data = config["data"]
+    return data.get("name") == "text" and str(data.get("path")).endswith((".bin", ".npy"))
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -152,6 +157,7 @@ CORRECTIONS = (
         sends_weights_in_a_study,
     ),
     Correction("DeMo takes no signs of rounding errors in chunks with an odd factor", runs("demo")),
+    Correction("a .bin or .npy file has tokens and not bytes of text", reads_a_file_of_tokens),
 )
 
 

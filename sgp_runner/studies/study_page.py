@@ -12,9 +12,8 @@ import yaml
 from sgp_runner.config.experiment import flat
 from sgp_runner.report.plots.sections import Section
 from sgp_runner.report.read.run_groups import cluster_name
-from sgp_runner.report.render.pictures import save_all
 from sgp_runner.report.render.text_tables import csv, markdown
-from sgp_runner.report.render.write import rendered
+from sgp_runner.report.render.write import rendered, save_pictures
 from sgp_runner.session.job_pool import RunJob, outdated
 from sgp_runner.studies.arms import RunMaker, has_holdout
 from sgp_runner.studies.comparisons import Compared, answer, compare
@@ -81,7 +80,7 @@ def write_study(maker: RunMaker, done: Conducted, record: StudyRecord) -> StudyP
             (out / f"{each.name}.csv").write_text(csv(each), encoding="utf-8")
             (out / f"{each.name}.md").write_text(markdown(each), encoding="utf-8")
         (out / "table.tex").write_text(tex(done, compared, table.head[2:]), encoding="utf-8")
-        save_all((plot for section in sections for plot in section.plots), out / "plots")
+        save_pictures((plot for section in sections for plot in section.plots), out / "plots")
         html = rendered(
             "study.html",
             [plot for section in sections for plot in section.plots],
