@@ -42,7 +42,7 @@ CEILINGS = {
     "scripts/reproduce": 409,
     "scripts/validation": 645,
     "sgp_runner": 38,
-    "sgp_runner/algorithms": 2040,
+    "sgp_runner/algorithms": 2192,
     "sgp_runner/api": 599,
     "sgp_runner/calibration": 393,
     "sgp_runner/cli": 1911,
