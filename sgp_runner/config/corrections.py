@@ -112,6 +112,12 @@ def sends_weights_in_a_study(config: Config) -> bool:
     return config["model"].get("name") == "timing_only" and weighted(config)
 
 
+def codes_signs(config: Config) -> bool:
+    codecs = config["cluster"].get("codecs", {})
+    timed = any("sign" in codecs.get(key, {}) for key in ("encode_seconds", "decode_seconds"))
+    return timed and runs("onebit_adam", "zero_one_adam", "sign_vote")(config)
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -152,6 +158,7 @@ CORRECTIONS = (
         sends_weights_in_a_study,
     ),
     Correction("DeMo takes no signs of rounding errors in chunks with an odd factor", runs("demo")),
+    Correction("coded means of signs and majority votes take time to code", codes_signs),
 )
 
 
