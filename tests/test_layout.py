@@ -35,14 +35,14 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 925,
+    "scripts": 928,
     "scripts/benchmarks": 1289,
     "scripts/claims": 1296,
     "scripts/pages": 379,
     "scripts/reproduce": 409,
     "scripts/validation": 645,
     "sgp_runner": 38,
-    "sgp_runner/algorithms": 2200,
+    "sgp_runner/algorithms": 2205,
     "sgp_runner/api": 599,
     "sgp_runner/calibration": 393,
     "sgp_runner/cli": 1911,
