@@ -184,6 +184,17 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
     assert 200 * exp(1.25) < seconds("noloco") <= seconds("diloco")
 
 
+def test_halos_waits_less_for_links_between_regions_than_diloco(tmp_path: Path) -> None:
+    """The times on the page of HALoS; 762.9 s are computation."""
+    words = ("nodes=16", "cluster=halos_4_regions", "epochs=11", "model.sample_steps=3200")
+    size = ("timed_as.model=pythia_70m", "timed_as.num_parameters=70e6", "optim.schedule=constant")
+    seconds = {
+        algo: float(str(timed(tmp_path, *words, *size, *f"algo={algo}".split())["time_s"]))
+        for algo in ("halos", "async_diloco algo.period=32", "diloco algo.period=32")
+    }
+    assert [*seconds.values()] == pytest.approx([860.7, 2902.2, 3418.1], abs=0.1)
+
+
 LLAMA = 24 * 12 * 1792**2 + 32_000 * 1792  # parameters of llama_1b
 WIDE = [
     "cluster=ideal",  # but for its bandwidth
