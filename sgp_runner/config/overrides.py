@@ -251,7 +251,7 @@ def is_choice(key: str) -> bool:
 
 def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
     cls = class_at(node, key)
-    return node if cls is None else fields_of(cls, key)
+    return node if cls is None else [*fields_of(cls, key), *getattr(cls, "aliases", ())]
 
 
 @functools.cache
