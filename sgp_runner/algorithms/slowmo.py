@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
@@ -47,6 +47,7 @@ class SlowMo(Algorithm):
     beta: float = 0.5
     buffers: Literal["auto", "reset", "keep", "average"] = "auto"
     exact_average: bool = True
+    source: ClassVar[str] = "wang2020"
 
     @property
     def title(self) -> str:
