@@ -56,7 +56,7 @@ CEILINGS = {
     "sgp_runner/plan": 1002,
     "sgp_runner/recording": 2255,
     "sgp_runner/replay": 564,
-    "sgp_runner/report": 1999,
+    "sgp_runner/report": 2003,
     "sgp_runner/session": 704,
     "sgp_runner/simulator": 2184,
     "sgp_runner/studies": 2213,

@@ -30,7 +30,7 @@ from sgp_runner.utils.units import counted
 
 TASK, TARGET = "grammar", 1.0  # nats
 CLUSTER = "sgp_ethernet bandwidth={}"
-BANDWIDTHS = ("1Gbit/s", "100Mbit/s")
+BANDWIDTHS = ("1 Gbit/s", "100 Mbit/s")
 HEAD = ["#", "arm", "mean", "seeds", "search runs", "settings", "study"]
 TEXTS = ("arm", "settings", "study")
 
@@ -39,7 +39,7 @@ TEXTS = ("arm", "settings", "study")
 class Track:
     """A ranking of the board.
 
-    bandwidth: of the links of ``sgp_ethernet``, as in a study
+    bandwidth: of the links of ``sgp_ethernet``
     measure: the cost to reach the target
     """
 
@@ -48,11 +48,12 @@ class Track:
 
     @property
     def name(self) -> str:
-        return f"{self.measure.cost}-{self.bandwidth.replace('/', '_per_')}"
+        return f"{self.measure.cost}-{self.bandwidth.replace(' ', '').replace('/s', '')}"
 
     @property
     def title(self) -> str:
-        return f"{self.measure.on('simulated')} at {self.bandwidth}".capitalize()
+        kind = "Simulated time" if self.measure.cost == "time" else "Bytes sent by a node"
+        return f"{kind} to {self.measure.goal} at {self.bandwidth}"
 
 
 TRACKS = tuple(
@@ -143,7 +144,7 @@ def add_study(
 def entries_on(track: Track, study: OpenedStudy, name: str) -> Iterator[Entry]:
     """Yield the arms of a study that take part in a track."""
     content, clusters = study.study, [each.words for each in study.study.clusters]
-    words = cluster_in(CLUSTER.format(track.bandwidth)).words
+    words = cluster_in(CLUSTER.format(track.bandwidth.replace(" ", ""))).words
     if content.common != TASKS[TASK].all_words or words not in clusters:
         return
     if track.measure not in content.measures:

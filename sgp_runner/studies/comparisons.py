@@ -32,6 +32,7 @@ PRAISE = {  # by the measure's cost, of one arm and of several
     "bytes": ("sends least", "send least"),
     "": ("is best", "are best"),
 }
+FACTORS = {"time": "faster", "bytes": "less"}
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
 
@@ -237,7 +238,7 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
 
 
 def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
-    """Return the best arms in a sentence, such as ``SGP is fastest: 8.86 s of simulated time ...``.
+    """Return the best arms in a sentence, such as ``SGP is fastest: 27 s to a loss of 0.2, ...``.
 
     The arguments are those of `answer`. Arms that tests do not separate from the best share its
     place.
@@ -246,16 +247,16 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     best = [name for name in names if first.ranks[name] == 1]
     measure, baseline = first.measure, done.study.baseline
     where = f" on {cluster}" if cluster and first.by_cluster else ""
-    what = f"{measure.on(clock)}{where}"
     if len(best) == len(names):
-        return f"No arm is told from the best in {what}."
-    found = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}"
-    value = f"{first.text(best[0])} ({what}{f', {best[0]}' if len(best) > 1 else ''})"
+        return f"No arm is told from the best in {measure.on(clock)}{where}."
+    value = first.text(best[0]) + (f" ({best[0]})" if len(best) > 1 else "")
+    value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
+    value += f" to {measure.goal}" if measure.target is not None else ""
+    found = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}: {value}{where}"
     if baseline in best or first.text(baseline) == "never" or not measure.cost:
-        return f"{found}: {value}."
+        return f"{found}."
     factor = fmean(first.values[baseline]) / fmean(first.values[best[0]])
-    many = "times faster" if measure.cost == "time" else "times less"
-    return f"{found}: {value}, {factor:.2g} {many} than {baseline}."
+    return f"{found}, {factor:.2g} times {FACTORS[measure.cost]} than {baseline}."
 
 
 def certainty(each: Comparison) -> str:

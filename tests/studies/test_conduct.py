@@ -191,7 +191,7 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
     lines = table_tex(done, [loss, time], table.head[2:]).splitlines()
     assert lines[9].startswith(r"1 & sgp & \textbf{1.1000}$^{+}$ {\scriptsize $\pm$ 0.25} & ")
     assert lines[10].endswith(r"& never {\scriptsize (0/3)} \\")
-    assert headline(done, loss, "laptop", "simulated") == "sgp is best: 1.1000 (loss)."
+    assert headline(done, loss, "laptop", "simulated") == "sgp is best: 1.1000."
     assert headline(done, time, "laptop", "simulated") == (
         "No arm is told from the best in simulated time to a loss of 1.3."
     )

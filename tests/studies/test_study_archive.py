@@ -322,11 +322,11 @@ def test_a_board_ranks_the_arms_of_all_archives(
     monkeypatch.setattr(board, "CLUSTER", "laptop bandwidth={}")
     monkeypatch.setattr(board, "TASKS", {"grammar": SimpleNamespace(all_words=common)})
     assert main(["study", "board", str(tmp_path), str(out)]) == 0
-    table = pd.read_csv(out / "time-100Mbit_per_s.csv")
+    table = pd.read_csv(out / "time-100Mbit.csv")
     assert sorted(table["arm"]) == ["AR-SGD", "AR-SGD", "OSGP", "SGP"]
     assert list(table["rank"]) == [1, 2, 3, 4] and list(table["mean"]) == sorted(table["mean"])
     assert set(table["seeds"]) == {2} == set(table["reached"])
-    slow, fast = table["mean"], pd.read_csv(out / "time-1Gbit_per_s.csv")["mean"]
+    slow, fast = table["mean"], pd.read_csv(out / "time-1Gbit.csv")["mean"]
     assert (slow > fast).all()
     page = (out / "index.html").read_text(encoding="utf-8")
     assert 'href="./entries/first/index.html"' in page or 'href="entries/first/index.html"' in page
@@ -348,4 +348,4 @@ def test_arms_that_miss_the_target_come_last_on_a_track() -> None:
     shown = [[cell.links[0].text for cell in row[:3]] for row in table.cells]
     assert shown == [["1", "soon", "2.25 s"], ["2", "late", "4.5 s"], ["-", "never", "-"]]
     assert table.cells[2][2].note == "1 of 2 reach it"
-    assert table.title == "Simulated time to a loss of 1 at 1Gbit/s"
+    assert table.title == "Simulated time to a loss of 1 at 1 Gbit/s"
