@@ -48,6 +48,7 @@ class OSGP(Algorithm):
     layout: Literal["paper", "released", "released_2019"] = "paper"
     push_sum_weight: bool = True
     title: ClassVar[str] = "OSGP"
+    source: ClassVar[str] = "assran2019"
     graph: ClassVar[Literal["any"]] = "any"
 
     def __post_init__(self) -> None:
