@@ -35,10 +35,10 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 925,
+    "scripts": 935,
     "scripts/benchmarks": 1289,
     "scripts/claims": 1296,
-    "scripts/pages": 379,
+    "scripts/pages": 573,
     "scripts/reproduce": 409,
     "scripts/validation": 645,
     "sgp_runner": 38,
@@ -54,9 +54,9 @@ CEILINGS = {
     "sgp_runner/elastic": 423,
     "sgp_runner/models": 811,
     "sgp_runner/plan": 1002,
-    "sgp_runner/recording": 2255,
+    "sgp_runner/recording": 2258,
     "sgp_runner/replay": 564,
-    "sgp_runner/report": 1988,
+    "sgp_runner/report": 2017,
     "sgp_runner/session": 700,
     "sgp_runner/simulator": 2184,
     "sgp_runner/studies": 1597,
