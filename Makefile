@@ -45,7 +45,8 @@ logs:  ## unpack the runs behind both into results/reproduced/runs/
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
-docs: .venv/.docs  ## build the documentation's site into site/; a warning is an error
+docs: .venv/.docs  ## write the generated parts of docs/ and build the site into site/; a warning is an error
+	OMP_NUM_THREADS=1 .venv/bin/python scripts/write_pages.py
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 board: .venv/.installed  ## verify the archives in studies/board/ and build their site into site-board/

@@ -35,10 +35,10 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 951,
+    "scripts": 961,
     "scripts/benchmarks": 1289,
     "scripts/claims": 1296,
-    "scripts/pages": 379,
+    "scripts/pages": 573,
     "scripts/reproduce": 409,
     "scripts/validation": 645,
     "sgp_runner": 38,
