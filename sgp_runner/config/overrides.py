@@ -251,7 +251,7 @@ def is_choice(key: str) -> bool:
 
 def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
     cls = class_at(node, key)
-    return node if cls is None else fields_of(cls, key)
+    return node if cls is None else [*fields_of(cls, key), *getattr(cls, "aliases", ())]
 
 
 @functools.cache
@@ -371,7 +371,10 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
             return no_choice(key, name, error.options or [])
         except Exception as error:
             if key.startswith("hydra"):
-                return ConfigError(key, "Hydra has no such setting.")
+                parent, _, word = key.rpartition(".")
+                whole = compose_choices("config", overrides=lines[:-1], return_hydra_config=True)
+                close = nearest(word, map(str, OmegaConf.select(whole, parent) or ()))
+                return ConfigError(key, f"Hydra has no such setting.{close}")
             tree = completed(tree_of(composed))
             if key == PRESET or key in keys_of(tree, ""):
                 return ConfigError(key, f"'{name}' cannot be composed: {reason(error)}.")

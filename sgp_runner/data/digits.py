@@ -45,6 +45,7 @@ class Digits:
 
     name: ClassVar[str] = "digits"
     task: ClassVar[str] = "classification"
+    source: ClassVar[str] = "alpaydin1998"
     train_size: ClassVar[int] = 1437
     stand_in: ClassVar[bool] = True
 
