@@ -49,7 +49,7 @@ CEILINGS = {
     "sgp_runner/calibration": 393,
     "sgp_runner/cli": 2015,
     "sgp_runner/cluster": 904,
-    "sgp_runner/config": 2012,
+    "sgp_runner/config": 2015,
     "sgp_runner/core": 3151,
     "sgp_runner/data": 2464,
     "sgp_runner/distributed": 3330,

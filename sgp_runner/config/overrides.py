@@ -16,12 +16,10 @@ from typing import Any
 
 from hydra import compose as compose_choices
 from hydra import initialize_config_dir
-from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
-from hydra.plugins.config_source import ConfigResult
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -48,28 +46,10 @@ from sgp_runner.config.schema import (
     node_at,
     unknown_key,
 )
-from sgp_runner.config.sources import PathChoices, Sources
+from sgp_runner.config.sources import FileConfigSource, PathChoices, Sources
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.user_code import nearby
-
-
-class FileConfigSource(file_config_source.FileConfigSource):
-    """Hydra's source of YAML files, in which clusters may also have settings by their flat names.
-
-    Hydra takes sources of one name for the same. A job of a sweep gets this one from the process
-    that submits it, and then registers Hydra's own.
-    """
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        result = super().load_config(config_path)
-        group = config_path.partition("/")[0]
-        if OmegaConf.is_dict(result.config) and (group == PROFILE or PROFILE in result.config):
-            where = nearby(f"{self.path}/{config_path.removesuffix('.yaml')}.yaml")
-            tree = grouped_file(tree_of(result.config), group, where)
-            result.config = OmegaConf.create(tree)
-        return result
 
 
 @contextmanager
