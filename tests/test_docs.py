@@ -184,6 +184,9 @@ def dry_run(words: list[str]) -> None:
     if words[:1] == ["new"]:
         new.main(words[1:])
         return
+    if words[:1] == ["study"] and words[1] in {*study.ACTIONS} - {"new"}:
+        study.split(words[2:], study.OPTIONS.get(words[1], ()))
+        return
     if words[:1] == ["study"]:
         study.main(words[1:] if words[1] == "new" else [*words[1:], "--dry-run"])
         return

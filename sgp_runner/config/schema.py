@@ -44,7 +44,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     """Return ``node`` and its parts with all defaults; settings are in the order of the fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
-    given = {**{name: {} for name in OWN_PARTS if not key}, **node}
+    given = {**{name: {} for name in OWN_PARTS if not key}, **without_aliases(node, cls)}
     if not key:
         given |= brought_by_algorithm(given)
     given = {
@@ -64,6 +64,12 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
         if name in given or name in defaults
     ]
     return {name: given.get(name, defaults.get(name)) for name in names} | given
+
+
+def without_aliases(node: Tree, cls: type[Any] | None) -> dict[str, object]:
+    """Return ``node`` with each setting by its first name; of two names the later one holds."""
+    aliases: Mapping[str, str] = getattr(cls, "aliases", {})
+    return {aliases.get(name, name): value for name, value in node.items()}
 
 
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:

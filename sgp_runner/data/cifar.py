@@ -50,6 +50,7 @@ class Cifar:
     label_smoothing: float = 0.0
 
     task: ClassVar[str] = "classification"
+    source: ClassVar[str] = "krizhevsky2009"
     stand_in: ClassVar[bool] = False
     train_size: ClassVar[int] = 50_000
 

@@ -50,6 +50,7 @@ class ImageNet:
 
     name: ClassVar[str] = "imagenet"
     task: ClassVar[str] = "classification"
+    source: ClassVar[str] = "russakovsky2014"
     stand_in: ClassVar[bool] = False
     train_size: ClassVar[int] = 1_281_167
 

@@ -42,6 +42,7 @@ class WMT16EnDe:
 
     name: ClassVar[str] = "wmt16_en_de"
     task: ClassVar[str] = "fairseq_translation"
+    source: ClassVar[str] = "bojar2016"
     stand_in: ClassVar[bool] = False
     train_size: ClassVar[int | None] = None  # batches are of tokens
 

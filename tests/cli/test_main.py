@@ -241,6 +241,7 @@ def test_a_folder_holds_one_run(
     assert "config.yaml cannot be read; choose another name" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     words = [*TINY, "algo=slowmo", "algo.base=local_sgd"]
     assert main([*words, "data.dimension=4", "optim.schedule=cosine"]) == 0

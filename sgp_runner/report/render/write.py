@@ -23,7 +23,7 @@ from sgp_runner.report.read.published import Pair, pairs_of
 from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED, Runs, read_runs
 from sgp_runner.report.render.interactive import figure
-from sgp_runner.report.render.text_tables import csv, markdown
+from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import installed
 from sgp_runner.utils.messages import logger
@@ -120,9 +120,7 @@ def report_on(
         (out / "plots").mkdir(parents=True, exist_ok=True)
         for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg"), *out.glob("ranking*.*")):
             path.unlink()
-        for table in (*first, *others):
-            (out / f"{table.name}.csv").write_text(csv(table), encoding="utf-8")
-            (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
+        save_tables((*first, *others), out)
         save_pictures((plot for section in shown for plot in section.plots), out / "plots")
         page.write_text(
             render(title, subtitle, box, configs, first, shown, others, runs.skipped),
