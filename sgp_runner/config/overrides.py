@@ -102,7 +102,6 @@ def experiment_of(overrides: Sequence[str]) -> Experiment:
 
 def compose(settings: Sequence[Setting]) -> dict[str, object]:
     """Return the resolved configuration of one run, without secrets."""
-
     config = compose_all(settings)
     refuse_secrets(tree_of(config), "")
     try:
@@ -148,7 +147,6 @@ def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictCon
 
 def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictConfig:
     """Compose the choices with Hydra, then set values, then add the defaults that are missing."""
-
     choices = [setting for setting in settings if setting.composed]
     lines = [setting.line for setting in choices]
     try:
@@ -243,7 +241,6 @@ def warn_of_replaced(key: str, preset: str, choice: str) -> None:
 
 def apply(setting: Setting, config: DictConfig) -> None:
     """Set a value, or reset it to its default if the override starts with ``~``."""
-
     key = setting.override.key_or_group
     if not setting.override.is_delete():
         put(config, key, setting.override.value())
@@ -295,7 +292,6 @@ def name_cluster(config: DictConfig) -> None:
 
     Otherwise its name would be the name of the cluster in its defaults list.
     """
-
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
     path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
     if path is None or NAME in composition.read_values(str(path), PROFILE):
@@ -307,7 +303,6 @@ def name_cluster(config: DictConfig) -> None:
 
 def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
     """Return a configuration as plain mappings."""
-
     tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
@@ -315,7 +310,6 @@ def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
 
 def put(config: DictConfig, key: str, value: object) -> None:
     """Set ``key``; a mapping updates a part unless it has a ``name``, which selects a class."""
-
     if key == PROFILE and isinstance(value, dict):
         value = grouped_file(value, PROFILE, f"{PROFILE}=")
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
@@ -327,7 +321,6 @@ def put(config: DictConfig, key: str, value: object) -> None:
 
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
     """Return the error of the first choice that Hydra cannot compose; try outer choices first."""
-
     lines: list[str] = []
     composed = composed_of([])
     outer_first = sorted(choices, key=lambda choice: choice.name.count("."))
