@@ -33,6 +33,7 @@ CONTENT: dict[str, Any] = {
 }
 PAPER = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
+\usepackage[T1]{fontenc}
 \usepackage{booktabs,longtable,graphicx}
 \begin{document}
 \input{methods}
