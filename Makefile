@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer, git and make. The first target that needs it builds .venv; later calls reuse it.
 PYTHON ?= python3
-PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation
+# Twice quiet: without the warnings of the package index.
+PIP := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation
 # The files name all packages. Pip would look for newer ones of those that others want with extras.
 LOCKED := $(PIP) --no-deps --require-hashes --requirement
 
@@ -44,7 +45,8 @@ logs:  ## unpack the runs behind both into results/reproduced/runs/
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
-docs: .venv/.docs  ## build the documentation's site into site/; a warning is an error
+docs: .venv/.docs  ## write the generated parts of docs/ and build the site into site/; a warning is an error
+	OMP_NUM_THREADS=1 .venv/bin/python scripts/write_pages.py
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 board: .venv/.installed  ## verify the archives in studies/board/ and build their site into site-board/
@@ -72,7 +74,7 @@ clean:  ## remove .venv, caches and build products; results stay
 
 # All but torch and torchvision is checked against the hashes of requirements/, also what builds. Those
 # two differ between CPU and GPUs; their dependencies are there when they come.
-.venv/.installed: setup.cfg pyproject.toml $(wildcard requirements/*.txt)
+.venv/.installed: pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
 	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/lock.txt && \
 	$(PIP) --requirement requirements/torch.txt && $(PIP) --no-deps --editable . && touch $@

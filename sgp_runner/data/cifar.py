@@ -112,7 +112,7 @@ def kind_of(name: str) -> Any:
     """Return torchvision's class for the data set ``name``."""
     from sgp_runner.utils.torchvision_import import import_torchvision
 
-    import_torchvision()
+    import_torchvision("data")
     return getattr(importlib.import_module("torchvision.datasets"), name.upper())
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.data.dataset import Dataset, check_shares
 from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.extras import require
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,7 @@ class WMT16EnDe:
             load_pairs(root, split, "en", "de", shuffle=split == "train")
             for split in ("train", self.evaluate_on)
         )
+        require("data", "text", "sacrebleu")
         return Dataset(
             name=self.name,
             task=BeamTranslation(

@@ -13,9 +13,8 @@ from sgp_runner.config.experiment import flat
 from sgp_runner.report.plots.sections import Section
 from sgp_runner.report.rank.tables import ReportTable
 from sgp_runner.report.read.run_groups import cluster_name
-from sgp_runner.report.render.pictures import save, save_all
 from sgp_runner.report.render.text_tables import save_tables
-from sgp_runner.report.render.write import rendered
+from sgp_runner.report.render.write import rendered, save_pictures
 from sgp_runner.session.job_pool import RunJob, outdated
 from sgp_runner.studies.arms import RunMaker, has_holdout
 from sgp_runner.studies.comparisons import Compared, answer, compare, headline
@@ -32,6 +31,7 @@ from sgp_runner.studies.study_table import (
 )
 from sgp_runner.studies.tuning import FIRST_SEED
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import installed
 from sgp_runner.utils.units import counted
 
 
@@ -113,8 +113,10 @@ def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyP
         (out / "plots").mkdir(parents=True, exist_ok=True)
         save_tables((table, budget), out)
         write_latex(maker, done, found.compared, table.head[2:], record)
-        save_all((plot for section in sections for plot in section.plots), out / "plots")
-        if sections[0].plots:
+        save_pictures((plot for section in sections for plot in section.plots), out / "plots")
+        if sections[0].plots and installed("matplotlib"):
+            from sgp_runner.report.render.pictures import save
+
             save(sections[0].plots, out, "figure", ("pdf", "svg"))
         html = rendered(
             "study.html",
