@@ -42,7 +42,7 @@ CEILINGS = {
     "scripts/reproduce": 409,
     "scripts/validation": 645,
     "sgp_runner": 38,
-    "sgp_runner/algorithms": 2245,
+    "sgp_runner/algorithms": 2248,
     "sgp_runner/api": 601,
     "sgp_runner/calibration": 393,
     "sgp_runner/cli": 2015,
