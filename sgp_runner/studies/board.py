@@ -21,10 +21,11 @@ from sgp_runner.report.render.write import rendered
 from sgp_runner.studies.conduct import ArmResult
 from sgp_runner.studies.measures import Measure, measure_of, reached_by
 from sgp_runner.studies.statistics import mean_of
+from sgp_runner.studies.study_archive import VerificationFailed
 from sgp_runner.studies.study_file import cluster_in
 from sgp_runner.studies.study_page import write_study
 from sgp_runner.studies.study_tasks import TASKS
-from sgp_runner.studies.verification import OpenedStudy, VerificationFailed, opened
+from sgp_runner.studies.verification import OpenedStudy, opened
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted
 
