@@ -182,17 +182,15 @@ def test_a_forgery_that_fits_its_tables_is_found_by_a_repetition(
         metrics = folder / "metrics.jsonl"
         metrics.write_bytes(better(metrics.read_bytes()))
         content = {**CONTENT, "results": str(study.archive.folder.parents[1])}
-        record = study.archive.folder / "study.json"
-        versions = json.loads(record.read_text())
-        versions["versions"][0]["content"] = content
-        record.unlink()
+        (study.archive.folder / "study.json").unlink()
         sgp.study(content, "small", verbose=False)
         path = tmp_path / "study.zip"
         path.write_bytes((study.archive.folder / "study.zip").read_bytes())
     assert main(["study", "verify", str(path), "--runs", "0"]) == 0
     assert main(["study", "verify", str(path), "--runs", "8"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"sgp-run: {folder.name}: ") and "the same machine" in said
+    assert said.startswith(f"sgp-run: {folder.name}: loss at epoch 0.02 ")
+    assert said.endswith(" here (the same machine).\n")
 
 
 def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path) -> None:
@@ -297,12 +295,10 @@ def test_merge_refuses_other_settings_and_names_them(archive: Path, tmp_path: Pa
     path = forged(archive, tmp_path / "b.zip", {"study.json": changed})
     with pytest.raises(sgp.ConfigError, match=r"the arm SGP has other settings in .*b.zip"):
         merge([archive, path], "fresh")
-    content = {**CONTENT, "nodes": 1, "clusters": ["laptop"], "measures": ["loss"]}
+    content = {**CONTENT, "epochs": 0.06, "clusters": ["laptop"], "measures": ["loss"]}
     sgp.study(content, "alone", verbose=False)
-    with pytest.raises(
-        sgp.ConfigError,
-        match=r"have other settings \(nodes: 2 and 1; clusters: .*; measures: .*\), and only",
-    ):
+    sentence = r"\(epochs: 0\.04 and 0\.06; clusters: .*; measures: .*\), and only studies"
+    with pytest.raises(sgp.ConfigError, match=sentence):
         merge([archive, archive.parents[1] / "alone/study.zip"], "fresh")
     assert not Path("results/studies/fresh").exists()
 
@@ -327,8 +323,8 @@ def test_a_board_ranks_the_arms_of_all_archives(
     assert sorted(table["arm"]) == ["AR-SGD", "AR-SGD", "OSGP", "SGP"]
     assert list(table["rank"]) == [1, 2, 3, 4] and list(table["mean"]) == sorted(table["mean"])
     assert set(table["seeds"]) == {2} == set(table["reached"])
-    slow, fast = table["mean"], pd.read_csv(out / "time-1Gbit.csv")["mean"]
-    assert (slow > fast).all()
+    fast = pd.read_csv(out / "time-1Gbit.csv")
+    assert table["mean"].max() > fast["mean"].max()  # of AR-SGD
     page = (out / "index.html").read_text(encoding="utf-8")
     assert 'href="./entries/first/index.html"' in page or 'href="entries/first/index.html"' in page
     for name, path in (("first", archive), ("second", other)):
