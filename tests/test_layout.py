@@ -59,7 +59,7 @@ CEILINGS = {
     "sgp_runner/report": 2011,
     "sgp_runner/session": 719,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 2209,
+    "sgp_runner/studies": 2210,
     "sgp_runner/topology": 601,
     "sgp_runner/utils": 1433,
 }

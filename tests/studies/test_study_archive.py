@@ -333,8 +333,8 @@ def test_a_board_ranks_the_arms_of_all_archives(
     forged(archive, tmp_path / "third.zip", {f"{deciding(archive)}/metrics.jsonl": better})
     with pytest.raises(VerificationFailed, match="third.zip: table.csv, line"):
         write_board(tmp_path, out)
-    with pytest.raises(sgp.ConfigError, match="there is no archive in"):
-        write_board(out, out)
+    with pytest.raises(sgp.ConfigError, match="there is no folder .*none; name one"):
+        write_board(out / "none", out)
 
 
 def test_arms_that_miss_the_target_come_last_on_a_track() -> None:
