@@ -52,7 +52,7 @@ docs: .venv/.docs  ## write the generated parts of docs/ and build the site into
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 board: .venv/.installed  ## verify the archives in studies/board/ and build their site into site-board/
-	set -e; for archive in studies/board/*.zip; do .venv/bin/sgp-run study verify "$$archive"; done
+	set -e; for archive in $(wildcard studies/board/*.zip); do .venv/bin/sgp-run study verify "$$archive"; done
 	.venv/bin/sgp-run study board studies/board site-board
 
 bench: .venv/.bench  ## benchmark real runs against other libraries, into results/benchmarks/
