@@ -105,7 +105,7 @@ def published_figures(algo: str) -> str:
     return (
         f"{table(body, ('`experiment=`', 'figure', 'published', 'simulated here'))}\n\n"
         f"From {'; '.join(sources)}. A tilde marks a time that is derived from hours. The "
-        "error of a simulated time is beside it, and whether a constant was fitted to it."
+        "error of a simulated time is next to it, and whether a constant was fitted to it."
     )
 
 

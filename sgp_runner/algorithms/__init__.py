@@ -47,6 +47,8 @@ class Algorithm(Protocol):
     aliases: ClassVar[Mapping[str, str]] = {}
     # A probe measures instead of training, so it shows no progress.
     is_probe: ClassVar[bool] = False
+    # The paper: a key of ``studies/references.bib``, or in a plug-in a whole BibTeX entry.
+    source: ClassVar[str] = ""
     # The kind of ``topology`` that `check` requires: any valid graph, or a symmetric one.
     graph: ClassVar[Literal["any", "symmetric"] | None] = None
 

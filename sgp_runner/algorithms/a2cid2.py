@@ -52,6 +52,7 @@ class A2CiD2(Algorithm):
     averages_per_gradient: float = 0.5
     eta: float | None = None
     title: ClassVar[str] = "A2CiD2"
+    source: ClassVar[str] = "nabli2023"
     asynchronous: ClassVar[bool] = True
     reads_clock: ClassVar[bool] = True
 

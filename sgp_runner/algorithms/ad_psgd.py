@@ -37,6 +37,7 @@ class ADPSGD(Algorithm):
     topology: Topology
     averages_per_gradient: float = 1.0
     title: ClassVar[str] = "AD-PSGD"
+    source: ClassVar[str] = "lian2018"
     asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

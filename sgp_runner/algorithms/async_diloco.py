@@ -64,6 +64,7 @@ class AsyncDiLoCo(Algorithm):
     grace: Seconds = 0.0
     speeds: tuple[float, ...] | None = None
     title: ClassVar[str] = "Async DiLoCo"
+    source: ClassVar[str] = "liu2024"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
 

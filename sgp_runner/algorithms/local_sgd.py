@@ -23,6 +23,7 @@ class LocalSGD(Algorithm):
     tau: int | None = 12
     title: ClassVar[str] = "Local SGD"
     aliases: ClassVar[Mapping[str, str]] = {"period": "tau"}
+    source: ClassVar[str] = "stich2018"
 
     def __post_init__(self) -> None:
         if self.tau is not None and self.tau < 1:

@@ -33,6 +33,7 @@ class SignVote(Algorithm):
 
     beta: float = 0.9
     title: ClassVar[str] = "SignSGD with majority vote"
+    source: ClassVar[str] = "bernstein2018"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"lr": 1e-4, "momentum": 0.0, "weight_decay": 0.0}
 
     def __post_init__(self) -> None:

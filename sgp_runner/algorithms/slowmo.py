@@ -49,6 +49,7 @@ class SlowMo(Algorithm):
     buffers: Literal["auto", "reset", "keep", "average"] = "auto"
     exact_average: bool = True
     aliases: ClassVar[Mapping[str, str]] = {"period": "tau"}
+    source: ClassVar[str] = "wang2020"
 
     @property
     def title(self) -> str:

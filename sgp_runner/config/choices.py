@@ -96,6 +96,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "cifar10": "sgp_runner.data.cifar:Cifar",
         "cifar100": "sgp_runner.data.cifar:Cifar",
         "digits": "sgp_runner.data.digits:Digits",
+        "folder": "sgp_runner.data.folder:Folder",
         "grammar": "sgp_runner.data.grammar:Grammar",
         "hf": "sgp_runner.data.hub_text:HubText",
         "imagenet": "sgp_runner.data.imagenet:ImageNet",

@@ -118,6 +118,11 @@ def codes_signs(config: Config) -> bool:
     return timed and runs("onebit_adam", "zero_one_adam", "sign_vote")(config)
 
 
+def reads_a_file_of_tokens(config: Config) -> bool:
+    data = config["data"]
+    return data.get("name") == "text" and str(data.get("path")).endswith((".bin", ".npy"))
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -159,6 +164,7 @@ CORRECTIONS = (
     ),
     Correction("DeMo takes no signs of rounding errors in chunks with an odd factor", runs("demo")),
     Correction("coded means of signs and majority votes take time to code", codes_signs),
+    Correction("a .bin or .npy file has tokens and not bytes of text", reads_a_file_of_tokens),
 )
 
 

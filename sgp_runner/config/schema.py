@@ -34,6 +34,9 @@ OWN_PARTS = {
     for field in dataclasses.fields(Run)
     if dataclasses.is_dataclass(field.default)
 }
+#: Names of one quantity in different papers: local steps between two exchanges.
+SYNONYMS = ("period", "tau", "H")
+NOT_A_SETTING = "there is no such setting"
 Tree = Mapping[str, object]
 
 
@@ -150,15 +153,16 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
     inside = [
         other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
     ]
-    close = same or similar(word, [*siblings, *inside] or everywhere)
+    synonyms = [each for each in siblings if word in SYNONYMS and last(each) in SYNONYMS]
+    close = same or synonyms or similar(word, [*siblings, *inside] or everywhere)
     if close:
-        return ConfigError(key, f"there is no such setting. Did you mean '{close[0]}'?")
+        return ConfigError(key, f"{NOT_A_SETTING}. Did you mean '{close[0]}'?")
     have = (
         f"{parent or 'a run'} has {', '.join(map(last, siblings))}"
         if siblings
         else f"{parent} has no settings"
     )
-    return ConfigError(key, f"there is no such setting; {have}.")
+    return ConfigError(key, f"{NOT_A_SETTING}; {have}.")
 
 
 def keys_of(node: Tree, parent: str) -> Iterator[str]:

@@ -349,6 +349,8 @@ def test_what_is_no_recording_is_refused(
     assert capsys.readouterr().err == f"sgp-replay: {directory}: {sentence}\n"
     assert main([str(tmp_path)]) == 2
     assert "is not the configuration of a run." in capsys.readouterr().err
+    assert main([str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == f"sgp-replay: {tmp_path}/none: there is no such folder.\n"
 
 
 def test_the_help_needs_no_torch() -> None:
