@@ -39,6 +39,8 @@ OWN = {
             "diloco",
             "streaming_diloco",
             "noloco",
+            "gasloc",
+            "heloco",
             "sparseloco",
             "gossip_pga",
         ),
