@@ -37,7 +37,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 961,
+    "scripts": 976,
     "scripts/benchmarks": 1289,
     "scripts/claims": 1296,
     "scripts/pages": 573,
@@ -56,9 +56,9 @@ CEILINGS = {
     "sgp_runner/elastic": 423,
     "sgp_runner/models": 811,
     "sgp_runner/plan": 1002,
-    "sgp_runner/recording": 2261,
+    "sgp_runner/recording": 2264,
     "sgp_runner/replay": 564,
-    "sgp_runner/report": 2011,
+    "sgp_runner/report": 2040,
     "sgp_runner/session": 719,
     "sgp_runner/simulator": 2184,
     "sgp_runner/studies": 2210,

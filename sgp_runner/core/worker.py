@@ -358,7 +358,10 @@ class Worker:
                 raise Diverged(self.rank, step, str(error)) from None
 
     def log(self, name: str, value: float) -> None:
-        """Record a value such as ``staleness``; the mean goes into the next record."""
+        """Record a value such as ``staleness``.
+
+        The next training record has the mean of the values since the last one, under this name.
+        """
         self.progress.observed.setdefault(name, []).append(value)
 
     keep = renamed("keep", "state")

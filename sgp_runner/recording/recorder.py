@@ -4,7 +4,8 @@
 
 * ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight`` and, in
   real runs, the rates of the node since its last record: ``samples_per_s tokens_per_s flops_per_s
-  mfu waiting_share`` (`sgp_runner.recording.throughput`)
+  mfu waiting_share`` (`sgp_runner.recording.throughput`), and the means of what an algorithm logged
+  (`Worker.log`)
 * ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps
   are gradients of all workers
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
