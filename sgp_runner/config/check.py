@@ -250,9 +250,9 @@ def words_for(hint: Any) -> str:
     if kind is Mapping:
         return "a mapping such as {0: 2}" if arms[0] is int else "a mapping such as {name: 2}"
     if kind in (Sequence, tuple, list):
-        unit = kind_of(arms[0])[1][1:]
-        one, two = (f"{number}{unit[0].short if unit else ''}" for number in (1, 2))
-        return f"a list such as [{one},{two}]"
+        inner, parts = kind_of(arms[0])
+        unit = parts[1].short if inner is Annotated else ""
+        return f"a list such as [1{unit},2{unit}]"
     return {
         types.NoneType: "null",
         bool: "true or false",

@@ -187,7 +187,8 @@ def simulated(
             continue
         at = at_rate(replace(run, cluster=with_latency(run.cluster, latency)), rate)
         if period:
-            at = replace(at, algo=replace(at.algo, period=period))  # type: ignore[call-arg]
+            algo: Any = at.algo
+            at = replace(at, algo=replace(algo, period=period))
         timing = time_steps(at)
         found[here] = float(f"{timing.seconds:.6g}")
         if timing.seconds <= HIDDEN * timing.compute < inf:
