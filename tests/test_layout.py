@@ -54,7 +54,7 @@ CEILINGS = {
     "sgp_runner/distributed": 3330,
     "sgp_runner/elastic": 423,
     "sgp_runner/models": 811,
-    "sgp_runner/plan": 1303,
+    "sgp_runner/plan": 1304,
     "sgp_runner/recording": 2317,
     "sgp_runner/replay": 564,
     "sgp_runner/report": 2017,

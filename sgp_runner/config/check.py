@@ -32,7 +32,7 @@ from sgp_runner.config.schema import (
 from sgp_runner.utils.devices import AUTO
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import MAX_DIGITS, is_too_long
-from sgp_runner.utils.units import Interval
+from sgp_runner.utils.units import UnitInterval
 from sgp_runner.utils.user_code import user_code_line
 
 
@@ -241,7 +241,7 @@ def words_for(hint: Any) -> str:
     kind, arms = kind_of(hint)
     if kind is Union:
         return " or ".join(words_for(arm) for arm in arms)
-    if kind is Annotated and isinstance(arms[1], Interval):
+    if kind is Annotated and isinstance(arms[1], UnitInterval):
         return f"an interval such as {arms[1].example}"
     if kind is Annotated:
         return f"{words_for(arms[0])} in {arms[1].name} (such as {arms[1].example})"

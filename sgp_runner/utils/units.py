@@ -52,7 +52,7 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
-class Interval:
+class UnitInterval:
     """An interval of a setting with a unit, such as ``4..10Gbit/s``.
 
     unit: unit of both ends
@@ -99,7 +99,7 @@ Seconds = Annotated[float, SECONDS]
 Minutes = Annotated[float, MINUTES]
 Bytes = Annotated[int, BYTES]
 BitsPerSecond = Annotated[float, BITS_PER_SECOND]
-RATE_INTERVAL = Interval(BITS_PER_SECOND, "4..10Gbit/s")
+RATE_INTERVAL = UnitInterval(BITS_PER_SECOND, "4..10Gbit/s")
 BitsPerSecondInterval = Annotated[Sequence[BitsPerSecond], RATE_INTERVAL]
 
 
