@@ -211,6 +211,7 @@ def observed_words(found: Symptoms) -> list[str]:
         f"step.{found.nodes}={found.together:.4g}s",
         f"parameters={found.num_bytes // 4}",
         "bytes_per_parameter=4",
+        "devices=1",
         f"latency={line.start / (2 * (found.nodes - 1)):.3g}s",
         *(f"streams.{count}={rate / 1e9:.4g}Gbit/s" for count, rate in found.streams.items()),
         f"loading={max(found.loading, 1e-9):.3g}s",

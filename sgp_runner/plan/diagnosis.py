@@ -171,10 +171,10 @@ def scaling(seen: Observation) -> float:
 def carried(seen: Observation) -> str:
     """Return the measured rates of connections as a sentence."""
     parts = (
-        f"{counted(number, 'connection')}: {bit_rate(rate)}"
+        f"{bit_rate(rate)} over {counted(number, 'connection')}"
         for number, rate in sorted(seen.streams.items())
     )
-    return f"TCP carries ({', '.join(parts)})."
+    return f"TCP carries {', '.join(parts)}."
 
 
 def link_cause(seen: Observation, low: float, high: float) -> Cause:

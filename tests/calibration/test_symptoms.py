@@ -39,6 +39,7 @@ def test_measured_values_are_words_of_doctor() -> None:
         "step.3=0.75s",
         "parameters=100000000",
         "bytes_per_parameter=4",
+        "devices=1",
         "latency=0.001s",
         "streams.1=5Gbit/s",
         "streams.8=20Gbit/s",
