@@ -299,7 +299,8 @@ class Observer:
             return self.average
         metrics: dict[str, float] = {}
         if own:
-            metrics = self.problem.evaluate(worker.model, worker.model_buffers)
+            with self.recorder.meter.timed():
+                metrics = self.problem.evaluate(worker.model, worker.model_buffers)
             self.recorder.write(
                 self.stamp("eval", worker.now)
                 | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
@@ -320,7 +321,8 @@ class Observer:
     def record_average(
         self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
     ) -> None:
-        self.average = self.problem.evaluate_re_estimated(params) | rest
+        with self.recorder.meter.timed():
+            self.average = self.problem.evaluate_re_estimated(params) | rest
         self.recorder.write(self.stamp("average", worker.now) | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:

@@ -159,6 +159,15 @@ def test_zero3_has_half_as_much_traffic_again() -> None:
         ("latency=350ms", "latency", "likely"),
         ("latency=1ms", "latency", "unlikely"),
         ("two_nodes=4.3s bandwidth=40Gbit/s parameters=62M", "another interface", "likely"),
+        ("streams.1=1.6Gbit/s streams.8=12Gbit/s", "one connection", "likely"),
+        ("streams.1=1.6Gbit/s streams.8=12Gbit/s", "rate of the link", "unlikely"),
+        ("streams.1=1.6Gbit/s streams.8=1.7Gbit/s", "one connection", "excluded"),
+        ("streams.1=1.6Gbit/s streams.8=1.7Gbit/s", "rate of the link", "likely"),
+        ("streams.1=30Gbit/s streams.8=38Gbit/s", "rate of the link", "unlikely"),
+        ("loading=2s", "input loading", "likely"),
+        ("loading=0.1s", "input loading", "excluded"),
+        ("slowest=1.02", "a slow node", "excluded"),
+        ("slowest=6", "a slow node", "likely"),
     ],
 )
 def test_numbers_decide_between_causes(more: str, cause: str, verdict: str) -> None:
