@@ -51,17 +51,17 @@ CEILINGS = {
     "sgp_runner/core": 3127,
     "sgp_runner/data": 2307,
     "sgp_runner/distributed": 3330,
-    "sgp_runner/elastic": 423,
+    "sgp_runner/elastic": 431,
     "sgp_runner/models": 811,
-    "sgp_runner/plan": 1002,
+    "sgp_runner/plan": 1007,
     "sgp_runner/recording": 2255,
     "sgp_runner/replay": 564,
     "sgp_runner/report": 1988,
     "sgp_runner/session": 700,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 1597,
+    "sgp_runner/studies": 1601,
     "sgp_runner/topology": 601,
-    "sgp_runner/utils": 1417,
+    "sgp_runner/utils": 1418,
 }
 
 

@@ -78,6 +78,11 @@ __all__ = ["in_a_folder_of_the_user"]
             "algo",
             "TypeError: half() takes 0 positional arguments but 1 was given (mine.py:36;",
         ),
+        (
+            ("x *= half()", "raise ValueError('\\x1b[2Jtwo\\n  lines')"),
+            "algo",
+            r"ValueError: \x1b[2Jtwo lines (mine.py:36;",
+        ),
     ],
 )
 def test_errors_of_a_plug_in_show_their_line_and_cause(

@@ -46,7 +46,8 @@ OPTIMIZERS = {
     "adamw": ("optim=adamw", "optim.clip=0.05"),
     "muon": ("optim=muon", "optim.clip=0.05"),
 }
-ONLY_SGD = ("qg_dsgdm", "demo")
+ONLY_SGD = ("qg_dsgdm", "demo", "sign_vote")
+ONLY_ADAM = ("accum_adam", "des_loc", "onebit_adam", "zero_one_adam")
 # Number of devices -> algorithm, optimizer and problem.
 SAMPLE = {
     2: [
@@ -64,7 +65,7 @@ SAMPLE = {
 }
 WITH_MUON = ("sgp", "ar_sgd", "pipe_sgd clipped", "streaming_diloco coded", "sparseloco")
 ALL = [
-    *((name, "sgd", PERCEPTRON) for name in VARIANTS),
+    *((name, "sgd", PERCEPTRON) for name in VARIANTS if name not in ONLY_ADAM),
     *((name, "muon", PERCEPTRON) for name in WITH_MUON),
     *(
         (name, optim, problem)
