@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,7 @@ def new(path: Path, words: Sequence[str]) -> int:
     from sgp_runner.studies.new_file import content_of, text_of
     from sgp_runner.studies.study_file import study_of
 
-    if path.exists():
+    if os.path.exists(path):  # unlike Path.exists, accepts any name
         raise ConfigError("study", f"there is a '{path}' already; choose another name.")
     content = content_of(words)
     check_arms(RunMaker(study_of(content, path.stem)))

@@ -182,6 +182,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     words = "algo=sgp,ar_sgd model=mlp nodes=2 epochs=1 seeds=3 budget=4"
     assert main(["study", "new", "mine.yaml", *words.split()]) == 0
     assert main(["study", "new", "mine.yaml", *words.split()]) == 2
+    assert main(["study", "new", "x" * 300, *words.split()]) == 2
     capsys.readouterr()
     assert main(["study", "mine.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out
