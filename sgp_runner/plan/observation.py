@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,14 @@ from sgp_runner.cluster.nodes import StepTimes
 from sgp_runner.plan.models import known_size
 from sgp_runner.plan.words import Key, Words, read_words
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.reading import read_json, read_yaml
 
 # Sizes of the traffic of a step relative to an all-reduce of the gradient. ZeRO-3 gathers the
 # parameters twice and scatters the gradient (Rajbhandari et al. 2020, section 7.2).
 TRAFFIC = {"all_reduce": 1.0, "zero3": 1.5}
 LATENCY = 50e-6  # s, one way, if it is not given: kernel TCP in one data centre
 SLOWEST, FASTEST = 1e3, 1e15  # bit/s; rates are searched between them
+MAX_NODES = 10**6
 KEYS: Mapping[str, Key] = {
     "step.N": Key("seconds", "time of a step on N nodes; step.1 is needed, and one more"),
     "samples.N": Key("number", "instead of step.N: samples per second of all N nodes"),
@@ -253,19 +253,24 @@ def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
     A run on several nodes also tells the time of a step without waiting.
     """
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = dict(read_json(folder / "summary.json"))
         algo = read_yaml(folder / "config.yaml")["algo"]["name"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(str(folder), "this is no folder of a finished run.") from error
+        nodes, steps, seconds = (summary[key] for key in ("nodes", "steps", "time_s"))
+        sent, waiting = summary["bytes_per_node"], summary.get("waiting_share")
+        whole = 1 <= nodes < MAX_NODES and steps >= 1 and seconds > 0 and sent >= 0
+        whole = whole and (waiting is None or 0 <= waiting < 1)
+    except (OSError, ValueError, LookupError, TypeError):
+        whole = False
+    if not whole:
+        raise ConfigError(str(folder), "this is no folder of a finished run.")
     if algo != "ar_sgd" or summary.get("clock") != "wall":
         raise ConfigError(
             str(folder), "only real runs of algo=ar_sgd can be compared: every step all-reduces."
         )
-    nodes, step = int(summary["nodes"]), summary["time_s"] / summary["steps"]
+    nodes, step = int(nodes), seconds / steps
     found: dict[str, float | int | str] = {f"step.{nodes}": step}
     if nodes > 1:
-        sent = summary["bytes_per_node"] / summary["steps"]
-        found["bytes"] = sent * nodes / (2 * (nodes - 1))
-        if (waiting := summary.get("waiting_share")) is not None:
+        found["bytes"] = sent / steps * nodes / (2 * (nodes - 1))
+        if waiting is not None:
             found["step.1"] = step * (1 - waiting)
     return nodes, found

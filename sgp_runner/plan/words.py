@@ -165,7 +165,7 @@ def plain_number(text: str, short: bool) -> float | None:
 
     short: whether a suffix such as M is allowed
     """
-    found = re.fullmatch(r"([+-]?\d[\d_]*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
+    found = re.fullmatch(r"([+-]?\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
     if found is None or (found[2] and not short):
         return None
     return float(found[1]) * SUFFIXES[found[2]]

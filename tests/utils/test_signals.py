@@ -4,6 +4,7 @@ sentence. The slow tests have more places and signals of each kind.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from helpers.processes import ranks_of
 from helpers.shooting import run, shot
 
-from sgp_runner.utils.signals import STOPPING
+from sgp_runner.utils.signals import STOPPING, signal_thread
 
 SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 GLOO = (*SIM, "network=gloo")
@@ -58,6 +59,13 @@ def test_a_simulation_ends_at_once_where_it_does_not_train(
     outcome = run(tmp_path, *SIM, shots=[shot(where, name)], wrapped="swallowed")
     assert outcome == (CODES[name], sentence(name))
     assert not (tmp_path / "results/runs/run/summary.json").exists()
+
+
+def test_user_code_that_closes_all_descriptors_gets_no_traceback_of_another_thread() -> None:
+    received, written = os.pipe()
+    os.close(written)
+    signal_thread(received)
+    os.close(received)
 
 
 def test_the_second_ctrl_c_is_130_though_a_library_makes_another_error_of_it(
