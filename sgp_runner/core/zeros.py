@@ -78,17 +78,9 @@ class Zeros:
 
     # Properties that need no values.
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.memory.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device(self.memory.device)
-
-    @property
-    def is_meta(self) -> bool:
-        return self.memory.device == "meta"
+    dtype = property(lambda self: self.memory.dtype)
+    device = property(lambda self: torch.device(self.memory.device))
+    is_meta = property(lambda self: self.memory.device == "meta")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,10 +157,7 @@ class Zeros:
     new_empty = new_zeros
 
     def new_full(self, shape: Sequence[int], value: float, **keywords: Any) -> Tensor:
-        dtype, device = self.memory.dtype, self.memory.device
-        if tuple(shape) == (1,) and not keywords:
-            return cast("Tensor", Zeros(Memory(1, 0.0, dtype, device), 0, 1).fill_(value))
-        return torch.empty(0, dtype=dtype, device=device).new_full(shape, value, **keywords)
+        return cast("Tensor", self.new_zeros(*shape, **keywords).fill_(value))
 
     # Views.
 
@@ -335,9 +324,9 @@ class Zeros:
         return self.tensor().mul(tensors_in(other))
 
     def div(self, other: Any) -> Any:
-        return (
-            self.clone().div_(other) if self.factor(other) else self.tensor().div(tensors_in(other))
-        )
+        if self.factor(other):
+            return self.clone().div_(other)
+        return self.tensor().div(tensors_in(other))
 
     __add__, __sub__, __mul__, __rmul__, __truediv__ = add, sub, mul, mul, div
 
