@@ -8,7 +8,7 @@ from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
 from sgp_runner.models.timing_only import TimingOnly
-from sgp_runner.plan.timing import TAIL, Timing, steps_of, time_steps
+from sgp_runner.plan.timing import TAIL, Timing, steps_of
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
 SLOWER = 2.0  # times that a gradient of the slow node takes
@@ -20,8 +20,8 @@ RANK = 1  # the node with the fault
 class FaultCosts:
     """The costs of faults of one node.
 
-    slow_node: time of a step if the node computes `SLOWER` times as slowly, relative to a step
-        without faults
+    slow_node: time of a run if the node computes `SLOWER` times as slowly, relative to one without
+        faults
     absence: share of the time that the node is away that the whole run lasts longer
     """
 
@@ -43,7 +43,7 @@ def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
     gone = Event("crash", (RANK,), whole / 4, whole / 4 + away)
     try:
         absent = whole_seconds(replace(run, faults=Faults(events=(gone,))))
-        slower = time_steps(slow).seconds / timing.seconds
+        slower = whole_seconds(slow) / whole
     except (ConfigError, RankFailed):
         return None
     return FaultCosts(slower, max(0.0, absent - whole) / away)

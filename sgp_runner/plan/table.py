@@ -122,11 +122,13 @@ def faults(plan: PlannedMethods) -> Iterator[str]:
     rows = [(row.method.title, row.faults) for row in plan.rows if row.faults is not None]
     if not rows:
         return
-    yield from folded(f"One node {SLOWER:g} times as slow; a step then takes as many times longer:")
+    yield from folded(
+        f"One node {SLOWER:g} times as slow; the run then takes this many times as long:"
+    )
     yield from by_value((title, f"{costs.slow_node:.1f}") for title, costs in rows)
     yield from folded(
-        f"One node away for {AWAY_STEPS} gradients; the run then lasts longer by as much of that "
-        "time:"
+        f"One node away for the time of {AWAY_STEPS} gradients; the run then takes longer by this "
+        "share of it:"
     )
     yield from by_value((title, f"{10 * round(10 * costs.absence)} %") for title, costs in rows)
     yield ""
