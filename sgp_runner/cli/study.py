@@ -21,6 +21,7 @@ and the table as CSV, Markdown and LaTeX. The same command continues a study.
 
   sgp-run study mine.yaml              make all runs that are missing, and the page
   sgp-run study mine.yaml --dry-run    runs, hours, disk and power; nothing is trained
+  sgp-run study claims/02              a study of this package, in configs/study
   sgp-run study new mine.yaml algo=./mine.py,sgp,ar_sgd task=images seeds=5 budget=8
                                        write a file; several algorithms are the arms
   sgp-run study new mine.yaml algo=sgp,ar_sgd model=mlp epochs=5 \\

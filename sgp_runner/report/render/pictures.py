@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -51,13 +51,13 @@ class Chart(Figure):
         return out.getvalue()
 
 
-def save_all(plots: Iterable[Plot], folder: Path) -> None:
-    """Write ``<name>.png`` and ``<name>.svg`` of each plot; equal plots give equal bytes."""
+def save_all(plots: Iterable[Plot], folder: Path, formats: Sequence[str] = FORMATS) -> None:
+    """Write each plot in these formats; equal plots give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for plot in plots:
         with rc_context({"svg.hashsalt": plot.name}):
             figure = drawn(plot)
-            for kind in FORMATS:
+            for kind in formats:
                 figure.savefig(
                     folder / f"{plot.name}.{kind}",
                     dpi=150,
