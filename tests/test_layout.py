@@ -35,9 +35,9 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 925,
+    "scripts": 919,
     "scripts/benchmarks": 1289,
-    "scripts/claims": 1296,
+    "scripts/claims": 882,
     "scripts/pages": 379,
     "scripts/reproduce": 409,
     "scripts/validation": 645,
@@ -59,7 +59,7 @@ CEILINGS = {
     "sgp_runner/report": 1988,
     "sgp_runner/session": 700,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 1597,
+    "sgp_runner/studies": 1610,
     "sgp_runner/topology": 601,
     "sgp_runner/utils": 1417,
 }
