@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer, git and make. The first target that needs it builds .venv; later calls reuse it.
 PYTHON ?= python3
-PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation
+# Twice quiet: without the warnings of the package index.
+PIP := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation
 # The files name all packages. Pip would look for newer ones of those that others want with extras.
 LOCKED := $(PIP) --no-deps --require-hashes --requirement
 
@@ -9,7 +10,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo picture test test-slow test-slurm test-gpu reproduce claims logs faults docs bench lint lock release-check clean
+.PHONY: help demo picture test test-slow test-slurm test-gpu reproduce claims logs faults docs board bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -44,8 +45,13 @@ logs:  ## unpack the runs behind both into results/reproduced/runs/
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
 
-docs: .venv/.docs  ## build the documentation's site into site/; a warning is an error
+docs: .venv/.docs  ## write the generated parts of docs/ and build the site into site/; a warning is an error
+	OMP_NUM_THREADS=1 .venv/bin/python scripts/write_pages.py
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+board: .venv/.installed  ## verify the archives in studies/board/ and build their site into site-board/
+	set -e; for archive in studies/board/*.zip; do .venv/bin/sgp-run study verify "$$archive"; done
+	.venv/bin/sgp-run study board studies/board site-board
 
 bench: .venv/.bench  ## benchmark real runs against other libraries, into results/benchmarks/
 	.venv/bin/python scripts/bench.py
@@ -63,12 +69,12 @@ release-check:  ## build, check, install and run the distributions of the last c
 	scripts/release_check.sh $(PYTHON)
 
 clean:  ## remove .venv, caches and build products; results stay
-	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf .venv build dist site site-board *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # All but torch and torchvision is checked against the hashes of requirements/, also what builds. Those
 # two differ between CPU and GPUs; their dependencies are there when they come.
-.venv/.installed: setup.cfg pyproject.toml $(wildcard requirements/*.txt)
+.venv/.installed: pyproject.toml $(wildcard requirements/*.txt)
 	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
 	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/lock.txt && \
 	$(PIP) --requirement requirements/torch.txt && $(PIP) --no-deps --editable . && touch $@

@@ -1,4 +1,4 @@
-"""The packages. All other metadata is in setup.cfg, which cannot add one to those that it finds."""
+"""The packages. All other metadata is in pyproject.toml, which cannot add one to those it finds."""
 
 from setuptools import find_packages, setup
 

@@ -34,11 +34,11 @@ lock() {
 # environments. Packages in isolated environments would have no hashes.
 lock build.txt "$@" - <<<$'setuptools\nwheel'
 # All packages to run and test, and the packages that fairseq needs to build and to run.
-lock lock.txt "$@" --constraint build.txt --extra dev ../setup.cfg - \
+lock lock.txt "$@" --constraint build.txt --extra dev ../pyproject.toml - \
     <<<$'bitarray\ncffi\ncython\nninja\nregex\ntqdm\nwheel'
 # fairseq is locked separately: it pins older versions of hydra-core and omegaconf, although it runs
 # with the versions in lock.txt.
 lock fairseq.txt "$@" --no-deps - <<<'fairseq-fixed==0.12.3.1'
-lock bench.txt "$@" --constraint lock.txt --extra bench ../setup.cfg
-lock docs.txt "$@" --constraint lock.txt --extra docs ../setup.cfg
-lock release.txt "$@" --constraint lock.txt - <<<$'build\nsetuptools\ntwine'
+lock bench.txt "$@" --constraint lock.txt --extra bench ../pyproject.toml
+lock docs.txt "$@" --constraint lock.txt --extra docs ../pyproject.toml
+lock release.txt "$@" --constraint lock.txt - <<<$'build\nmypy\nsetuptools\ntwine\nuv'

@@ -35,6 +35,12 @@ def ranks_are_forked() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write reports without PNG and SVG, for which matplotlib takes a second per plot."""
+    monkeypatch.setattr("sgp_runner.report.render.write.save_all", lambda plots, folder: None)
+
+
 @pytest.fixture(autouse=True)
 def no_plug_in_outlives_its_test() -> Iterator[None]:
     """The choices of plug-ins belong to a process, and a process runs many tests."""

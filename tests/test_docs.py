@@ -12,13 +12,13 @@ one word for all or one for each:
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -184,6 +184,9 @@ def dry_run(words: list[str]) -> None:
     if words[:1] == ["new"]:
         new.main(words[1:])
         return
+    if words[:1] == ["study"] and words[1] in {*study.ACTIONS} - {"new"}:
+        study.split(words[2:], study.OPTIONS.get(words[1], ()))
+        return
     if words[:1] == ["study"]:
         study.main(words[1:] if words[1] == "new" else [*words[1:], "--dry-run"])
         return
@@ -216,14 +219,14 @@ def dry_make(words: Sequence[str]) -> None:
 
 
 def dry_pip(words: Sequence[str]) -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extras in re.findall(r"sgp-runner\[([\w,]+)\]", " ".join(words)):
-        assert set(extras.split(",")) <= setup["options.extras_require"].keys(), extras
+        assert set(extras.split(",")) <= project["optional-dependencies"].keys(), extras
 
 
 DRY: dict[str, Callable[[list[str]], object]] = {
     "sgp-run": dry_run,
+    "sgp-runner": dry_run,
     "sgp_runner": dry_run,
     "run.sbatch": dry_run,
     "sweep.sh": lambda words: dry_run([f"nodes={words[0]}", "-m", *words[1:]]),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
 from helpers.paths import ROOT
 
+import release_notes
 from sgp_runner import __version__
 
 METADATA = ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -35,6 +38,32 @@ def test_no_tracked_file_is_a_symbolic_link() -> None:
 
 def test_the_citation_names_this_version() -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_release_notes_are_a_section_of_the_changes() -> None:
+    changes = "# Changelog\n\n## [0.2.0] - 2026-12-01\n\n- One.\n\n## [0.1.0]\n\n- None.\n"
+    assert release_notes.notes(changes, "0.2.0") == "- One."
+    assert release_notes.notes(changes, "0.1.0") == "- None."
+    assert release_notes.notes(changes, "0.1") == ""
+    assert release_notes.main("v0.0.0") == (
+        f"The tag is v0.0.0, but sgp_runner/_version.py has {__version__}."
+    )
+
+
+def test_extras_are_whole() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    (names,) = extras["all"]
+    assert set(re.findall(r"\w+", names)) - {"sgp", "runner"} == {
+        *("hf", "loggers", "mpi", "optuna", "report", "slurm", "text", "vision")
+    }
+    asked = re.findall(
+        r"require\(\s*\"[\w/]+\", \"(\w+)\"",
+        "".join(path.read_text() for path in (ROOT / "sgp_runner").rglob("*.py")),
+    )
+    assert set(asked) == {"optuna", "report", "text"}
+    assert set(asked) < extras.keys()
 
 
 @pytest.fixture(scope="module")

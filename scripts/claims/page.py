@@ -28,7 +28,7 @@ from claims.evidence import (
 from claims.recorded import search_of
 from reproduce.archives import LOST
 from sgp_runner.report.read.runs import version
-from sgp_runner.report.render.pictures import save_all
+from sgp_runner.report.render.pictures import save
 from sgp_runner.session.job_pool import outdated
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.power import power
@@ -328,13 +328,12 @@ def draw(view: View, folder: Path) -> None:
     """Draw the effects of a claim, or its own plot, and its searches."""
     plot = view.claim.computed.plot
     if plot:
-        save_all([plot()], folder, ("svg",))
+        save([plot()], folder, f"claim{view.claim.number}", ("svg",))
     else:
         figures.save(figures.forest(view.judged), folder / f"claim{view.claim.number}.svg")
     if view.searches:
-        plots = tuning_plots(searched(view))
-        named = (replace(each, name=f"tuning{view.claim.number}") for each in plots)
-        save_all(named, folder, ("svg",))
+        plots = [*tuning_plots(searched(view))]
+        save(plots, folder, f"tuning{view.claim.number}", ("svg",))
 
 
 def searched(view: View) -> Conducted:

@@ -60,6 +60,9 @@ NAMES = {
     "resnet 18": "ResNet-18",
     "a2cid2": "A2CiD2",
     "halos": "HALoS",
+    "gasloc": "GASLoC",
+    "heloco": "HeLoCo",
+    "rescaled asgd": "Rescaled ASGD",
     "ringmaster": "Ringmaster",
     "rennala": "Rennala",
     "ringleader": "Ringleader",
@@ -102,7 +105,7 @@ def published_figures(algo: str) -> str:
     return (
         f"{table(body, ('`experiment=`', 'figure', 'published', 'simulated here'))}\n\n"
         f"From {'; '.join(sources)}. A tilde marks a time that is derived from hours. The "
-        "error of a simulated time is beside it, and whether a constant was fitted to it."
+        "error of a simulated time is next to it, and whether a constant was fitted to it."
     )
 
 

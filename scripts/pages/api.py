@@ -28,7 +28,7 @@ def described(name: str, found: Any) -> Iterator[str]:
     yield prose(found)
     for inner, member in vars(found).items() if inspect.isclass(found) else ():
         if documented(inner, member):
-            yield f"**`{inner}{inspect.signature(member) if callable(member) else ''}`**"
+            yield f"**`{inner}{parameters(member) if callable(member) else ''}`**"
             yield prose(member)
 
 
@@ -40,8 +40,33 @@ def documented(name: str, member: object) -> bool:
 
 def signature(found: Any) -> str:
     what = "class" if inspect.isclass(found) else "def"
-    inside = "" if getattr(found, "_is_protocol", False) else str(inspect.signature(found))
+    inside = "" if getattr(found, "_is_protocol", False) else parameters(found)
     return f"{what} {found.__name__}{inside}".replace(" -> None", "")
+
+
+class Annotation(str):
+    """An annotation that is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def parameters(found: Any) -> str:
+    """Return the parameters of a function or class, with annotations as they are in its source."""
+    signature = inspect.signature(found)
+
+    def bare(annotation: Any) -> Any:
+        return Annotation(annotation) if isinstance(annotation, str) else annotation
+
+    return str(
+        signature.replace(
+            parameters=[
+                each.replace(annotation=bare(each.annotation))
+                for each in signature.parameters.values()
+            ],
+            return_annotation=bare(signature.return_annotation),
+        )
+    )
 
 
 def prose(found: object) -> str:

@@ -1,29 +1,28 @@
 """Figures of the messages in the first steps of each algorithm, from a simulated run.
 
-Four nodes have ResNet-50's gradients and messages on 10 Gbit/s Ethernet; node 3 is slower. Each row
+The nodes have ResNet-50's gradients and messages on 10 Gbit/s Ethernet; node 3 is slower. Each row
 is a node, and time goes to the right. Bars are gradients. Lines are messages, from their start to
 their arrival. Bands are all-reduces.
 """
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any
 
 from sgp_runner.elastic.build import timing_problem
 
-NODES = 4
-STEPS = 4.0  # number of steps of a normal node in a figure
+SECONDS = 1.4  # simulated time of a figure
+SLOW, FACTOR = 3, 1.4  # the slow node, and how many times longer it takes for a gradient
 SETTINGS = (
-    f"nodes={NODES}",
     "model=timing_only",
     "model.sample_steps=null",
     "cluster=sgp_ethernet",
-    "cluster.compute.node_factors={3: 1.4}",
-    "epochs=0.008",
+    f"cluster.compute.node_factors={{{SLOW}: {FACTOR}}}",
+    "epochs=0.016",
     "logger=jsonl",
 )
 OWN = {
@@ -40,72 +39,85 @@ OWN = {
             "diloco",
             "streaming_diloco",
             "noloco",
+            "gasloc",
+            "heloco",
             "sparseloco",
             "gossip_pga",
         ),
         ("algo.period=2",),
     ),
 }
-GRADIENT, MESSAGE, ALL_REDUCE, TEXT = "#5b8fd6", "#d9793d", "#8c9aa8", "#808489"
+GRADIENT, MESSAGE, ALL_REDUCE = "#5b8fd6", "#d9793d", "#8c9aa8"
+FONT = "text{fill:#7c8086;font:12px sans-serif}"
 
 
 @dataclass
 class Trace:
     """The first seconds of a simulated run; all times are in seconds.
 
+    nodes: number of nodes; ranks from there on are servers
+    ranks: number of nodes and servers
     gradients: rank, begin and end
-    messages: source, destination, begin and end
+    messages: source, destination, begin, end and bytes
     all_reduces: begin (when the last rank has joined) and end
     """
 
+    nodes: int
     ranks: int
-    step: float
     title: str
     gradients: list[tuple[int, float, float]] = field(default_factory=list)
-    messages: list[tuple[int, int, float, float]] = field(default_factory=list)
+    messages: list[tuple[int, int, float, float, float]] = field(default_factory=list)
     all_reduces: list[tuple[float, float]] = field(default_factory=list)
 
+    def name(self, rank: int) -> str:
+        """Return the name of a rank, such as ``node 3`` or ``server``."""
+        if rank < self.nodes:
+            return f"node {rank}"
+        return f"server {rank - self.nodes}" if self.ranks > self.nodes + 1 else "server"
 
-def all_figures() -> Iterator[tuple[str, str]]:
-    """Yield the name of each algorithm and its figure as SVG."""
+
+def algorithms(names: str = "*") -> Iterator[str]:
+    """Yield the names of the algorithms that match a pattern."""
     from sgp_runner.config.choices import groups
 
-    for algo in groups()["algo"]:
-        yield algo, draw(traced(algo))
+    return (algo for algo in groups()["algo"] if fnmatch(algo, names))
 
 
-def traced(algo: str) -> Trace:
-    """Simulate some steps of ``algo`` without gradients, and record the times of events."""
+def traced(algo: str, nodes: int) -> Trace:
+    """Simulate ``algo`` without gradients, and record what begins in the first `SECONDS`."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
     from sgp_runner.simulator.times import simulate_times
 
-    run = experiment_of([f"algo={algo}", *SETTINGS, *OWN.get(algo, ())]).run
+    own = OWN.get(algo, ())
+    run = experiment_of([f"algo={algo}", f"nodes={nodes}", *SETTINGS, *own]).run
     problem = timing_problem(run, Study(None, run.study.real))
     simulation, workers = simulate_times(run, problem)
-    step = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
-    trace = Trace(len(workers), step, run.algo.title)
+    trace = Trace(nodes, len(workers), run.algo.title)
     watch(simulation, trace)
     simulation.run()
+    trace.gradients = [each for each in trace.gradients if each[1] < SECONDS]
+    trace.messages = [each for each in trace.messages if each[2] < SECONDS]
+    trace.all_reduces = [each for each in trace.all_reduces if each[0] < SECONDS]
     return trace
 
 
 def watch(simulation: Any, trace: Trace) -> None:
     """Make ``simulation`` record its gradients, messages and all-reduces in ``trace``."""
-    begun: dict[tuple[int, int], deque[float]] = defaultdict(deque)
+    begun: dict[tuple[int, int], deque[tuple[float, float]]] = defaultdict(deque)
     transmit, deliver = simulation.fabric.transmit, simulation.fabric.deliver
     collectives, compute = simulation.machines.collectives, simulation.machines.compute
     end_of, times = collectives.end_of, compute.gradient_times
 
     def noting_transmit(sent: Any, num_bytes: float) -> None:
         if sent.message.numel():
-            begun[sent.src, sent.dst].append(simulation.now())
+            begun[sent.src, sent.dst].append((simulation.now(), num_bytes))
         transmit(sent, num_bytes)
 
     def noting_deliver(sent: Any) -> None:
         if sent.message.numel():
-            begin = begun[sent.src, sent.dst].popleft()
-            trace.messages.append((sent.src, sent.dst, begin, simulation.now()))
+            begin, num_bytes = begun[sent.src, sent.dst].popleft()
+            trace.messages.append((sent.src, sent.dst, begin, simulation.now(), num_bytes))
         deliver(sent)
 
     def noting_end_of(collective: Any) -> float:
@@ -125,41 +137,71 @@ def watch(simulation: Any, trace: Trace) -> None:
     collectives.end_of, compute.gradient_times = noting_end_of, noting_times
 
 
+WIDTH, LEFT, TOP, ROW = 520, 60, 30, 34  # in pixels
+
+
 def draw(trace: Trace) -> str:
     """Return the SVG of ``trace``, in colours that can be read on white and on black."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    height = ROW * trace.ranks
+    scale = (WIDTH - LEFT - 10) / SECONDS
 
-    seconds = STEPS * trace.step * 1.4
-    settings = {"svg.fonttype": "none", "svg.hashsalt": trace.title, "font.size": 10}
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(6.4, 0.5 * trace.ranks + 0.9), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes = figure.subplots()
-        axes.set_facecolor("none")
-        for begin, end in trace.all_reduces:
-            axes.axvspan(begin, end, color=ALL_REDUCE, alpha=0.45, lw=0)
-        for rank, begin, end in trace.gradients:
-            axes.barh(rank, end - begin, 0.34, begin, color=GRADIENT)
-        for src, dst, begin, end in trace.messages:
-            axes.annotate(
-                "",
-                (end, dst),
-                (begin, src),
-                annotation_clip=False,
-                clip_on=True,
-                arrowprops={"arrowstyle": "->", "color": MESSAGE, "lw": 1.2, "clip_on": True},
-            )
-        axes.set_xlim(0, seconds)
-        axes.set_ylim(trace.ranks - 0.5, -0.5)
-        axes.set_yticks(range(trace.ranks), [*map(name_of, range(trace.ranks))], color=TEXT)
-        axes.set_xlabel("simulated time in seconds", color=TEXT)
-        axes.tick_params(colors=TEXT, length=0)
-        axes.spines[:].set_visible(False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-    return text.getvalue()
+    def x(time: float) -> float:
+        return round(time * scale, 1)
+
+    def y(rank: int) -> float:
+        return (rank + 0.5) * ROW
+
+    plot = [
+        *(band(x(a), x(b) - x(a), height) for a, b in trace.all_reduces),
+        *(
+            f'<rect x="{x(a)}" y="{y(rank) - 6}" width="{x(b) - x(a) - 1:.1f}" height="12"/>'
+            for rank, a, b in trace.gradients
+        ),
+        *(f'<path d="M{x(a)} {y(i)}L{x(b)} {y(j)}"/>' for i, j, a, b, _ in trace.messages),
+    ]
+    labels = [
+        *(text(0, TOP + y(rank) + 4, trace.name(rank)) for rank in range(trace.ranks)),
+        *(
+            text(LEFT + x(0.2 * i), TOP + height + 16, f"{0.2 * i:.1f}", "middle")
+            for i in range(round(SECONDS / 0.2) + 1)
+        ),
+        text(WIDTH / 2, TOP + height + 32, "simulated time in seconds", "middle"),
+    ]
+    return svg(WIDTH, TOP + height + 40, f"{trace.title} on {trace.nodes} nodes", [
+        f'<style>rect{{fill:{GRADIENT}}}path{{stroke:{MESSAGE};stroke-width:1.3;'
+        f"marker-end:url(#a)}}.r{{fill:{ALL_REDUCE};opacity:.45}}{FONT}</style>",
+        '<marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" markerHeight="6" '
+        f'orient="auto"><polygon points="0,0 8,4 0,8" fill="{MESSAGE}"/></marker>',
+        *legend(trace),
+        f'<svg x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - 10}" height="{height}">',
+        *plot,
+        "</svg>",
+        *labels,
+    ])  # fmt: skip
 
 
-def name_of(rank: int) -> str:
-    return "server" if rank == NODES else f"node {rank}"
+def band(x: float, width: float, height: float) -> str:
+    return f'<rect class="r" x="{x}" width="{width:.1f}" height="{height}"/>'
+
+
+def legend(trace: Trace) -> Iterator[str]:
+    """Yield a key of the colours that a figure has."""
+    yield f'<rect x="{LEFT}" y="6" width="24" height="10"/>{text(LEFT + 30, 15, "gradient")}'
+    if trace.messages:
+        yield f'<path d="M{LEFT + 110} 11h26"/>{text(LEFT + 142, 15, "message")}'
+    if trace.all_reduces:
+        at = LEFT + 230
+        yield f'<rect class="r" x="{at}" y="4" width="24" height="14"/>'
+        yield text(at + 30, 15, "all-reduce")
+
+
+def text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    where = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{where}>{words}</text>'
+
+
+def svg(width: float, height: float, title: str, lines: Iterable[str]) -> str:
+    """Return an SVG with a title for screen readers."""
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
+    return "\n".join([head, f"<title>{title}</title>", *lines, "</svg>\n"])

@@ -1,8 +1,4 @@
-"""Hooks of MkDocs: markers in the pages become tables, code and figures; TeX becomes MathML.
-
-A marker is an HTML comment on a separate line, such as ``<!-- settings: algo=sgp -->``. Readers of
-the Markdown do not see it.
-"""
+"""Hooks of MkDocs: pages outside ``docs/``, notebooks, equations as MathML, and ``llms.txt``."""
 
 from __future__ import annotations
 
@@ -14,44 +10,43 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pages import algorithms, api, features, figures, links, settings
+from pages import cells, links, llms
 
-PARTS = {
-    "api": api.module,
-    "code": algorithms.code,
-    "commands": lambda _: "",  # instructions for tests/test_docs.py
-    "features": features.features,
-    "published": algorithms.published_figures,
-    "reference": settings.reference,
-    "settings": settings.of_choice,
-    "tests": algorithms.identities,
-}
-MARKER = re.compile(r"^<!-- (\w+): (.+) -->$", re.MULTILINE)
 TEX = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.+?)\\[)\]]</\1>', re.DOTALL)
+texts: dict[str, str] = {}  # the Markdown of each page, by its path
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages outside ``docs/``, and a figure of messages for each algorithm."""
+    """Add the pages outside ``docs/``, and a page with its pictures for each notebook."""
     from mkdocs.structure.files import File
 
     for source, name in links.OUTSIDE.items():
         text = (links.ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, name, content=text))
-
-    for algo, drawing in figures.all_figures():
-        files.append(File.generated(config, f"algorithms/{algo}.svg", content=drawing))
+    for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
+        name = notebook.relative_to(config.docs_dir).with_suffix("")
+        for path, content in cells.pages(notebook, str(name)):
+            files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace the markers of a page and rewrite its links; an unknown marker ends the build."""
-    markdown = links.on_site(markdown, page.file.src_uri)
-    return MARKER.sub(lambda found: PARTS[found[1]](found[2]), markdown)
+    """Rewrite the links of a page."""
+    texts[page.file.src_uri] = links.on_site(markdown, page.file.src_uri)
+    return texts[page.file.src_uri]
 
 
 def on_page_content(content: str, **_: Any) -> str:
     """Write equations as MathML, which needs neither scripts nor fonts."""
     return TEX.sub(mathml, content)
+
+
+def on_post_build(config: Any) -> None:
+    """Write ``llms.txt``, ``llms-full.txt`` and the Markdown of each page."""
+    for path, text in llms.files(config.site_name, config.site_description, config.nav, texts):
+        place = Path(config.site_dir, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
 
 
 def mathml(found: re.Match[str]) -> str:

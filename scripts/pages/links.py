@@ -32,7 +32,7 @@ def on_site(markdown: str, page: str) -> str:
         text, link, anchor = found[1], found[2], found[3] or ""
         target = PurePosixPath(os.path.normpath(source.parent / link))
         if target.is_relative_to(DOCS):
-            place = str(target.relative_to(DOCS))
+            place = re.sub(r"\.ipynb$", ".md", str(target.relative_to(DOCS)))
         elif str(target) in OUTSIDE:
             place = OUTSIDE[str(target)]
         elif (ROOT / target).exists():

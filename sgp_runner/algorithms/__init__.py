@@ -43,8 +43,12 @@ class Algorithm(Protocol):
     # The choice of optim for which the method is defined; a preset, a model or the command line
     # overrides it. None: that of all runs, sgd.
     needs_optim: ClassVar[str | None] = None
+    # Second name of a setting -> its name.
+    aliases: ClassVar[Mapping[str, str]] = {}
     # A probe measures instead of training, so it shows no progress.
     is_probe: ClassVar[bool] = False
+    # The paper: a key of ``studies/references.bib``, or in a plug-in a whole BibTeX entry.
+    source: ClassVar[str] = ""
     # The kind of ``topology`` that `check` requires: any valid graph, or a symmetric one.
     graph: ClassVar[Literal["any", "symmetric"] | None] = None
 

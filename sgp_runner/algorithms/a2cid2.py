@@ -27,6 +27,7 @@ from math import exp, lcm, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.ad_psgd import due_averages, end_averages, partner
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
@@ -51,6 +52,7 @@ class A2CiD2(Algorithm):
     averages_per_gradient: float = 0.5
     eta: float | None = None
     title: ClassVar[str] = "A2CiD2"
+    source: ClassVar[str] = "nabli2023"
     asynchronous: ClassVar[bool] = True
     reads_clock: ClassVar[bool] = True
 
@@ -82,16 +84,12 @@ class A2CiD2(Algorithm):
         if not active:
             await answering
         else:
-            for j in range(0, worker.size, 2):
-                worker.comm.send(j, x.new_empty(0))  # empty: this rank starts no more averages
+            end_averages(worker)
 
     async def average(self, worker: Worker, x_tilde: Tensor) -> None:
-        x, actives = worker.params, worker.size // 2
-        due = (
-            (worker.increment("gradients") + 1) * self.averages_per_gradient * worker.size / actives
-        )
-        while worker.counter("averages") < due:
-            j = partner(self.topology, worker.rank, worker.size, worker.increment("averages"))
+        x = worker.params
+        for t in due_averages(worker, self.averages_per_gradient):
+            j = partner(self.topology.at(0.0), worker.rank, worker.size, t)
             self.mix(worker, x_tilde)
             sent = x.clone()
             worker.comm.send(j, sent)
@@ -135,12 +133,6 @@ def measure(worker: Worker, seconds: float) -> None:
     worker.state["seconds_per_gradient"] = (mean + seconds) / 2
 
 
-def partner(topology: Topology, rank: int, size: int, t: int) -> int:
-    """Return the partner of an active worker in its average number ``t``."""
-    peers = topology.at(0.0).out_peers(rank, size, t)
-    return peers[t % len(peers)]
-
-
 @functools.lru_cache(maxsize=8)
 def consensus_rates(topology: Any, size: int, averages: float) -> tuple[float, float]:
     """Return eta and alpha of a graph of ``size`` nodes.
@@ -154,7 +146,7 @@ def consensus_rates(topology: Any, size: int, averages: float) -> tuple[float, f
     actives, steps = range(1, size, 2), range(topology.phases(size)[0][1])
     degrees = {len(topology.out_peers(i, size, t)) for i in actives for t in steps}
     period = len(steps) * lcm(*degrees)
-    edges = [(i, partner(topology, i, size, t)) for i in actives for t in range(period)]
+    edges = [(i, partner(topology.at(0.0), i, size, t)) for i in actives for t in range(period)]
     laplacian = np.zeros((size, size))
     for i, j in edges:
         laplacian[[i, j], [i, j]] += 1

@@ -32,6 +32,7 @@ class ACCO(Algorithm):
     """Optimizer steps of two gradients, the first at predicted parameters."""
 
     title: ClassVar[str] = "ACCO"
+    source: ClassVar[str] = "nabli2024"
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         if isinstance(optim, WrappedOptimizer):

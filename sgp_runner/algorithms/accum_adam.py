@@ -38,6 +38,7 @@ class AccumAdam(Algorithm):
     topology: Topology
     accumulate: int = 8
     title: ClassVar[str] = "AccumAdam"
+    source: ClassVar[str] = "wang2024"
     needs_optim: ClassVar[str | None] = "adam"
     graph: ClassVar[Literal["symmetric"]] = "symmetric"
 

@@ -33,6 +33,7 @@ class ACPSGD(Algorithm):
     rank: int = 4
     start: int = 0
     title: ClassVar[str] = "ACP-SGD"
+    source: ClassVar[str] = "zhang2023"
     message_layout: ClassVar[MessageLayout] = "factors"
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ applying the gradient afterwards, and the sum of all parameters is preserved.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ class ADPSGD(Algorithm):
     topology: Topology
     averages_per_gradient: float = 1.0
     title: ClassVar[str] = "AD-PSGD"
+    source: ClassVar[str] = "lian2018"
     asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -57,19 +59,12 @@ class ADPSGD(Algorithm):
         if not active:
             await answering
         else:
-            for j in range(0, worker.size, 2):
-                worker.comm.send(j, x.new_empty(0))  # empty: this rank starts no more averages
+            end_averages(worker)
 
     async def average(self, worker: Worker) -> None:
         x = worker.params
-        actives = worker.size // 2
-        due = (
-            (worker.increment("gradients") + 1) * self.averages_per_gradient * worker.size / actives
-        )
-        while worker.counter("averages") < due:
-            t = worker.increment("averages")
-            peers = self.topology.at(worker.epoch).out_peers(worker.rank, worker.size, t)
-            j = peers[t % len(peers)]
+        for t in due_averages(worker, self.averages_per_gradient):
+            j = partner(self.topology.at(worker.epoch), worker.rank, worker.size, t)
             sent = x.clone()
             worker.comm.send(j, sent)
             x.add_(await worker.comm.recv(j) - sent, alpha=0.5)
@@ -83,3 +78,26 @@ class ADPSGD(Algorithm):
             else:
                 worker.comm.send(i, x.clone())
                 x.lerp_(theirs, 0.5)
+
+
+def due_averages(worker: Worker, per_gradient: float) -> Iterator[int]:
+    """Yield the numbers of the averages that an active worker starts during its next gradient.
+
+    per_gradient: averages per gradient, counted over all workers
+    """
+    gradients = worker.increment("gradients") + 1
+    due = gradients * per_gradient * worker.size / (worker.size // 2)
+    while worker.counter("averages") < due:
+        yield worker.increment("averages")
+
+
+def partner(topology: Topology, rank: int, size: int, t: int) -> int:
+    """Return the partner of an active worker in its average number ``t``."""
+    peers = topology.out_peers(rank, size, t)
+    return peers[t % len(peers)]
+
+
+def end_averages(worker: Worker) -> None:
+    """Tell all passive workers, by an empty message, that this one starts no more averages."""
+    for j in range(0, worker.size, 2):
+        worker.comm.send(j, worker.params.new_empty(0))

@@ -31,6 +31,7 @@ class ARSGD(Algorithm):
     average: Literal["gradients", "parameters"] = "gradients"
     codec: Codec = field(default=Identity())
     title: ClassVar[str] = "AR-SGD"
+    source: ClassVar[str] = "goyal2017"
 
     def __post_init__(self) -> None:
         if self.average == "parameters" and not isinstance(self.codec, Identity):

@@ -64,6 +64,7 @@ class AsyncDiLoCo(Algorithm):
     grace: Seconds = 0.0
     speeds: tuple[float, ...] | None = None
     title: ClassVar[str] = "Async DiLoCo"
+    source: ClassVar[str] = "liu2024"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
 
@@ -88,10 +89,7 @@ class AsyncDiLoCo(Algorithm):
 
     def inner_steps(self, rank: int) -> int:
         """Return the inner steps of worker ``rank`` between two outer gradients (DyLU)."""
-        if self.speeds is None:
-            return self.period
-        share = self.speeds[rank] / max(self.speeds)
-        return max(1, floor(self.period * share + 1e-9))  # 0.3 * 10 is 3, despite rounding
+        return dylu(self.period, self.speeds, rank)
 
     async def run(self, worker: Worker) -> None:
         await (
@@ -125,6 +123,12 @@ class AsyncDiLoCo(Algorithm):
         """Apply the outer gradient ``g`` [D]."""
         n = self.delay or server.size
         delayed_nesterov(server, g, self.lr, self.momentum, n, self.c)
+
+
+def dylu(period: int, speeds: Sequence[float] | None, rank: int) -> int:
+    """Return the inner steps of worker ``rank`` if the fastest one takes ``period``."""
+    share = 1.0 if speeds is None else speeds[rank] / max(speeds)
+    return max(1, floor(period * share + 1e-9))  # 0.3 * 10 is 3, despite rounding
 
 
 def check_speeds(speeds: Sequence[float] | None) -> None:

@@ -44,6 +44,7 @@ class ChocoSGD(Algorithm):
     gamma: float = 0.4
     layout: Literal["paper", "released"] = "paper"
     title: ClassVar[str] = "CHOCO-SGD"
+    source: ClassVar[str] = "koloskova2019"
 
     def __post_init__(self) -> None:
         check_range("(0, 1]", "algo", self, "gamma")

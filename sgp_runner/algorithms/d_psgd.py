@@ -27,6 +27,7 @@ class DPSGD(Algorithm):
     topology: Topology
     order: Literal["combine_while_computing", "adapt_then_combine"] = "combine_while_computing"
     title: ClassVar[str] = "D-PSGD"
+    source: ClassVar[str] = "lian2017"
     graph: ClassVar[Literal["symmetric"]] = "symmetric"
 
     async def run(self, worker: Worker) -> None:

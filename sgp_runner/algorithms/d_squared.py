@@ -34,6 +34,7 @@ class DSquared(Algorithm):
     topology: Topology
     lazy: bool = True
     title: ClassVar[str] = "D²"
+    source: ClassVar[str] = "tang2018"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def check(self, nodes: int, optim: Optimizer) -> None:

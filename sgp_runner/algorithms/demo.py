@@ -38,6 +38,7 @@ class DeMo(Algorithm):
     side: int = 64
     beta: float = 0.999
     title: ClassVar[str] = "DeMo"
+    source: ClassVar[str] = "peng2024"
     message_layout: ClassVar[MessageLayout] = "chunks"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0}
 

@@ -47,6 +47,7 @@ class DESLOC(Algorithm):
     period_u: int | None = None
     period_v: int | None = None
     title: ClassVar[str] = "DES-LOC"
+    source: ClassVar[str] = "iacob2025"
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "period")

@@ -79,6 +79,7 @@ class DiLoCo(Algorithm):
     weights: Literal["uniform", "examples"] = "uniform"
     overlap: Literal["none", "delayed", "eager"] = "none"
     title: ClassVar[str] = "DiLoCo"
+    source: ClassVar[str] = "douillard2023"
 
     def __post_init__(self) -> None:
         check_outer(self)

@@ -30,6 +30,7 @@ class EFSign(Algorithm):
 
     codec: Codec = field(default=Sign())
     title: ClassVar[str] = "EF-SignSGD"
+    source: ClassVar[str] = "karimireddy2019"
 
     async def run(self, worker: Worker) -> None:
         x, coder = worker.params, Coder(worker, self.codec.for_error_feedback)

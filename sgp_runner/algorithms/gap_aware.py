@@ -48,6 +48,7 @@ class GapAware(Algorithm):
     momentum: Literal["server", "per_worker", "dana"] = "server"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
+    source: ClassVar[str] = "barkai2020"
 
     @property
     def title(self) -> str:

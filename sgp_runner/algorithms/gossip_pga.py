@@ -30,6 +30,7 @@ class GossipPGA(Algorithm):
     topology: Topology
     period: int = 48
     title: ClassVar[str] = "Gossip-PGA"
+    source: ClassVar[str] = "chen2021"
     graph: ClassVar[Literal["symmetric"]] = "symmetric"
 
     def __post_init__(self) -> None:

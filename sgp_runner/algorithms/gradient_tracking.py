@@ -30,6 +30,7 @@ class GradientTracking(Algorithm):
     topology: Topology
     layout: Literal["adapt_then_combine", "diging"] = "adapt_then_combine"
     title: ClassVar[str] = "Gradient tracking"
+    source: ClassVar[str] = "koloskova2021"
     graph: ClassVar[Literal["symmetric"]] = "symmetric"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 

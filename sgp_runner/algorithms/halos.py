@@ -68,6 +68,7 @@ class HALoS(Algorithm):
     global_momentum: float = 0.5
     global_delay: int = 2
     title: ClassVar[str] = "HALoS"
+    source: ClassVar[str] = "kim2025"
     asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

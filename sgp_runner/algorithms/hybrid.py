@@ -6,6 +6,7 @@ For example AR-SGD for 30 epochs and then SGP.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.optim import Optimizer
@@ -28,6 +29,7 @@ class Hybrid(Algorithm):
     first: Algorithm
     then: Algorithm
     switch_epoch: float = 5
+    source: ClassVar[str] = "assran2019"
 
     @property
     def title(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,11 +16,14 @@ from sgp_runner.utils.errors import ConfigError
 class LocalSGD(Algorithm):
     """Independent steps and a periodic average.
 
-    tau: steps between exact averages, the last one at the end; null: never, as the base of SlowMo
+    tau: steps between exact averages, the last one at the end; null: never, as the base of SlowMo;
+        algo.period is the same setting
     """
 
     tau: int | None = 12
     title: ClassVar[str] = "Local SGD"
+    aliases: ClassVar[Mapping[str, str]] = {"period": "tau"}
+    source: ClassVar[str] = "stich2018"
 
     def __post_init__(self) -> None:
         if self.tau is not None and self.tau < 1:

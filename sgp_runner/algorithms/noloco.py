@@ -50,6 +50,7 @@ class NoLoCo(Algorithm):
     momentum: float = 0.5
     gamma: float = 0.7
     title: ClassVar[str] = "NoLoCo"
+    source: ClassVar[str] = "kolehmainen2025"
 
     def __post_init__(self) -> None:
         check_outer(self)

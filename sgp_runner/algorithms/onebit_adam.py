@@ -39,6 +39,7 @@ class OneBitAdam(Algorithm):
     warmup_epochs: float = 1
     bias_correction: bool = False
     title: ClassVar[str] = "1-bit Adam"
+    source: ClassVar[str] = "tang2021"
     needs_optim: ClassVar[str | None] = "adam"
 
     def __post_init__(self) -> None:

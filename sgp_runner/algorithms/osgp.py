@@ -48,6 +48,7 @@ class OSGP(Algorithm):
     layout: Literal["paper", "released", "released_2019"] = "paper"
     push_sum_weight: bool = True
     title: ClassVar[str] = "OSGP"
+    source: ClassVar[str] = "assran2019"
     graph: ClassVar[Literal["any"]] = "any"
 
     def __post_init__(self) -> None:
@@ -59,15 +60,8 @@ class OSGP(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         if self.layout != "paper":
-            await run_released(
-                worker,
-                self.topology,
-                self.tau,
-                self.interval,
-                self.push_sum_weight,
-                scale_by_weight=self.layout == "released_2019",
-            )
-            return
+            released = self.topology, self.tau, self.interval, self.push_sum_weight
+            return await run_released(worker, *released, self.layout == "released_2019")
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
         late = LateMessages(worker, x, self.push_sum_weight)
         for k in worker.steps():

@@ -43,6 +43,7 @@ class PipeSGD(Algorithm):
     clip: float | None = None
     compression: Literal["none", "truncate16", "quantize8"] = "none"
     title: ClassVar[str] = "Pipe-SGD"
+    source: ClassVar[str] = "li2018"
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "depth")

@@ -39,6 +39,7 @@ class PowerSGD(Algorithm):
     error: Literal["local", "released"] = "local"
     start: int = 0
     title: ClassVar[str] = "PowerSGD"
+    source: ClassVar[str] = "vogels2019"
     message_layout: ClassVar[MessageLayout] = "factors"
 
     def __post_init__(self) -> None:

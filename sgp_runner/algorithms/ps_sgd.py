@@ -18,6 +18,7 @@ class PSSGD(Algorithm):
     """Synchronous steps on a parameter server."""
 
     title: ClassVar[str] = "PS-SGD"
+    source: ClassVar[str] = "li2018"
     servers: ClassVar[int] = 1
 
     async def run(self, worker: Worker) -> None:

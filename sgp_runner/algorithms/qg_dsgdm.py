@@ -34,6 +34,7 @@ class QGDSGDm(Algorithm):
     topology: Topology
     mu: float | None = None
     title: ClassVar[str] = "QG-DSGDm"
+    source: ClassVar[str] = "lin2021"
 
     def __post_init__(self) -> None:
         if self.mu is not None and not 0 <= self.mu < 1:

@@ -40,6 +40,7 @@ class RelaySGD(Algorithm):
     topology: Topology
     fill: Literal["start", "own"] = "start"
     title: ClassVar[str] = "RelaySGD"
+    source: ClassVar[str] = "vogels2021"
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         verify(self.topology, nodes, by=self.title, weighted=True)

@@ -39,6 +39,7 @@ class Rennala(Algorithm):
 
     batch: int | None = None
     title: ClassVar[str] = "Rennala SGD"
+    source: ClassVar[str] = "tyurin2023"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}

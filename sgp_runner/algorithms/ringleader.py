@@ -36,6 +36,7 @@ class Ringleader(Algorithm):
     """Asynchronous steps along the mean of all workers' latest mean gradients."""
 
     title: ClassVar[str] = "Ringleader ASGD"
+    source: ClassVar[str] = "maranjyan2025b"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}

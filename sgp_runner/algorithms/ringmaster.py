@@ -41,6 +41,7 @@ class Ringmaster(Algorithm):
     limit: int | None = None
     stop: bool = False
     title: ClassVar[str] = "Ringmaster ASGD"
+    source: ClassVar[str] = "maranjyan2025"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}

@@ -25,6 +25,7 @@ class SGP(Algorithm):
 
     topology: Topology
     title: ClassVar[str] = "SGP"
+    source: ClassVar[str] = "assran2019"
     graph: ClassVar[Literal["any"]] = "any"
 
     async def run(self, worker: Worker) -> None:

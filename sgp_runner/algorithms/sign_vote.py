@@ -4,8 +4,9 @@
     x <- x - lr (sign(sum_i sign(m_i)) + weight_decay x)
 
 Workers gather the signs of all momenta, one bit for each number, so a momentum of 0 counts as
-positive. With an even number of workers a vote may be equal; such a number stays where it is. The
-learning rate and the weight decay are settings of the optimizer, SGD without momentum.
+positive. Coding takes the time of the codec ``sign``. With an even number of workers a vote may be
+equal; such a number stays where it is. The learning rate and the weight decay are settings of the
+optimizer, SGD without momentum.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.codecs.packing import pack, unpack
-from sgp_runner.core.codecs.quantised import signs
+from sgp_runner.core.codecs.quantised import Sign, signs
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.optim.sgd import check_no_momentum
 from sgp_runner.core.settings import check_range
@@ -32,6 +33,7 @@ class SignVote(Algorithm):
 
     beta: float = 0.9
     title: ClassVar[str] = "SignSGD with majority vote"
+    source: ClassVar[str] = "bernstein2018"
     sgd_defaults: ClassVar[Mapping[str, float]] = {"lr": 1e-4, "momentum": 0.0, "weight_decay": 0.0}
 
     def __post_init__(self) -> None:
@@ -45,7 +47,10 @@ class SignVote(Algorithm):
         m = worker.state("momentum", lambda: x.new_zeros(x.shape))
         for _ in worker.steps():
             m.lerp_(await worker.grad(), 1 - self.beta)
-            votes = await worker.comm.all_gather(pack(m >= 0, 1))
+            own = pack(m >= 0, 1)
+            await worker.code("encode", Sign.name, len(x))
+            votes = await worker.comm.all_gather(own)
+            await worker.code("decode", Sign.name, len(x) * len(votes), "always")
             x.mul_(1 - worker.lr * worker.optim.weight_decay)
             total = x.new_zeros(x.shape)
             for vote in votes:

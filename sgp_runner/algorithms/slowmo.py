@@ -12,9 +12,10 @@ BMUF. On one node, ``beta = 0`` gives Lookahead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.local_sgd import LocalSGD
@@ -32,7 +33,7 @@ class SlowMo(Algorithm):
 
     base: the fast algorithm; it drains its messages before each slow step
     tau: fast steps between slow steps; null: 12 over local SGD and 48 over other algorithms, as in
-        the paper
+        the paper; algo.period is the same setting
     alpha: slow learning rate
     beta: slow momentum
     buffers: treatment of the fast optimizer's buffers at a slow step: reset, keep, average (double
@@ -47,6 +48,8 @@ class SlowMo(Algorithm):
     beta: float = 0.5
     buffers: Literal["auto", "reset", "keep", "average"] = "auto"
     exact_average: bool = True
+    aliases: ClassVar[Mapping[str, str]] = {"period": "tau"}
+    source: ClassVar[str] = "wang2020"
 
     @property
     def title(self) -> str:

@@ -42,6 +42,7 @@ class SparseLoCo(Algorithm):
     lr: float = 1.0
     divide_by: Literal["workers", "senders"] = "workers"
     title: ClassVar[str] = "SparseLoCo"
+    source: ClassVar[str] = "sarfi2025"
 
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "period")

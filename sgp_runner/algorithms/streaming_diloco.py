@@ -66,6 +66,7 @@ class StreamingDiLoCo(Algorithm):
     momentum: float = 0.9
     nesterov: bool = True
     title: ClassVar[str] = "Streaming DiLoCo"
+    source: ClassVar[str] = "douillard2025"
     message_layout: ClassVar[MessageLayout] = "fragments"
 
     def __post_init__(self) -> None:

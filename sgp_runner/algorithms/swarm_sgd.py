@@ -52,6 +52,7 @@ class SwarmSGD(Algorithm):
     blocking: bool = False
     seed: int = 0
     title: ClassVar[str] = "SwarmSGD"
+    source: ClassVar[str] = "nadiradze2021"
     asynchronous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

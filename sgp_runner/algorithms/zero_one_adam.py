@@ -51,6 +51,7 @@ class ZeroOneAdam(Algorithm):
     doubling: int = 32768
     max_period: int = 16
     title: ClassVar[str] = "0/1 Adam"
+    source: ClassVar[str] = "lu2022"
     needs_optim: ClassVar[str | None] = "adam"
 
     def __post_init__(self) -> None:

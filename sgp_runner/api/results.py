@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +107,7 @@ class Results:
 
         Raises ConfigError if the runs need several plots, for example runs of two models.
         """
+        require("plot", "report", "matplotlib")
         from sgp_runner.report.plots import quality, scaling
         from sgp_runner.report.rank.ranking import rankings
         from sgp_runner.report.render.pictures import drawn

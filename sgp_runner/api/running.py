@@ -55,6 +55,7 @@ def run(
     model: Model | None = None,
     data: Data | None = None,
     loss: Loss | None = None,
+    data_keys: Sequence[str] | None = None,
     verbose: bool = True,
     **settings: object,
 ) -> Result:
@@ -68,6 +69,8 @@ def run(
         (inputs, targets) of tensors or arrays
     loss: if ``data`` is a pair: ``loss(outputs, targets)`` returns the mean loss of a batch;
         default: cross-entropy if a target is one whole number, else half the squared distance
+    data_keys: if the samples of ``data`` are dictionaries: the keys of the inputs and, last, of the
+        target; default: the key of the target is called label, target or y, and there is one other
     verbose: whether to show information and progress; warnings are always shown
     settings: Python values of other keys; a dictionary sets several keys: ``optim={"lr": 0.1}``
 
@@ -78,7 +81,7 @@ def run(
     started = time.monotonic()
     if loss is not None and data is None:
         raise needless_loss()
-    with alone(verbose), torch_as_usual(), keeping(loss) as bring:
+    with alone(verbose), torch_as_usual(), keeping(loss, data_keys) as bring:
         values = [bring(key, value) for key, value in given(algo, model, data, settings).items()]
         asked = [*split(overrides), *(each for value in values for each in value.overrides)]
         experiment = experiment_of(named(asked))
@@ -91,6 +94,7 @@ def sweep(
     model: Model | Sequence[Model] | None = None,
     data: Data | Sequence[Data] | None = None,
     loss: Loss | None = None,
+    data_keys: Sequence[str] | None = None,
     verbose: bool = True,
     **settings: object,
 ) -> Results:
@@ -105,7 +109,7 @@ def sweep(
     """
     if loss is not None and data is None:
         raise needless_loss()
-    with alone(verbose), torch_as_usual(), keeping(loss) as bring:
+    with alone(verbose), torch_as_usual(), keeping(loss, data_keys) as bring:
         asked = {
             key: values_in(key, value) for key, value in given(algo, model, data, settings).items()
         }
@@ -134,7 +138,9 @@ def given(algo: object, model: object, data: object, rest: Mapping[str, object])
 
 
 @contextmanager
-def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
+def keeping(
+    loss: Loss | None, data_keys: Sequence[str] | None
+) -> Iterator[Callable[[str, Any], Value]]:
     """Yield a function that converts keywords to `Value`; objects in memory are held until exit."""
     with ExitStack() as stack:
 
@@ -158,7 +164,7 @@ def keeping(loss: Loss | None) -> Iterator[Callable[[str, Any], Value]]:
             elif in_memory:
                 from sgp_runner.data import in_memory_data as sets
 
-                value = stack.enter_context(sets.kept(value, loss))
+                value = stack.enter_context(sets.kept(value, loss, data_keys))
             if in_memory:
                 name = value.type if key == "model" else "this data set"
                 extension = InMemory(IN_MEMORY, type(value), name, None)

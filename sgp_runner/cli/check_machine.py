@@ -347,10 +347,9 @@ def verdict(found: Sequence[Finding]) -> str:
 def versions() -> Finding:
     packages = {name: installed(name) for name in ("torch", "torchvision")}
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in packages.items())
-    missing = [name for name, number in packages.items() if number is None]
-    fix = f"pip install {' '.join(missing)}." if missing else ""
+    missing = packages["torch"] is None
     own = f"Python {platform.python_version()}, sgp-run {__version__}, {text}"
-    return Finding("versions", own, fix, fails=bool(missing))
+    return Finding("versions", own, "pip install torch." if missing else "", fails=missing)
 
 
 def installed(package: str) -> str | None:

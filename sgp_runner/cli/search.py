@@ -35,6 +35,7 @@ from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, narrow
 from sgp_runner.recording.recorder import metrics_path
 from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.extras import require
 from sgp_runner.utils.reading import read_lines
 from sgp_runner.utils.signals import interruptible
 
@@ -100,7 +101,7 @@ def search(settings: Sequence[Setting]) -> int:
 
     Raises ConfigError, before anything is written, if the first trial cannot work.
     """
-
+    require("hydra/sweeper", "optuna", "optuna")
     asked, settings = jobs_at_once(settings)
     composed, directory = compose_first(first_trial(settings))
     for key, value in (OmegaConf.select(composed, f"{KEY}.params") or {}).items():
@@ -197,15 +198,11 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
 
     Raises ConfigError if the existing study has other settings, or the folder is not writable.
     """
-    try:
-        import optuna
-        from optuna.distributions import distribution_to_json
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError:
-        raise ConfigError(
-            "hydra/sweeper", "optuna is missing; install it with: pip install 'sgp-runner[optuna]'"
-        ) from None
+    import optuna
+    from optuna.distributions import distribution_to_json
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     make_folder(directory)
     study = optuna.create_study(

@@ -1,31 +1,43 @@
-"""``sgp-run study``: run a study, or write the file of one."""
+"""``sgp-run study``: run a study, write the file of one, or verify the archive of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.cli.argparser import put
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
-    from sgp_runner.studies.study_file import StudyFile
+    from sgp_runner.studies.study_page import StudyPage
 
-USAGE = """usage: sgp-run study FILE [--dry-run]
+USAGE = """usage: sgp-run study FILE [--dry-run] [--sbatch hydra.launcher.KEY=VALUE ...]
        sgp-run study new FILE KEY=VALUE ...
+       sgp-run study verify ARCHIVE [--runs N] [--seed N]
+       sgp-run study merge ARCHIVE ARCHIVE ... NAME
+       sgp-run study board FOLDER OUT
 
 Compares algorithms by the rules of FILE: the same search for each arm, shared
 seeds, one primary comparison. Results are in results/studies/NAME/: index.html,
-and the table as CSV, Markdown and LaTeX. The same command continues a study.
+the table as CSV, Markdown and LaTeX, and study.zip with all runs. The same
+command continues a study.
 
   sgp-run study mine.yaml              make all runs that are missing, and the page
   sgp-run study mine.yaml --dry-run    runs, hours, disk and power; nothing is trained
   sgp-run study claims/02              a study of this package, in configs/study
+  sgp-run study mine.yaml --sbatch hydra.launcher.partition=gpu
+                                       the runs are arrays of Slurm jobs
   sgp-run study new mine.yaml algo=./mine.py,sgp,ar_sgd task=images seeds=5 budget=8
                                        write a file; several algorithms are the arms
   sgp-run study new mine.yaml algo=sgp,ar_sgd model=mlp epochs=5 \\
       cluster.bandwidth=10Gbit/s,1Gbit/s measures=loss,time_to_loss(0.5)
+  sgp-run study verify study.zip --runs 3
+                                       compute the tables again, repeat three runs
+  sgp-run study merge a.zip b.zip both
+                                       all arms of two studies with the same rules
+  sgp-run study board archives site    a site that ranks the arms of all archives
 
 keys of a study, besides the settings of sgp-run that all arms share
   question     the question, as a sentence
@@ -48,30 +60,56 @@ def main(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         put(USAGE)
         return 0
-    words = [argument for argument in argv if not argument.startswith("-")]
-    options = {argument for argument in argv if argument.startswith("-")}
-    if unknown := options - {"--dry-run"}:
-        raise ConfigError(min(unknown), "there is no such option of sgp-run study.")
-    if not words or (words[0] == "new" and len(words) < 2):
-        raise ConfigError("study", "write sgp-run study FILE, or sgp-run study new FILE algo=a,b.")
-    if words[0] == "new":
-        return new(Path(words[1]), words[2:])
-    if len(words) > 1:
-        raise ConfigError(words[1], "settings stand in the file of the study.")
+    action = ACTIONS.get(argv[0]) if argv else None
+    if action is not None:
+        return action(*split(argv[1:], OPTIONS.get(argv[0], ())))
+    flags = {"--dry-run", "--sbatch"} & {*argv}
+    words, _ = split([each for each in argv if each not in flags])
+    if not words or (len(words) > 1 and "--sbatch" not in flags):
+        key = words[1] if words else "study"
+        raise ConfigError(key, "write sgp-run study FILE; all settings stand in the file.")
     from sgp_runner.studies.study_file import read_study
 
-    return run(read_study(Path(words[0])), "--dry-run" in options)
+    study = read_study(Path(words[0]))
+    if "--dry-run" in flags:
+        from sgp_runner.studies.cost import describe_cost
+
+        put("\n".join(describe_cost(study)))
+        return 0
+    from sgp_runner.studies.performance import perform_study
+
+    if "--sbatch" in flags:
+        from sgp_runner.cli.study_jobs import through_slurm
+
+        show(perform_study(study, through_slurm(study.folder, words[1:])))
+    else:
+        show(perform_study(study))
+    return 0
 
 
-def new(path: Path, words: Sequence[str]) -> int:
+def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[str], Options]:
+    """Return the words and the values of the options. Raises ConfigError for other options."""
+    from sgp_runner.plan.words import split_options
+
+    for argument in argv:
+        option = argument.partition("=")[0]
+        if option.startswith("-") and option not in options:
+            raise ConfigError(option, "there is no such option of this sgp-run study.")
+    return split_options(argv, options)
+
+
+def new(words: Sequence[str], options: Options) -> int:
     """Write the file of a study and check it."""
     from sgp_runner.studies.arms import RunMaker, check_arms
     from sgp_runner.studies.new_file import content_of, text_of
     from sgp_runner.studies.study_file import study_of
 
+    path, settings = Path(*words[:1]), words[1:]
+    if not settings:
+        raise ConfigError("study", "write sgp-run study new FILE algo=a,b.")
     if path.exists():
         raise ConfigError("study", f"there is a '{path}' already; choose another name.")
-    content = content_of(words)
+    content = content_of(settings)
     check_arms(RunMaker(study_of(content, path.stem)))
     try:
         path.write_text(text_of(content), encoding="utf-8")
@@ -81,14 +119,72 @@ def new(path: Path, words: Sequence[str]) -> int:
     return 0
 
 
-def run(study: StudyFile, dry_run: bool) -> int:
-    """Run a study, or print what it would take."""
-    from sgp_runner.studies.cost import describe_cost
-    from sgp_runner.studies.performance import perform_study
+def verify(words: Sequence[str], options: Options) -> int:
+    """Compute the tables of an archive again, and repeat some of its runs."""
+    if len(words) != 1:
+        raise ConfigError("study", "write sgp-run study verify study.zip.")
+    import secrets
 
-    if dry_run:
-        put("\n".join(describe_cost(study)))
-        return 0
-    made = perform_study(study)
-    put(f"\n{made.text}\n\n{made.answer}\n\npage in {made.page}")
+    from sgp_runner.studies.verification import TOLERANCE, opened, repeat
+
+    count, seed = (
+        whole_number(option, options.get(option, default))
+        for option, default in (("--runs", "3"), ("--seed", str(secrets.randbelow(10**6))))
+    )
+    with opened(Path(words[0])) as study:
+        runs = len(study.archive.runs)
+        put(f"{study.archive.name}: {study.found.answer}")
+        put(
+            f"file: as it was set down on {study.record.set_down}; made by sgp-run "
+            f"{study.archive.version}"
+        )
+        put(f"tables: every number follows from the metrics of {runs} runs")
+        put(
+            f"repeating {min(count, runs)} of {runs} runs (--seed {seed}); elsewhere than on the "
+            f"machine of the archive, {100 * TOLERANCE:g} % are tolerated"
+        )
+        for name, outcome in repeat(study, count, seed):
+            put(f"  {name}: {outcome}")
     return 0
+
+
+def merge(words: Sequence[str], options: Options) -> int:
+    """Put the arms of several archives into one study."""
+    from sgp_runner.studies.merging import merge
+
+    show(merge([Path(word) for word in words[:-1]], words[-1] if words else ""))
+    return 0
+
+
+def board(words: Sequence[str], options: Options) -> int:
+    """Write a site with the archives of a folder."""
+    from sgp_runner.studies.board import write_board
+
+    if len(words) != 2:
+        raise ConfigError("board", "write sgp-run study board FOLDER OUT.")
+    page, count = write_board(Path(words[0]), Path(words[1]))
+    put(f"{counted(count, 'archive')}, page in {page}")
+    return 0
+
+
+def whole_number(option: str, text: str) -> int:
+    """Return the value of an option. Raises ConfigError unless it is a whole number."""
+    if not text.isdecimal() or len(text) > 9:
+        raise ConfigError(option, f"'{text}' is not a whole number, such as 3.")
+    return int(text)
+
+
+def show(made: StudyPage) -> None:
+    """Print the table and the answer of a study, and where its files are."""
+    put(f"\n{made.text}\n\n{made.headline}\n{made.answer}\n")
+    put(f"page in {made.page}, archive in {made.page.with_name('study.zip')}")
+
+
+Options = Mapping[str, str]
+ACTIONS: Mapping[str, Callable[[Sequence[str], Options], int]] = {
+    "new": new,
+    "verify": verify,
+    "merge": merge,
+    "board": board,
+}
+OPTIONS = {"verify": ("--runs", "--seed")}

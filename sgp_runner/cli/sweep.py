@@ -24,10 +24,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from sgp_runner.cli import slurm_jobs as slurm
 from sgp_runner.cli.jobs import Row, SweepJob, describe_settings, run_job
-from sgp_runner.config.choices import PRESET
+from sgp_runner.config.choices import PRESET, class_of, group_of
 from sgp_runner.config.command_line import (
     TARGET,
     Setting,
+    choices_named,
     condition_of,
     foreign_class,
     loader,
@@ -39,6 +40,7 @@ from sgp_runner.config.command_line import (
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, compose_all, narrow, tree_of
 from sgp_runner.config.run import Run
+from sgp_runner.config.schema import NOT_A_SETTING, fields_of
 from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
@@ -164,7 +166,6 @@ def run_here(
 
 def launch(planned: Plan) -> Generator[tuple[int, Row]]:
     """Run the jobs through a launcher of Hydra and yield the number and the row of each."""
-
     directory, jobs = planned.directory, planned.jobs
 
     def task(config: DictConfig) -> Row:
@@ -229,7 +230,6 @@ def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
 
 def plan(settings: Sequence[Setting]) -> Plan:
     """Compose and check all jobs of a sweep."""
-
     for_hydra = [setting.line for setting in settings if setting.for_hydra]
     first, _ = narrow(parse([*for_hydra, *combinations(settings)[0]]))
     composed, directory = compose_first(first)
@@ -250,9 +250,9 @@ def plan(settings: Sequence[Setting]) -> Plan:
         try:
             jobs.append(SweepJob(title, make_experiment(compose(taken), group=directory.name)))
         except ConfigError as error:
-            raise ConfigError(
-                error.key, f"{error.sentence} (Job {number} of {len(runs)}: {title})"
-            ) from error
+            hint = of_other_jobs(error.key, settings) if NOT_A_SETTING in error.sentence else ""
+            where = f"(Job {number} of {len(runs)}: {title})"
+            raise ConfigError(error.key, f"{error.sentence}{hint} {where}") from error
     numbers = ",".join(map(str, range(len(jobs))))
     return Plan(
         [
@@ -267,6 +267,19 @@ def plan(settings: Sequence[Setting]) -> Plan:
     )
 
 
+def of_other_jobs(key: str, settings: Sequence[Setting]) -> str:
+    """Return how to write the setting ``key`` for those jobs that have it; empty if none has it."""
+    part, _, name = key.rpartition(".")
+    swept = [setting for setting in settings if setting.name == part and setting.swept]
+    for choice in (choice for setting in swept for choice in choices_named(setting.override) or ()):
+        if condition_of(own := f"{part}.{choice}.{name}") is None:
+            continue
+        cls = class_of(group_of(part) or "", choice)
+        if cls is not None and name in fields_of(cls, part):
+            return f" For {part}={choice} alone, write {own}=..."
+    return ""
+
+
 def swept_names(settings: Sequence[Setting]) -> set[str]:
     """Return the keys with several values; ``algo.osgp.tau`` also yields ``algo.tau``."""
     names = {setting.name for setting in settings if setting.swept}
@@ -278,7 +291,6 @@ def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
 
     Without this check Hydra would call any class, after creating the folder of the sweep.
     """
-
     known: dict[str, Sequence[type]] = {
         "hydra.launcher": Plugins.instance().discover(Launcher),
         "hydra.sweeper": [BasicSweeper],
@@ -297,7 +309,6 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
     Raises ConfigError if there are too many combinations.
     """
-
     check_number({setting.name: setting.number for setting in settings})
     lines = [setting.line for setting in settings if not setting.for_hydra]
     overrides = OverridesParser.create(config_loader=loader()).parse_overrides(lines)

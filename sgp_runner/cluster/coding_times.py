@@ -23,7 +23,9 @@ class CodingTimes:
     its codec, multiplied by the slow-down of the node. ``low_rank`` counts every number of a matrix
     once for each column of its factors, because a product with r columns has r multiplications for
     each number. PowerSGD and ACP-SGD take this time too: half of encode_seconds for a factor, and
-    decode_seconds for a product of factors.
+    decode_seconds for a product of factors. The means of 1-bit Adam and 0/1 Adam encode a vector
+    and a chunk of it as ``sign``, and decode three vectors and a chunk; a majority vote encodes a
+    vector and decodes one for each node.
 
     If coding does not overlap, gradients and coding of a node take turns, in the order in which
     they are requested, and a node waits until it has coded. If it overlaps, a node computes while

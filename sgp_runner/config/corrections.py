@@ -112,6 +112,17 @@ def sends_weights_in_a_study(config: Config) -> bool:
     return config["model"].get("name") == "timing_only" and weighted(config)
 
 
+def codes_signs(config: Config) -> bool:
+    codecs = config["cluster"].get("codecs", {})
+    timed = any("sign" in codecs.get(key, {}) for key in ("encode_seconds", "decode_seconds"))
+    return timed and runs("onebit_adam", "zero_one_adam", "sign_vote")(config)
+
+
+def reads_a_file_of_tokens(config: Config) -> bool:
+    data = config["data"]
+    return data.get("name") == "text" and str(data.get("path")).endswith((".bin", ".npy"))
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -152,6 +163,8 @@ CORRECTIONS = (
         sends_weights_in_a_study,
     ),
     Correction("DeMo takes no signs of rounding errors in chunks with an odd factor", runs("demo")),
+    Correction("coded means of signs and majority votes take time to code", codes_signs),
+    Correction("a .bin or .npy file has tokens and not bytes of text", reads_a_file_of_tokens),
 )
 
 

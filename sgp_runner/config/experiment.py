@@ -244,6 +244,8 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
         tree = read_yaml(path)
     except (OSError, ValueError):
         tree = None
+    if not path.parent.is_dir():
+        raise ConfigError(str(path.parent), "there is no such folder.")
     if not isinstance(tree, dict):
         raise ConfigError("config.yaml", f"{path} is not the configuration of a run.")
     return from_stored(tree, path, group)

@@ -18,7 +18,11 @@ class Listener(Protocol):
 
 
 class Logger(Protocol):
-    """A choice of the group ``logger``."""
+    """A choice of the group ``logger``.
+
+    A class attribute ``copied`` names a file that a copy leaves in the folder of the run. Without
+    this file, the command of a finished run makes the copy.
+    """
 
     def open(
         self,

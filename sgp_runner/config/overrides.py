@@ -7,6 +7,7 @@ the mapping of a preset. A dotted name, such as ``faults.slow_nodes.3=10``, sets
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,23 +18,20 @@ from hydra import compose as compose_choices
 from hydra import initialize_config_dir
 from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigResult
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.config.choices import CONFIGS, PRESET, class_of, group_of, groups
+from sgp_runner.config.choices import CONFIGS, EXTENSIONS, PRESET, class_of, group_of, groups
 from sgp_runner.config.command_line import Setting, condition_of, no_choice, parse, unmet
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.old_names import grouped_file
-from sgp_runner.config.path_choices import SCHEME, PathChoices
 from sgp_runner.config.plugins import composition
-from sgp_runner.config.plugins.loading import KEY, named
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.schema import (
     IDENTITY,
     NAME,
@@ -50,19 +48,11 @@ from sgp_runner.config.schema import (
     node_at,
     unknown_key,
 )
+from sgp_runner.config.sources import PathChoices, Sources
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.user_code import nearby
-
-
-class Sources(SearchPathPlugin):
-    """The sources of Hydra besides this package: choices with a path, and plug-ins."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append(SCHEME, f"{SCHEME}://")
-        for folder in composition.folders():
-            search_path.append(KEY, f"file://{folder}")
 
 
 class FileConfigSource(file_config_source.FileConfigSource):
@@ -182,10 +172,9 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     choices = [setting for setting in settings if setting.composed]
     lines = [setting.line for setting in choices]
     try:
-        composed = compose_choices("config", overrides=lines, return_hydra_config=True)
+        composed = composed_of(lines, hydra_too)
         if needed := optimizer_needed(composed, settings):
-            lines = [*lines, needed]
-            composed = compose_choices("config", overrides=lines, return_hydra_config=True)
+            composed = composed_of([*lines, needed], hydra_too)
     except Exception as error:
         raise misplaced(choices) or unclear(error) from error
     OmegaConf.set_struct(composed, False)
@@ -202,6 +191,22 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     config = OmegaConf.create(completed(tree_of(composed)))
     assert OmegaConf.is_dict(config)
     return config
+
+
+def composed_of(lines: Sequence[str], hydra_too: bool = False) -> DictConfig:
+    """Return what Hydra composes for the overrides ``lines``.
+
+    Hydra takes a tenth of a second. A process composes the same choices of this package once, and
+    copies the result unless Hydra's own settings matter (``hydra_too``).
+    """
+    if hydra_too or EXTENSIONS or any("searchpath" in line for line in lines):
+        return compose_choices("config", overrides=list(lines), return_hydra_config=True)
+    return copy.deepcopy(composed_once(tuple(lines)))
+
+
+@functools.lru_cache(maxsize=500)
+def composed_once(lines: tuple[str, ...]) -> DictConfig:
+    return compose_choices("config", overrides=list(lines), return_hydra_config=True)
 
 
 def optimizer_needed(composed: DictConfig, settings: Sequence[Setting]) -> str | None:
@@ -231,7 +236,7 @@ def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
     ]
     if not presets or not unknown:
         return
-    without = tree_of(compose_choices("config", overrides=[choice.line for choice in others]))
+    without = tree_of(composed_of([choice.line for choice in others]))
     for choice, name in sorted(unknown, key=lambda each: each[1]):
         alone = node_at(without, choice.name)
         if isinstance(alone, dict) and name not in alone:
@@ -246,7 +251,7 @@ def is_choice(key: str) -> bool:
 
 def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
     cls = class_at(node, key)
-    return node if cls is None else fields_of(cls, key)
+    return node if cls is None else [*fields_of(cls, key), *getattr(cls, "aliases", ())]
 
 
 @functools.cache
@@ -344,13 +349,13 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
     """Return the error of the first choice that Hydra cannot compose; try outer choices first."""
 
     lines: list[str] = []
-    composed = compose_choices("config")
+    composed = composed_of([])
     outer_first = sorted(choices, key=lambda choice: choice.name.count("."))
     for choice in sorted(outer_first, key=lambda choice: "searchpath" not in choice.line):
         key, name = choice.name, choice.text
         lines.append(choice.line)
         try:
-            composed = compose_choices("config", overrides=lines)
+            composed = composed_of(lines)
         except MissingConfigException as error:
             if str(error.missing_cfg_file).endswith("submitit_slurm"):
                 return ConfigError(
@@ -366,7 +371,10 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
             return no_choice(key, name, error.options or [])
         except Exception as error:
             if key.startswith("hydra"):
-                return ConfigError(key, "Hydra has no such setting.")
+                parent, _, word = key.rpartition(".")
+                whole = compose_choices("config", overrides=lines[:-1], return_hydra_config=True)
+                close = nearest(word, map(str, OmegaConf.select(whole, parent) or ()))
+                return ConfigError(key, f"Hydra has no such setting.{close}")
             tree = completed(tree_of(composed))
             if key == PRESET or key in keys_of(tree, ""):
                 return ConfigError(key, f"'{name}' cannot be composed: {reason(error)}.")

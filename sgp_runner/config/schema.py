@@ -34,6 +34,9 @@ OWN_PARTS = {
     for field in dataclasses.fields(Run)
     if dataclasses.is_dataclass(field.default)
 }
+#: Names of one quantity in different papers: local steps between two exchanges.
+SYNONYMS = ("period", "tau", "H")
+NOT_A_SETTING = "there is no such setting"
 Tree = Mapping[str, object]
 
 
@@ -41,7 +44,7 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     """Return ``node`` and its parts with all defaults; settings are in the order of the fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
-    given = {**{name: {} for name in OWN_PARTS if not key}, **node}
+    given = {**{name: {} for name in OWN_PARTS if not key}, **without_aliases(node, cls)}
     if not key:
         given |= brought_by_algorithm(given)
     given = {
@@ -61,6 +64,12 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
         if name in given or name in defaults
     ]
     return {name: given.get(name, defaults.get(name)) for name in names} | given
+
+
+def without_aliases(node: Tree, cls: type[Any] | None) -> dict[str, object]:
+    """Return ``node`` with each setting by its first name; of two names the later one holds."""
+    aliases: Mapping[str, str] = getattr(cls, "aliases", {})
+    return {aliases.get(name, name): value for name, value in node.items()}
 
 
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:
@@ -144,15 +153,16 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
     inside = [
         other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
     ]
-    close = same or similar(word, [*siblings, *inside] or everywhere)
+    synonyms = [each for each in siblings if word in SYNONYMS and last(each) in SYNONYMS]
+    close = same or synonyms or similar(word, [*siblings, *inside] or everywhere)
     if close:
-        return ConfigError(key, f"there is no such setting. Did you mean '{close[0]}'?")
+        return ConfigError(key, f"{NOT_A_SETTING}. Did you mean '{close[0]}'?")
     have = (
         f"{parent or 'a run'} has {', '.join(map(last, siblings))}"
         if siblings
         else f"{parent} has no settings"
     )
-    return ConfigError(key, f"there is no such setting; {have}.")
+    return ConfigError(key, f"{NOT_A_SETTING}; {have}.")
 
 
 def keys_of(node: Tree, parent: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from sgp_runner.utils.errors import ConfigError
 RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "[0, 1)": ("must be in [0, 1)", lambda x: 0 <= x < 1),
     "[0, 1]": ("must be between 0 and 1", lambda x: 0 <= x <= 1),
+    "[-1, 1]": ("must be between -1 and 1", lambda x: -1 <= x <= 1),
     "(0, 1]": ("must be above 0 and at most 1", lambda x: 0 < x <= 1),
     "positive": ("must be positive and finite", lambda x: 0 < x < inf),
     "not negative": ("must be zero or positive, and finite", lambda x: 0 <= x < inf),

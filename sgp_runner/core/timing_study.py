@@ -92,7 +92,7 @@ def make_problem(
     dataset = Dataset(data.name, Regression(), unread, unread, (), 0)
     module = model.build(dataset) if shapes is None else Hollow(shapes)
     flat = FlatModule(module.to(dtype))
-    initial = zeros(sum(flat.layers), dtype) if shapes is None else None
+    initial = zeros(sum(flat.layers), dtype, "cpu" if shapes is None else "meta")
     return Problem(flat, dataset, unread, seed, trains=False, vectorizes=False, initial=initial)
 
 

@@ -22,22 +22,26 @@ from sgp_runner.core.state import mapped
 SINGLE = array("f", [0.0])  # rounds a stored number to float32
 
 
-def zeros(length: int, dtype: torch.dtype) -> Tensor:
-    """Return a vector [length] of zeros that replaces a tensor of type ``dtype``."""
-    return cast("Tensor", Zeros(Memory(length, 0.0, dtype), 0, length))
+def zeros(length: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """Return a vector [length] of zeros that replaces a tensor of type ``dtype``.
+
+    device: cpu, or meta: operations that need the tensor lose its values
+    """
+    return cast("Tensor", Zeros(Memory(length, 0.0, dtype, device), 0, length))
 
 
 class Memory:
     """The state that all views of a vector share.
 
-    number: the last entry; all other entries are zero. dtype: float32 or float64. version: number
-    of writes. tensor: the materialised vector, or None before an operation needs it.
+    number: the last entry; all other entries are zero. dtype: float32 or float64. device: cpu or
+    meta. version: number of writes. tensor: the materialised vector, or None before an operation
+    needs it.
     """
 
-    __slots__ = ("dtype", "number", "size", "tensor", "version")
+    __slots__ = ("device", "dtype", "number", "size", "tensor", "version")
 
-    def __init__(self, size: int, number: float, dtype: torch.dtype) -> None:
-        self.size, self.number, self.dtype = size, number, dtype
+    def __init__(self, size: int, number: float, dtype: torch.dtype, device: str) -> None:
+        self.size, self.number, self.dtype, self.device = size, number, dtype, device
         self.version = 0
         self.tensor: Tensor | None = None
 
@@ -50,7 +54,7 @@ class Memory:
     def materialise(self) -> Tensor:
         """Return the tensor with the same entries; the first call creates it."""
         if self.tensor is None:
-            self.tensor = torch.zeros(self.size, dtype=self.dtype)
+            self.tensor = torch.zeros(self.size, dtype=self.dtype, device=self.device)
             if self.number:
                 self.tensor[-1] = self.number
             self.version -= self.tensor._version
@@ -66,8 +70,7 @@ class Zeros:
 
     __slots__ = ("length", "memory", "ndim", "reaches", "start")
 
-    device = torch.device("cpu")
-    is_cuda = is_meta = requires_grad = False
+    is_cuda = requires_grad = False
 
     def __init__(self, memory: Memory, start: int, length: int, ndim: int = 1) -> None:
         self.memory, self.start, self.length, self.ndim = memory, start, length, ndim
@@ -78,6 +81,14 @@ class Zeros:
     @property
     def dtype(self) -> torch.dtype:
         return self.memory.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.memory.device)
+
+    @property
+    def is_meta(self) -> bool:
+        return self.memory.device == "meta"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,26 +148,27 @@ class Zeros:
         memory = self.memory
         if memory.tensor is not None:
             return self.tensor().clone()
-        copy = Memory(self.length, memory.number if self.reaches else 0.0, memory.dtype)
+        number = memory.number if self.reaches else 0.0
+        copy = Memory(self.length, number, memory.dtype, memory.device)
         return Zeros(copy, 0, self.length, self.ndim)
 
     def new_zeros(self, *shape: Any, **keywords: Any) -> Any:
-        dtype = self.memory.dtype
+        dtype, device = self.memory.dtype, self.memory.device
         if len(shape) == 1 and not keywords:
             (length,) = shape
             if type(length) is tuple and len(length) == 1:
                 (length,) = length
             if type(length) is int:
-                return Zeros(Memory(length, 0.0, dtype), 0, length)
-        return torch.empty(0, dtype=dtype).new_zeros(*shape, **keywords)
+                return Zeros(Memory(length, 0.0, dtype, device), 0, length)
+        return torch.empty(0, dtype=dtype, device=device).new_zeros(*shape, **keywords)
 
     new_empty = new_zeros
 
     def new_full(self, shape: Sequence[int], value: float, **keywords: Any) -> Tensor:
+        dtype, device = self.memory.dtype, self.memory.device
         if tuple(shape) == (1,) and not keywords:
-            dtype = self.memory.dtype
-            return cast("Tensor", Zeros(Memory(1, 0.0, dtype), 0, 1).fill_(value))
-        return torch.empty(0, dtype=self.memory.dtype).new_full(shape, value, **keywords)
+            return cast("Tensor", Zeros(Memory(1, 0.0, dtype, device), 0, 1).fill_(value))
+        return torch.empty(0, dtype=dtype, device=device).new_full(shape, value, **keywords)
 
     # Views.
 
@@ -344,7 +356,7 @@ def compact(value: Any) -> Any:
         return value
     if value.is_cuda or value.is_meta or value[:-1].any():
         return value
-    return Zeros(Memory(value.numel(), value[-1].item(), value.dtype), 0, value.numel())
+    return Zeros(Memory(value.numel(), value[-1].item(), value.dtype, "cpu"), 0, value.numel())
 
 
 def like(vector: Zeros) -> Tensor | None:
@@ -358,7 +370,8 @@ def joined(parts: Sequence[Any]) -> Tensor | None:
         return None
     if any(each.number for each in before):
         return None
-    memory = Memory(sum(each.length for each in parts), last.number, last.dtype)
+    length, of = sum(each.length for each in parts), last.memory
+    memory = Memory(length, last.number, of.dtype, of.device)
     return cast("Tensor", Zeros(memory, 0, memory.size))
 
 

@@ -50,6 +50,7 @@ class Cifar:
     label_smoothing: float = 0.0
 
     task: ClassVar[str] = "classification"
+    source: ClassVar[str] = "krizhevsky2009"
     stand_in: ClassVar[bool] = False
     train_size: ClassVar[int] = 50_000
 
@@ -111,7 +112,7 @@ def kind_of(name: str) -> Any:
     """Return torchvision's class for the data set ``name``."""
     from sgp_runner.utils.torchvision_import import import_torchvision
 
-    import_torchvision()
+    import_torchvision("data")
     return getattr(importlib.import_module("torchvision.datasets"), name.upper())
 
 

@@ -18,7 +18,7 @@ from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.reading import MIB, open_regular
 from sgp_runner.utils.torchvision_import import import_torchvision
 
-import_torchvision()
+import_torchvision("data")
 from torchvision.transforms import v2  # noqa: E402  # after the workaround
 
 # Pillow's errors for damaged files, and for files that would fill the memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -44,6 +45,7 @@ class Digits:
 
     name: ClassVar[str] = "digits"
     task: ClassVar[str] = "classification"
+    source: ClassVar[str] = "alpaydin1998"
     train_size: ClassVar[int] = 1437
     stand_in: ClassVar[bool] = True
 
@@ -71,10 +73,12 @@ class Digits:
         return held_out(dataset, self.holdout)
 
 
+@cache
 def table() -> np.ndarray:
     """Return one row for each image: the 64 pixels and the digit.
 
-    The rows are read from scikit-learn's files, because importing it takes seconds.
+    The rows are read from scikit-learn's files, because importing it takes seconds, and once for
+    all runs of a process.
     """
     import numpy as np
 

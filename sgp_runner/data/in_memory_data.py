@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -21,6 +21,9 @@ from sgp_runner.utils.fingerprint import code_hash, tensor_hash
 
 HASHED = 512  #: samples that are read and hashed at a time
 FORMS = "a torch data set, or a pair of tensors or arrays (inputs, targets)"
+
+#: Names of the target in a data set of dictionaries.
+TARGETS = ("labels", "label", "targets", "target", "y")
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 #: The data sets that runs in progress may use, by the hashes of their samples and loss.
@@ -122,13 +125,61 @@ class ReadSplit(Split):
         )
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A data set of dictionaries, read as tuples of tensors.
+
+    keys: keys of the inputs, then the key of the target
+    """
+
+    rows: Any
+    keys: Sequence[str]
+    which: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        row = self.rows[index]
+        for key in self.keys:
+            if key not in row:
+                raise ConfigError("data", f"{self.which}[{index}] has no '{key}'.")
+        return tuple(self.tensor(key, row[key]) for key in self.keys)
+
+    def tensor(self, key: str, value: Any) -> Tensor:
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                "data", f"'{key}' of {self.which} is a {type(value).__name__}, which is no tensor."
+            ) from error
+
+
+def keys_of(row: Mapping[str, Any], keys: Sequence[str] | None, which: str) -> Sequence[str]:
+    """Return ``keys``, or by default the other key of a row and the key of its target."""
+    target = [key for key in row if key in TARGETS]
+    if keys is None and len(target) == 1 and len(row) == 2:
+        return [*(key for key in row if key not in target), *target]
+    if keys is not None and len(keys) >= 2 and set(keys) <= row.keys():
+        return keys
+    names = ", ".join(map(str, row))
+    example = "data_keys=('image', 'label')"
+    raise ConfigError(
+        "data", f"rows of {which} are dictionaries with {names}: name input and target, {example}."
+    )
+
+
 @contextmanager
-def kept(given: Any, loss: Loss | None) -> Iterator[InMemoryData]:
+def kept(
+    given: Any, loss: Loss | None, keys: Sequence[str] | None = None
+) -> Iterator[InMemoryData]:
     """Register a pair (train, valid) of data sets for runs to load.
+
+    keys: keys of the inputs and of the target, if the rows are dictionaries
 
     Raises ConfigError if ``given`` is not such a pair, or if no loss fits its targets.
     """
-    config, dataset = taken(given, loss)
+    config, dataset = taken(given, loss, keys)
     key = config.sha256, config.loss
     DATASETS[key] = dataset
     try:
@@ -137,7 +188,9 @@ def kept(given: Any, loss: Loss | None) -> Iterator[InMemoryData]:
         DATASETS.pop(key, None)
 
 
-def taken(given: Any, loss: Loss | None) -> tuple[InMemoryData, Dataset]:
+def taken(
+    given: Any, loss: Loss | None, keys: Sequence[str] | None = None
+) -> tuple[InMemoryData, Dataset]:
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise ConfigError(
             "data",
@@ -145,7 +198,7 @@ def taken(given: Any, loss: Loss | None) -> tuple[InMemoryData, Dataset]:
             f"(train, valid), of which each is {FORMS}.",
         )
     train, valid = (
-        split_of(data, which) for data, which in zip(given, ("train", "valid"), strict=True)
+        split_of(data, which, keys) for data, which in zip(given, ("train", "valid"), strict=True)
     )
     _, targets = train.batch(torch.arange(1))
     classes = targets.dim() == 1 and not targets.is_floating_point()
@@ -194,13 +247,17 @@ def task_of(loss: Loss | None, classes: bool) -> LearningTask:
     return OwnLoss(loss, name, metric)
 
 
-def split_of(given: Any, which: str) -> TensorSplit | ReadSplit:
-    """Convert a data set, or a pair of tensors or arrays, to a split."""
+def split_of(given: Any, which: str, keys: Sequence[str] | None) -> TensorSplit | ReadSplit:
+    """Convert a data set, or a pair of tensors or arrays, to a split.
+
+    keys: keys of the inputs and of the target, if the rows are dictionaries
+    """
     if isinstance(given, DataLoader):
         raise ConfigError("data", f"{which} is a DataLoader: give its data set, loader.dataset.")
     if isinstance(given, TensorDataset):
         given = given.tensors
-    if isinstance(given, tuple | list) and len(given) >= 2:
+    columns = isinstance(given, tuple | list) and len(given) >= 2
+    if columns and not isinstance(given[0], Mapping):
         *inputs, targets = (tensor_of(part, which) for part in given)
         if len({len(tensor) for tensor in (*inputs, targets)}) > 1:
             sizes = ", ".join(str(len(tensor)) for tensor in (*inputs, targets))
@@ -211,6 +268,9 @@ def split_of(given: Any, which: str) -> TensorSplit | ReadSplit:
         raise ConfigError("data", f"{which} is a {type(given).__name__}: give {FORMS}.")
     check_size(len(given), which)
     sample = given[0]
+    if isinstance(sample, Mapping):
+        given = Rows(given, keys_of(sample, keys, which), which)
+        return ReadSplit(given, None, torch.float32, False)
     if isinstance(given, Tensor | numpy.ndarray) or not (
         isinstance(sample, tuple | list) and len(sample) >= 2
     ):

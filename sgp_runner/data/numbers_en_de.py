@@ -15,6 +15,7 @@ from sgp_runner.data.dataset import (
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Translation
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import require
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,7 @@ class NumbersEnDe:
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Generate the sentences as integer tokens, so ``dtype`` has no effect."""
+        require("data", "text", "sacrebleu")
         import torch
 
         from sgp_runner.data import pieces

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Tokens: TypeAlias = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 BYTES = 256
+TOKENS = (".bin", ".npy")  # files of token numbers
 
 # Modules of the standard library that Python 3.11 to 3.14 all have.
 MODULES = (
@@ -52,17 +53,18 @@ MODULES = (
 class Text:
     """Text from the user's files; every sample is a block of ``block`` tokens.
 
-    ``path`` is a text file, a folder of text files, or a folder with ``train.bin`` and ``val.bin``,
-    which hold 16-bit token numbers in the format of nanoGPT. The tokens of a text file are its
-    bytes, and its end is used for validation. Files are the labels of the Dirichlet partition.
+    ``path`` is a file or a folder of text, whose tokens are bytes; or a file of token numbers; or a
+    folder with ``train`` and ``val`` of such files. ``.bin`` holds 16-bit numbers in the format of
+    nanoGPT, and ``.npy`` whole numbers of any size in one dimension. The end of a file without a
+    ``val`` is used for validation. Files are the labels of the Dirichlet partition.
 
     path: the file or folder
     block: tokens of a sample
-    vocabulary: number of different tokens in train.bin; null = largest token + 1; text files always
-        have 256
+    vocabulary: number of different tokens in files of tokens; null = largest token + 1; text files
+        always have 256
     tokens: number of tokens per epoch; timing studies compute hours from it without reading files;
         null = unknown
-    valid_share: share of each text file that is used for validation; no effect on train.bin
+    valid_share: share of each file that is used for validation; no effect if there is a val
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
         files; dirichlet_equal = the same with shares of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
@@ -97,14 +99,24 @@ class Text:
     def load(self, dtype: torch.dtype) -> Dataset:
         """Read the files as integer tokens, so ``dtype`` has no effect."""
         path = Path(self.path)
-        if (path / "train.bin").is_file():
-            train, valid = ([tokens_of(path / f"{name}.bin")] for name in ("train", "val"))
-            vocabulary = self.vocabulary or 1 + max(int(text.max()) for text in train + valid)
-            return dataset_of(self, train, valid, vocabulary)
+        kinds = [kind for kind in TOKENS if (path / f"train{kind}").is_file()]
+        if kinds:
+            train, valid = (tokens_of(path / f"{name}{kinds[0]}") for name in ("train", "val"))
+            return self.of_tokens(train, valid)
+        if path.suffix in TOKENS and path.is_file():
+            tokens = tokens_of(path)
+            cut = round(len(tokens) * (1 - self.valid_share))
+            return self.of_tokens(tokens[:cut], tokens[cut:])
         if self.vocabulary not in (None, BYTES):
             raise ConfigError("data.vocabulary", "text is read as bytes: leave it out.")
         files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
         return bytes_of(self, files, self.valid_share)
+
+    def of_tokens(self, train: Tokens, valid: Tokens) -> Dataset:
+        largest = max(int(part.max()) for part in (train, valid) if len(part))
+        if self.vocabulary is not None and largest >= self.vocabulary:
+            raise ConfigError("data.vocabulary", f"the files have the token {largest}: set more.")
+        return dataset_of(self, [train], [valid], self.vocabulary or 1 + largest)
 
 
 @dataclass(frozen=True)
@@ -166,13 +178,20 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
 
 
 def tokens_of(path: Path) -> Tokens:
-    """Return the 16-bit tokens of a file, mapped into memory."""
+    """Return the tokens of a file, mapped into memory."""
     import numpy as np
 
     try:
-        return np.memmap(path, np.uint16, "r")
+        if path.suffix == ".bin":
+            return np.memmap(path, np.uint16, "r")
+        tokens: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise ConfigError("data.path", f"cannot read {path}: {error}.") from error
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise ConfigError(
+            "data.path", f"{path} has {tokens.dtype} {list(tokens.shape)}: token numbers are whole."
+        )
+    return tokens
 
 
 def dataset_of(

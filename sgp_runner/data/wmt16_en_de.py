@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.data.dataset import Dataset, check_shares
 from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.extras import require
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,7 @@ class WMT16EnDe:
 
     name: ClassVar[str] = "wmt16_en_de"
     task: ClassVar[str] = "fairseq_translation"
+    source: ClassVar[str] = "bojar2016"
     stand_in: ClassVar[bool] = False
     train_size: ClassVar[int | None] = None  # batches are of tokens
 
@@ -77,6 +79,7 @@ class WMT16EnDe:
             load_pairs(root, split, "en", "de", shuffle=split == "train")
             for split in ("train", self.evaluate_on)
         )
+        require("data", "text", "sacrebleu")
         return Dataset(
             name=self.name,
             task=BeamTranslation(

@@ -41,7 +41,7 @@ def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) 
     It maps images [B, channels_in, H, W] to logits [B, num_classes]. Below 64 ``pixels`` the stem
     is a 3x3 convolution with stride 1 and no pooling.
     """
-    import_torchvision()
+    import_torchvision("model")
     resnets = importlib.import_module("torchvision.models")
     module: nn.Module = getattr(resnets, name)(
         weights=None, num_classes=num_classes, zero_init_residual=True
@@ -76,7 +76,7 @@ def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifie
 
     Raises ConfigError if torchvision has no such architecture or it cannot process such images.
     """
-    import_torchvision()
+    import_torchvision("model")
     models = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if arch not in known:

@@ -63,6 +63,7 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
         if rank not in (None, 0):
             return None
         logger.info("This run has finished already (resume=never repeats it).")
+        copy_finished(experiment, done)
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
         refuse_to_repeat(experiment.directory)
@@ -78,6 +79,22 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
         if shorter is not None:
             extend(experiment, shorter)
         return execute(experiment, rank, fork)
+
+
+def copy_finished(experiment: Experiment, summary: Mapping[str, object]) -> None:
+    """Copy a finished run to its logger, if the logger was not the choice when the run was made."""
+    run, directory = experiment.run, experiment.directory
+    copied = getattr(run.logger, "copied", None)
+    if copied is None or (directory / copied).exists():
+        return
+    if isinstance(run.logger, NeedsPackages):
+        run.logger.check_installed()
+    settings = experiment.name, experiment.config, experiment.tags, experiment.group
+    with locked(directory):
+        copy = run.logger.open(directory, *settings)
+        copy.finish(summary)
+    if not getattr(copy, "failed", False):
+        logger.info(f"Its records have been copied: {directory / copied} did not exist.")
 
 
 def verify_memory(run: Run) -> None:

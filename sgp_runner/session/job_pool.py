@@ -55,6 +55,13 @@ class RunJob:
         return shlex.join(["sgp-run", *self.words])
 
     @property
+    def overrides(self) -> list[str]:
+        """All settings of the run, with its name and its folder."""
+        again = ["resume=never"] if self.replaces else []
+        place = [f"name={self.name}", f"results={self.results}", "logger=jsonl"]
+        return [*self.words, *place, *again]
+
+    @property
     def summary(self) -> Mapping[str, object] | None:
         return read_summary(self.folder)
 
@@ -101,17 +108,10 @@ class RunJob:
         from sgp_runner.config.overrides import experiment_of
         from sgp_runner.session.execution import perform, sentence_of
 
-        words = [
-            *self.words,
-            f"name={self.name}",
-            f"results={self.results}",
-            "logger=jsonl",
-            *(["resume=never"] if self.replaces else []),
-        ]
         sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
         os.environ[CORES] = str(self.cores)
         try:
-            perform(experiment_of(words))
+            perform(experiment_of(self.overrides))
         except Stopped:
             raise
         except Exception as error:  # must not stop the other jobs

@@ -7,7 +7,7 @@ that decide have the seeds of the study; searches and pilots have others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from sgp_runner.config.schema import NAME, node_at
 from sgp_runner.config.size import estimated_bytes
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import Machines, folder_on, machines_in, retime
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.session.machine import Machine
 from sgp_runner.studies.study_file import RATE, Arm, StudyFile
 from sgp_runner.studies.study_tasks import HOLDOUT
@@ -29,6 +29,8 @@ from sgp_runner.studies.tuning import Candidate, Space
 from sgp_runner.utils.errors import ConfigError
 
 Role = Literal["tuning", "pilot", "deciding"]
+#: Runs the jobs that are due; yields each as it ends, with a sentence if it failed.
+RunAll = Callable[[Iterable[PoolJob]], Iterator[tuple[PoolJob, str | None]]]
 EVALUATIONS = 20  # of a run whose curve is drawn
 PILOT_SEEDS = (201, 202, 203, 204)
 HELD_OUT = "holdout"  # the setting of a data set with a second validation set
@@ -83,12 +85,20 @@ def merged(words: Iterable[str]) -> tuple[str, ...]:
 
 
 class RunMaker:
-    """Makes the jobs of a study; each combination of settings is composed once."""
+    """Makes the jobs of a study; each combination of settings is composed once.
 
-    def __init__(self, study: StudyFile) -> None:
+    run_all: runs the jobs
+    jobs: the jobs that were made, by their folders
+    digests: the digest of the settings of each trained job
+    """
+
+    def __init__(self, study: StudyFile, run_all: RunAll = run_all) -> None:
         self.study = study
+        self.run_all = run_all
         self.machine = Machine(None)
         self.composed: dict[tuple[str, ...], Experiment] = {}
+        self.jobs: dict[Path, RunJob | RetimedJob] = {}
+        self.digests: dict[Path, str] = {}
 
     def words(
         self, arm: Arm, candidate: Sequence[str] = (), cluster: int = 0, role: Role = "deciding"
@@ -133,13 +143,15 @@ class RunMaker:
         words = self.words(arm, candidate, cluster, role)
         whole = self.experiment(words, arm.name)
         seeded = make_experiment({**whole.config, "seed": seed})
-        return RunJob(
+        job = RunJob(
             seeded.name,
             (*words, f"seed={seed}"),
             self.study.folder,
             self.machine.cores_for(seeded.run),
             estimated_bytes(seeded.run),
         )
+        self.jobs[job.folder], self.digests[job.folder] = job, seeded.digest
+        return job
 
     def run(self, arm: Arm, cluster: int = 0) -> Run:
         """Return the run of an arm with the settings of the file."""
@@ -161,7 +173,9 @@ class RunMaker:
         }
 
     def retimed(self, source: RunJob, cluster: int) -> RetimedJob:
-        return RetimedJob(source, self.machines[cluster], self.study.folder / "retimed")
+        job = RetimedJob(source, self.machines[cluster], self.study.folder / "retimed")
+        self.jobs[job.folder] = job
+        return job
 
     def space(self, arm: Arm) -> Space:
         """Return the candidates of an arm. Raises ConfigError if it sets a searched key itself."""

@@ -27,6 +27,12 @@ from sgp_runner.studies.statistics import (
 )
 from sgp_runner.utils.units import counted
 
+PRAISE = {  # by the measure's cost, of one arm and of several
+    "time": ("is fastest", "are fastest"),
+    "bytes": ("sends least", "send least"),
+    "": ("is best", "are best"),
+}
+FACTORS = {"time": "faster", "bytes": "less"}
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
 
@@ -36,6 +42,7 @@ class Comparison:
 
     p: two-sided, adjusted unless the comparison is primary; None for a result without randomness
     equal: the p-value that the difference is smaller than what matters (TOST); None: not tested
+    level: the level of a two-sided test
     """
 
     arm: str
@@ -44,15 +51,16 @@ class Comparison:
     p: float | None
     primary: bool
     equal: float | None = None
+    level: float = 2 * LEVEL
 
     @property
     def verdict(self) -> Verdict:
         effect = self.effect.mean
-        if self.p is None or self.p <= 2 * LEVEL:
+        if self.p is None or self.p <= self.level:
             if effect == 0:  # for every seed; of a target, neither side reaches it
                 return "equal" if self.measure.target is None else "undecided"
             return "better" if (effect < 0) is self.measure.less_is_better else "worse"
-        return "equal" if self.equal is not None and self.equal <= LEVEL else "undecided"
+        return "equal" if self.equal is not None and self.equal <= self.level / 2 else "undecided"
 
     @property
     def wanted(self) -> str:
@@ -101,8 +109,11 @@ class Compared:
         return min(means) if self.measure.less_is_better else max(means)
 
 
-def compare(done: Conducted) -> list[Compared]:
-    """Return all comparisons, that of the first measure on the first cluster first."""
+def compare(done: Conducted, looks: int = 1) -> list[Compared]:
+    """Return all comparisons, that of the first measure on the first cluster first.
+
+    looks: number of looks at the results, which share the level of 5 %
+    """
     study = done.study
     places = [
         (measure, cluster)
@@ -129,7 +140,7 @@ def compare(done: Conducted) -> list[Compared]:
             cluster,
             values,
             reached(runs, measure),
-            ranks(better_low(values, measure)),
+            ranks(better_low(values, measure), 2 * LEVEL / looks),
             {
                 name: Comparison(
                     name,
@@ -138,6 +149,7 @@ def compare(done: Conducted) -> list[Compared]:
                     adjusted[where, name],
                     (where, name) == (0, study.primary),
                     equivalence(effect, study.matters if where == 0 else None),
+                    2 * LEVEL / looks,
                 )
                 for (where, name), effect in effects.items()
                 if where == place
@@ -222,6 +234,28 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
             return f"{sides} differ by less than what matters in {what}{certain}."
     wanted = f"; {each.wanted} would tell" if each.wanted else ""
     return f"Undecided: {sides} are not told apart in {what}{certain}{wanted}."
+
+
+def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
+    """Return the best arms in a sentence, such as ``SGP is fastest: 27 s to a loss of 0.2, ...``.
+
+    The arguments are those of `answer`. Arms that tests do not separate from the best share its
+    place.
+    """
+    names = sorted(first.values, key=lambda name: abs(first.best - fmean(first.values[name])))
+    best = [name for name in names if first.ranks[name] == 1]
+    measure, baseline = first.measure, done.study.baseline
+    where = f" on {cluster}" if cluster and first.by_cluster else ""
+    if len(best) == len(names):
+        return f"No arm is told from the best in {measure.on(clock)}{where}."
+    value = first.text(best[0]) + (f" ({best[0]})" if len(best) > 1 else "")
+    value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
+    value += f" to {measure.goal}" if measure.target is not None else ""
+    found = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}: {value}{where}"
+    if baseline in best or first.text(baseline) == "never" or not measure.cost:
+        return f"{found}."
+    factor = fmean(first.values[baseline]) / fmean(first.values[best[0]])
+    return f"{found}, {factor:.2g} times {FACTORS[measure.cost]} than {baseline}."
 
 
 def certainty(each: Comparison) -> str:

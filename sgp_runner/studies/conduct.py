@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgp_runner.replay.retiming import TimeDecides, retime
-from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.session.job_pool import PoolJob, RunJob
 from sgp_runner.studies.arms import PILOT_SEEDS, RetimedJob, RunMaker
 from sgp_runner.studies.measures import RunResult, classes_of, loss, number, samples
 from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed
@@ -99,9 +99,12 @@ def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
                 (trial, tuning_job(maker, spaces[name], name, trial)) for trial in trials
             ]
         make(
-            (f"{name} {' '.join(spaces[name].words(trial.candidate))} seed {trial.seed}", job)
-            for name, each in rounds.items()
-            for trial, job in each
+            maker,
+            (
+                (f"{name} {' '.join(spaces[name].words(trial.candidate))} seed {trial.seed}", job)
+                for name, each in rounds.items()
+                for trial, job in each
+            ),
         )
         answers = {name: [loss(job) for _, job in each] for name, each in rounds.items()}
     return {name: out[name] for name in spaces}
@@ -112,7 +115,7 @@ def tuning_job(maker: RunMaker, space: Space, name: str, trial: Trial) -> RunJob
     return maker.job(maker.study.arm(name), words, trial.seed, role="tuning")
 
 
-def make(titled: Iterable[tuple[str, PoolJob]]) -> None:
+def make(maker: RunMaker, titled: Iterable[tuple[str, PoolJob]]) -> None:
     """Run the jobs that are due, and print a line as each ends. Raises RunsFailed."""
     titles: dict[Path, str] = {}
     jobs: dict[Path, PoolJob] = {}
@@ -121,7 +124,7 @@ def make(titled: Iterable[tuple[str, PoolJob]]) -> None:
         jobs.setdefault(job.folder, job)
     due = sum(job.due for job in jobs.values())
     failures: list[str] = []
-    for done, (job, error) in enumerate(run_all(jobs.values()), start=1):
+    for done, (job, error) in enumerate(maker.run_all(jobs.values()), start=1):
         outcome = outcome_of(job, error)
         logger.info(f"[{done}/{due}] {titles[job.folder]}: {outcome}")
         if error is not None and not job.diverged:
@@ -171,9 +174,12 @@ def pilot(maker: RunMaker, chosen: Mapping[str, tuple[str, ...]]) -> SeedPlan:
         for arm in arms
     }
     make(
-        (f"{name} pilot seed {seed}", job)
-        for name, each in jobs.items()
-        for seed, job in zip(PILOT_SEEDS, each, strict=True)
+        maker,
+        (
+            (f"{name} pilot seed {seed}", job)
+            for name, each in jobs.items()
+            for seed, job in zip(PILOT_SEEDS, each, strict=True)
+        ),
     )
     found = {arm.name: results(maker, arm, jobs[arm.name]) for arm in arms}
     values = samples(found, study.measures[0])
@@ -220,9 +226,12 @@ def decide(
         arm.name: [maker.job(arm, chosen[arm.name], seed) for seed in seeds] for arm in study.arms
     }
     make(
-        (f"{arm.name} seed {seed}", trained[arm.name][place])
-        for place, seed in enumerate(seeds)
-        for arm in study.arms
+        maker,
+        (
+            (f"{arm.name} seed {seed}", trained[arm.name][place])
+            for place, seed in enumerate(seeds)
+            for arm in study.arms
+        ),
     )
     jobs: dict[str, list[Sequence[RunJob | RetimedJob]]] = {
         name: [each] for name, each in trained.items()
@@ -237,10 +246,16 @@ def decide(
                 else [maker.retimed(job, cluster) for job in trained[arm.name]]
             )
     make(
-        (f"{name} seed {seed} {' '.join(study.clusters[where].words)}", jobs[name][where][place])
-        for where in others
-        for place, seed in enumerate(seeds)
-        for name in jobs
+        maker,
+        (
+            (
+                f"{name} seed {seed} {' '.join(study.clusters[where].words)}",
+                jobs[name][where][place],
+            )
+            for where in others
+            for place, seed in enumerate(seeds)
+            for name in jobs
+        ),
     )
     return {
         name: [results(maker, study.arm(name), each) for each in by_cluster]

@@ -63,12 +63,13 @@ class Measure:
         """The measure in words, such as ``time to a loss of 0.5``."""
         if self.target is None:
             return {"bytes": "bytes sent per node"}.get(str(self), str(self))
-        goal = (
-            f"a loss of {self.target:g}"
-            if self.quality == "loss"
-            else f"{100 * self.target:g} % accuracy"
-        )
-        return f"{self.cost} to {goal}"
+        return f"{self.cost} to {self.goal}"
+
+    @property
+    def goal(self) -> str:
+        """The quality to reach in words, such as ``a loss of 0.5``."""
+        target = self.target or 0.0
+        return f"a loss of {target:g}" if self.quality == "loss" else f"{100 * target:g} % accuracy"
 
     def on(self, clock: str) -> str:
         """Return the title, with the kind of time that ``clock`` (simulated | wall) gives."""

@@ -1,22 +1,28 @@
-"""A study from its file to its page."""
+"""A study from its file to its page and its archive."""
 
 from __future__ import annotations
 
-from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.session.job_pool import run_all
+from sgp_runner.studies.arms import RunAll, RunMaker, check_arms
 from sgp_runner.studies.conduct import conduct
+from sgp_runner.studies.study_archive import write_archive
 from sgp_runner.studies.study_file import StudyFile
-from sgp_runner.studies.study_page import StudyPage, write_study
+from sgp_runner.studies.study_page import StudyPage, findings_of, write_study
 from sgp_runner.studies.study_record import set_down
 from sgp_runner.utils.lock import locked
 
 
-def perform_study(study: StudyFile) -> StudyPage:
-    """Check the study, set it down, make its runs, and write its page.
+def perform_study(study: StudyFile, run_all: RunAll = run_all) -> StudyPage:
+    """Check the study, set it down, make its runs, and write its page and its archive.
+
+    run_all: runs the jobs that are due
 
     Raises ConfigError, before anything is written, for a study that cannot work.
     """
-    maker = RunMaker(study)
+    maker = RunMaker(study, run_all)
     spaces = check_arms(maker)
     with locked(study.folder):
         record = set_down(study)
-        return write_study(maker, conduct(maker, spaces), record)
+        page = write_study(maker, findings_of(maker, conduct(maker, spaces), record), record)
+        write_archive(maker, page.answer)
+        return page

@@ -138,12 +138,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def ranks(samples: Mapping[Name, Sequence[float]]) -> dict[Name, int]:
+def ranks(samples: Mapping[Name, Sequence[float]], level: float = 2 * LEVEL) -> dict[Name, int]:
     """Return the rank of each sample: 1 plus the number of samples that are lower.
 
-    A sample is lower than another if a paired test at 5 % shows it; the p-values of all pairs are
-    adjusted by Holm's method. Samples that differ by the same amount for every seed are compared by
-    this amount. Samples that the tests do not separate can share a rank.
+    A sample is lower than another if a paired test at ``level`` shows it; the p-values of all pairs
+    are adjusted by Holm's method. Samples that differ by the same amount for every seed are
+    compared by this amount. Samples that the tests do not separate can share a rank.
     """
     pairs = [(a, b) for a in samples for b in samples if a != b]
     ordered = [(a, b) for place, (a, b) in enumerate(pairs) if (b, a) not in pairs[:place]]
@@ -151,7 +151,7 @@ def ranks(samples: Mapping[Name, Sequence[float]]) -> dict[Name, int]:
     adjusted = holm([0.0 if effect.spreadless else effect.p for effect in effects])
     out = dict.fromkeys(samples, 1)
     for (a, b), effect, p in zip(ordered, effects, adjusted, strict=True):
-        if p <= 2 * LEVEL and not isclose(effect.mean, 0.0, abs_tol=1e-12):
+        if p <= level and not isclose(effect.mean, 0.0, abs_tol=1e-12):
             out[a if effect.mean > 0 else b] += 1
     return out
 

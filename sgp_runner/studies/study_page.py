@@ -11,14 +11,15 @@ import yaml
 
 from sgp_runner.config.experiment import flat
 from sgp_runner.report.plots.sections import Section
+from sgp_runner.report.rank.tables import ReportTable
 from sgp_runner.report.read.run_groups import cluster_name
-from sgp_runner.report.render.pictures import save_all
-from sgp_runner.report.render.text_tables import csv, markdown
-from sgp_runner.report.render.write import rendered
+from sgp_runner.report.render.text_tables import save_tables
+from sgp_runner.report.render.write import rendered, save_pictures
 from sgp_runner.session.job_pool import RunJob, outdated
 from sgp_runner.studies.arms import RunMaker, has_holdout
-from sgp_runner.studies.comparisons import Compared, answer, compare
+from sgp_runner.studies.comparisons import Compared, answer, compare, headline
 from sgp_runner.studies.conduct import Conducted
+from sgp_runner.studies.study_latex import write_latex
 from sgp_runner.studies.study_plots import loss_plots, tuning_plots
 from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import (
@@ -27,44 +28,77 @@ from sgp_runner.studies.study_table import (
     budget_table,
     comparison_table,
     table_text,
-    tex,
 )
 from sgp_runner.studies.tuning import FIRST_SEED
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import installed
 from sgp_runner.utils.units import counted
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The comparisons of a study and its tables, which follow from the runs alone.
+
+    clusters: name of each cluster
+    clock: simulated | wall
+    answer: the answer to the question in a sentence
+    headline: the best arm in a sentence
+    """
+
+    done: Conducted
+    compared: Sequence[Compared]
+    clusters: Sequence[str]
+    clock: str
+    table: ReportTable
+    budget: ReportTable
+    answer: str
+    headline: str
 
 
 @dataclass(frozen=True)
 class StudyPage:
     """A finished study.
 
-    page: path of the page
+    page: path of the page; ``study.zip`` is in the same folder
     answer: the answer in a sentence
+    headline: the best arm in a sentence
     table: one line for each arm, measure and cluster; the columns of ``table.csv``
     text: the comparison for a terminal
     """
 
     page: Path
     answer: str
+    headline: str
     table: pd.DataFrame
     text: str
 
 
-def write_study(maker: RunMaker, done: Conducted, record: StudyRecord) -> StudyPage:
-    """Write ``index.html``, ``table.*``, ``budget.*`` and ``plots/`` into the study's folder."""
-    study, out = done.study, done.study.folder
-    clusters = cluster_names(maker)
-    clock = maker.run(study.arms[0]).network.clock
-    compared = compare(done)
-    table, budget = comparison_table(done, compared, clusters, clock), budget_table(done)
-    first = compared[0]
-    said = answer(done, first, clusters[0], clock)
+def findings_of(maker: RunMaker, done: Conducted, record: StudyRecord) -> Findings:
+    """Return the comparisons and the tables of a study with all its runs."""
+    clusters, clock = cluster_names(maker), maker.run(done.study.arms[0]).network.clock
+    compared = compare(done, record.looks)
+    return Findings(
+        done,
+        compared,
+        clusters,
+        clock,
+        comparison_table(done, compared, clusters, clock),
+        budget_table(done),
+        answer(done, compared[0], clusters[0], clock),
+        headline(done, compared[0], clusters[0], clock),
+    )
+
+
+def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyPage:
+    """Write the page, the tables, the figures and the LaTeX files into the study's folder."""
+    done, table, budget = found.done, found.table, found.budget
+    study, out, clock = done.study, done.study.folder, found.clock
     sections = [
         Section(
             "Loss against time",
             "The averaged model is evaluated. "
             + ("Times are simulated." if clock == "simulated" else "Times are measured."),
-            [*loss_plots(done, clusters, clock)],
+            [*loss_plots(done, found.clusters, clock)],
             "All runs diverged.",
         ),
         Section(
@@ -77,30 +111,33 @@ def write_study(maker: RunMaker, done: Conducted, record: StudyRecord) -> StudyP
     page = out / "index.html"
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
-        for each in (table, budget):
-            (out / f"{each.name}.csv").write_text(csv(each), encoding="utf-8")
-            (out / f"{each.name}.md").write_text(markdown(each), encoding="utf-8")
-        (out / "table.tex").write_text(tex(done, compared, table.head[2:]), encoding="utf-8")
-        save_all((plot for section in sections for plot in section.plots), out / "plots")
+        save_tables((table, budget), out)
+        write_latex(maker, done, found.compared, table.head[2:], record)
+        save_pictures((plot for section in sections for plot in section.plots), out / "plots")
+        if sections[0].plots and installed("matplotlib"):
+            from sgp_runner.report.render.pictures import save
+
+            save(sections[0].plots, out, "figure", ("pdf", "svg"))
         html = rendered(
             "study.html",
             [plot for section in sections for plot in section.plots],
             title=study.question,
-            answer=said,
-            verdict=first.comparisons[study.primary].verdict,
+            headline=found.headline,
+            answer=found.answer,
+            verdict=found.compared[0].comparisons[study.primary].verdict,
             table=table,
             legend=legend(done),
             file=yaml.safe_dump(dict(study.content), sort_keys=False, allow_unicode=True),
             sections=sections,
             budget=budget,
             facts=[*facts(done, record)],
-            deviations=[*deviations(maker, done, record, compared)],
+            deviations=[*deviations(maker, done, record, found.compared)],
             glyphs={},
         )
         page.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ConfigError("results", f"cannot write to {out}: {error.strerror}.") from error
-    return StudyPage(page, said, table.raw, table_text(table))
+    return StudyPage(page, found.answer, found.headline, table.raw, table_text(table))
 
 
 def legend(done: Conducted) -> str:
@@ -140,6 +177,16 @@ def deviations(
     study = done.study
     for when, why in record.amendments:
         yield f"The file was changed after the first run, at {when}: {why}"
+    if record.looks > 1:
+        yield (
+            f"The seeds were changed after results were known: {record.looks} looks share the "
+            f"level of 5 %, so a test has {5 / record.looks:.2g} %."
+        )
+    if record.sources:
+        yield (
+            f"Merged from {'; '.join(record.sources)}. Only the primary comparison was set down "
+            "before its runs."
+        )
     for arm in done.arms:
         name = arm.arm.name
         if arm.tuned.at_the_edge:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ FILE = "study.json"
 class StudyRecord:
     """The versions of a study's file, the first one first.
 
-    versions: of each version its ``digest``, its ``content``, the reason (``amended``), and code,
-        machine, command and time (UTC) as in ``environment.json``
+    versions: of each version its ``digest``, its ``content``, the reason (``amended``), the studies
+        from which it was merged (``merged``), and code, machine, command and time (UTC) as in
+        ``environment.json``
     """
 
     versions: Sequence[Mapping[str, Any]]
@@ -35,6 +37,20 @@ class StudyRecord:
     def amendments(self) -> list[tuple[str, str]]:
         """The time and the reason of each change after the first run."""
         return [(str(each["started"]), str(each["amended"])) for each in self.versions[1:]]
+
+    @property
+    def looks(self) -> int:
+        """1, and 1 for each change of the seeds after the first runs: their results were known."""
+        seeds = [str(each["content"].get("seeds")) for each in self.versions]
+        return 1 + sum(before != after for before, after in pairwise(seeds))
+
+    @property
+    def sources(self) -> list[str]:
+        """A description of each study that was merged into this one."""
+        return [
+            f"{each['name']} (set down {each['started']}; {', '.join(each['arms'])})"
+            for each in self.versions[0].get("merged", ())
+        ]
 
     @property
     def commit(self) -> str:

@@ -1,8 +1,7 @@
-"""The tables of a study: the ranked comparison, the budget of each arm, and LaTeX."""
+"""The tables of a study: the ranked comparison, and the budget of each arm."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf, isfinite
@@ -18,7 +17,6 @@ from sgp_runner.studies.statistics import mean_of
 from sgp_runner.utils.units import counted, duration
 
 MARKS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "~"}
-TEX_MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "equal": r"$^{=}$", "undecided": ""}
 EDGE = "†"
 MEANING = (
     "Small: the difference to the baseline with its 95 % interval, paired by seed. ▲ better, ▼ "
@@ -188,64 +186,6 @@ def search_text(arm: ArmResult) -> str:
         f"{fmean(losses):.4g} ({len(losses)})"
         for candidate, losses in sorted(arm.tuned.scores().items())
     )
-
-
-def tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str]) -> str:
-    r"""Return the comparison as a LaTeX table for the package booktabs.
-
-    The best value of a column is bold. ``+`` and ``-`` mark values that are significantly better or
-    worse than the baseline's. Small numbers are half the width of the mean's 95 % interval.
-    """
-    lines = [
-        "% Needs \\usepackage{booktabs}.",
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{caption(done)}}}",
-        f"\\begin{{tabular}}{{rl{'r' * len(compared)}}}",
-        "\\toprule",
-        " & ".join(["\\#", "arm", *map(escaped, heads)]) + r" \\",
-        "\\midrule",
-    ]
-    for arm in ranked(done, compared):
-        name = arm.arm.name
-        cells = [str(compared[0].ranks[name]), escaped(name)]
-        cells += [tex_cell(each, name) for each in compared]
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
-
-
-def tex_cell(each: Compared, name: str) -> str:
-    values = each.values[name]
-    value = escaped(each.text(name))
-    if fmean(values) == each.best:
-        value = f"\\textbf{{{value}}}"
-    comparison = each.comparisons.get(name)
-    mark = TEX_MARKS[comparison.verdict] if comparison else ""
-    found = each.reached.get(name)
-    if found and found.count < len(found.at):
-        return f"{value}{mark} {{\\scriptsize ({found.count}/{len(found.at)})}}"
-    if not all(map(isfinite, values)):
-        return value
-    interval = mean_of(values)
-    if interval.spreadless:
-        return f"{value}{mark}"
-    width = each.measure.difference(
-        (interval.high - interval.low) / 2, unit=bool(each.measure.cost)
-    )
-    return f"{value}{mark} {{\\scriptsize $\\pm$ {escaped(width)}}}"
-
-
-def caption(done: Conducted) -> str:
-    study = done.study
-    return escaped(
-        f"{study.question} Means over {counted(len(done.seeds), 'seed')} with 95 % intervals; "
-        f"+ and - mark significant differences to {study.baseline} (paired tests at 5 %, that of "
-        f"{study.primary} alone, all others by Holm's method)."
-    )
-
-
-def escaped(text: str) -> str:
-    return re.sub(r"([&%$#_{}])", r"\\\1", text).replace("~", r"\textasciitilde{}")
 
 
 def table_text(table: ReportTable) -> str:

@@ -15,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import installed
 from sgp_runner.utils.files import checksum
 
 HUB = "https://huggingface.co"
@@ -76,7 +77,8 @@ def import_hub(package: str, key: str) -> Any:
     from sgp_runner.utils.torchvision_import import import_torchvision
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # otherwise a fork prints a warning
-    import_torchvision()  # with the workaround, before transformers imports it
+    if installed("torchvision"):
+        import_torchvision(key)  # with the workaround, before transformers imports it
     try:
         module = importlib.import_module(package)
         importlib.import_module(f"{package}.utils.logging").set_verbosity_error()

@@ -8,11 +8,13 @@ from types import ModuleType
 
 import torch
 
+from sgp_runner.utils.extras import require
+
 #: Schemas declared by ``import_torchvision``; global, since collecting the object removes them.
 _declared: list[torch.library.Library] = []
 
 
-def import_torchvision() -> ModuleType:
+def import_torchvision(key: str) -> ModuleType:
     """Import torchvision, even if its CUDA wheel is installed with a CPU-only torch.
 
     The default wheel for Linux is built against CUDA. With a CPU-only torch its compiled operators
@@ -20,7 +22,10 @@ def import_torchvision() -> ModuleType:
     Python code registers shape functions for operators that were never declared. Declaring the two
     operators is enough for models and transforms; ``nms`` itself stays unusable. Nothing is
     declared if the plain import works or fails for another reason.
+
+    Raises ConfigError, for ``key``, if torchvision is not installed.
     """
+    require(key, "vision", "torchvision")
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:

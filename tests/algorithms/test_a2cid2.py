@@ -15,8 +15,8 @@ from helpers.recursion import LATE, OPTIM, STEPS, assert_equal
 from helpers.tiny import START, D, Momentum, gradient, machines, run
 from torch import Tensor
 
-from sgp_runner.algorithms.a2cid2 import A2CiD2, consensus_rates, partner
-from sgp_runner.algorithms.ad_psgd import ADPSGD
+from sgp_runner.algorithms.a2cid2 import A2CiD2, consensus_rates
+from sgp_runner.algorithms.ad_psgd import ADPSGD, partner
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import SGD, Constant, Shapes
 from sgp_runner.topology.graphs import BipartiteExponential, Complete, Ring, Topology

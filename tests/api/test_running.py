@@ -197,6 +197,27 @@ def test_regression_and_data_sets_that_are_read_sample_by_sample() -> None:
     assert records(runs[0].folder) == records(runs[1].folder)  # random transforms are seeded
 
 
+def test_rows_may_be_dictionaries() -> None:
+    rows = [{"pixels": [float(i), 1.0], "label": i % 2, "id": "a"} for i in range(8)]
+    columns = torch.tensor([row["pixels"] for row in rows]), torch.arange(8) % 2
+    two = [{"label": row["label"], "pixels": row["pixels"]} for row in rows]
+    settings = {"nodes": 2, "epochs": 1, "batch_size": 2, "verbose": False}
+    results = [
+        sgp.run("model=mlp model.hidden=[4]", data=(each, each), data_keys=keys, **settings)
+        for each, keys in ((columns, None), (two, None), (rows, ("pixels", "label")))
+    ]
+    assert len({result.folder for result in results}) == 1  # the same samples are the same run
+    for each, keys, sentence in (
+        (rows, None, "rows of train are dictionaries with pixels, label, id: name input and "),
+        (rows, ("pixel", "label"), "rows of train are dictionaries with pixels, label, id: name "),
+        (rows, ("id", "label"), "'id' of train is a str, which is no tensor."),
+        ([*two[:-1], {"label": 1}], None, "train[7] has no 'pixels'."),
+    ):
+        with pytest.raises(sgp.ConfigError) as error:
+            sgp.run("model=mlp", data=(each, each), data_keys=keys, **settings)
+        assert error.value.sentence.startswith(sentence)
+
+
 def test_an_algorithm_that_a_cell_defines_is_compared_and_recorded() -> None:
     done = sgp.sweep(TINY, algo=["sgp", Shrink, Shrink(factor=0.5)], nodes=[2, 4])
     assert len(done) == 6 and not done.failed

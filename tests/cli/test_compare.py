@@ -118,6 +118,7 @@ def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
     assert not Path("results").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["algo=ar_sgd,d_psgd", "nodes=4", "epochs=4", "batch_size=32", "jobs=1"]
     assert main(["experiment=compare", *words]) == 0

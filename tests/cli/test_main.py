@@ -65,6 +65,7 @@ def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
     schedule = ["optim.schedule=steps", "optim.schedule.warmup_epochs=1", "batch_size=4"]
     for words, said in (
         ([], without.format(8, 256)),
+        (["optim.schedule.warmup_epochs=5"], ""),  # the default
         (["optim.schedule.reference_batch=8"], without.format(8, 8)),
         (["optim.schedule.reference_batch=7"], ""),
         (["optim.schedule.warmup_from=zero"], ""),
@@ -240,6 +241,7 @@ def test_a_folder_holds_one_run(
     assert "config.yaml cannot be read; choose another name" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     words = [*TINY, "algo=slowmo", "algo.base=local_sgd"]
     assert main([*words, "data.dimension=4", "optim.schedule=cosine"]) == 0

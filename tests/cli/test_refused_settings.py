@@ -37,6 +37,18 @@ BAD: list[tuple[str, str, str]] = [
     ("algo.base=osgp", "algo.base", "there is no such setting; algo has topology."),
     ("topology=ring", "topology", "write algo.topology=..."),
     ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
+    (
+        "-m hydra/sweeper=optuna hydra.sweeper.trial=3 seed=1,2",
+        "hydra.sweeper.trial",
+        "Did you mean 'trials'?",
+    ),
+    ("algo=diloco algo.H=50", "algo.H", "Did you mean 'algo.period'?"),
+    ("algo=local_sgd algo.H=50", "algo.H", "Did you mean 'algo.tau'?"),
+    (
+        "-m algo=sgp,osgp algo.tau=1",
+        "algo.tau",
+        "For algo=osgp alone, write algo.osgp.tau=... (Job 1 of 2: algo=sgp)",
+    ),
     ("algo=sgpp", "algo", "'sgpp' is none of a2cid2, acco, accum_adam, acp_sgd, ad_psgd, "),
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
     ("algo=", "algo", "'' is none of a2cid2, acco"),

@@ -18,6 +18,9 @@ SEARCH = ("-m", "hydra/sweeper=optuna", "optim.lr=tag(log,interval(0.01,1))", "a
 LINE = re.compile(r"^\[\d/\d\] (\S+ \S+)  (loss \S+) .* · (.*)$", re.MULTILINE)
 
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -404,6 +404,22 @@ def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
     } == before
 
 
+def test_the_runs_of_a_study_are_arrays_of_jobs(cluster: Cluster) -> None:
+    arms = "arms: {SGP: algo=sgp, AR-SGD: algo=ar_sgd}"
+    clusters = "clusters: [laptop, laptop bandwidth=1Gbit/s]"
+    text = f"model: mlp\nnodes: 2\nepochs: 1\n{arms}\nseeds: 2\n{clusters}\n"
+    (cluster.folder / "two.yaml").write_text(text)
+    code, out, error = cluster.run("sgp-run", "study", "two.yaml", "--sbatch", "algo=sgp")
+    assert code == 2 and "--sbatch takes settings of the launcher" in error
+    words = ("sgp-run", "study", "two.yaml", "--sbatch", "hydra.launcher.timeout_min=10")
+    code, out, error = cluster.run(*words)
+    assert code == 0, error
+    folder = cluster.folder / "results/studies/two"
+    assert len(list(folder.glob("runs/*/summary.json"))) == 4
+    assert len(list(folder.glob("slurm/slurm/*/*_submitted.pkl"))) == 4
+    assert (folder / "study.zip").exists() and "[4/4]" in error
+
+
 @pytest.mark.parametrize(("network", "machines"), [("sim", 1), ("gloo", 1), ("gloo", 2)])
 def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(
     network: str, machines: int, cluster: Cluster

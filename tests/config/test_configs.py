@@ -25,7 +25,7 @@ from sgp_runner.config.choices import (
 )
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, make_experiment
-from sgp_runner.config.overrides import compose, compose_all, configs
+from sgp_runner.config.overrides import compose, compose_all, composed_once, configs
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import completed, fields_of, has_default
@@ -350,6 +350,17 @@ def test_what_is_printed_of_a_configuration_has_whole_mappings_too(
 def test_hydras_own_mappings_are_left_to_hydra() -> None:
     settings = parse(["++hydra.job.env_set={A: b}"])
     assert compose_all(settings, hydra_too=True).hydra.job.env_set == {"A": "b"}
+
+
+def test_runs_with_the_same_choices_are_composed_once() -> None:
+    composed_once.cache_clear()
+    words = ["algo=osgp", "faults=slow_node", "faults.slow_nodes={3: 10},{1: 2}", "seed=1,2"]
+    runs = [job.experiment.run for job in plan(parse(words)).jobs]
+    assert [(run.faults.slow_nodes, run.seed) for run in runs] == [
+        *(({3: 10.0}, 1), ({3: 10.0}, 2), ({1: 2.0}, 1), ({1: 2.0}, 2))
+    ]
+    assert experiment("algo=osgp", "faults=slow_node").run.faults.slow_nodes == {0: 4.0}
+    assert composed_once.cache_info().misses == 2  # the last one has a logger
 
 
 def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:

@@ -81,6 +81,7 @@ NAMES = {
     "Text.path": ("data=text model=gpt_small data.path=nowhere", "data.path"),
     "Edges.path": ("algo=sgp algo.topology=edges algo.topology.path=nowhere", "algo.topology.path"),
     "Cifar.root": ("data=cifar10 data.root=nowhere", "data.root"),
+    "Folder.path": ("data=folder data.path=nowhere model=resnet18", "data.path"),
     "ImageNet.root": ("data=imagenet data.root=nowhere model=resnet18", "data.root"),
     "ImageNet.shards": ("data=imagenet data.shards=nowhere model=resnet18", "data.shards"),
     "WMT16EnDe.root": ("data=wmt16_en_de data.root=nowhere model=fairseq_transformer", "data.root"),

@@ -198,6 +198,7 @@ def test_what_the_hash_does_not_cover_is_not_imported(capsys: pytest.CaptureFixt
     assert "ModuleNotFoundError: No module named 'lib.unseen' (helping.py:10;" in said
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_plug_ins_are_swept_and_nested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-m", "jobs=1", "algo=sgp,./mine.py", *TINY]) == 0
     assert "[2/2] algo=mine" in capsys.readouterr().out

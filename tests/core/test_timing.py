@@ -52,6 +52,7 @@ def test_messages_have_the_size_of_what_they_stand_for() -> None:
         ("algo=osgp", 30),
         ("algo=slowmo algo.tau=30", 30 + 3 / 2),  # and an all-reduce of four nodes
         ("algo=async_diloco algo.period=10", 3),
+        ("algo=heloco algo.period=10", 3),
         ("algo=ringmaster", 30),
         ("algo=relay_sgd", 30 * 6 / 4),  # each edge of a tree of four nodes, in both directions
         ("algo=d_psgd", 60),
@@ -183,6 +184,17 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
     assert 200 * exp(1.25) < seconds("noloco") <= seconds("diloco")
 
 
+def test_halos_waits_less_for_links_between_regions_than_diloco(tmp_path: Path) -> None:
+    """The times on the page of HALoS; 762.9 s are computation."""
+    words = ("nodes=16", "cluster=halos_4_regions", "epochs=11", "model.sample_steps=3200")
+    size = ("timed_as.model=pythia_70m", "timed_as.num_parameters=70e6", "optim.schedule=constant")
+    seconds = {
+        algo: float(str(timed(tmp_path, *words, *size, *f"algo={algo}".split())["time_s"]))
+        for algo in ("halos", "async_diloco algo.period=32", "diloco algo.period=32")
+    }
+    assert [*seconds.values()] == pytest.approx([860.7, 2902.2, 3418.1], abs=0.1)
+
+
 LLAMA = 24 * 12 * 1792**2 + 32_000 * 1792  # parameters of llama_1b
 WIDE = [
     "cluster=ideal",  # but for its bandwidth
@@ -247,6 +259,7 @@ NEW = {
     "diloco": 4.0 / 30,
     "streaming_diloco": 4.0 / 150 * 13 / 3,  # the first period sends one of three fragments
     "noloco": 2 * 4.0 / 50,
+    "gasloc": 4.0 / 30,
     # Of 4096 numbers 64 with 2 + 12 bits.
     "sparseloco": 64 * 14 / 4096 / 8 / 30,
     "demo": 32 * (32 + 12) / 4096 / 8,

@@ -124,6 +124,27 @@ def test_it_is_saved_as_a_tensor_and_restored_without_values() -> None:
     the_same(fresh, tensor + tensor)
 
 
+def test_vectors_of_the_meta_device_lose_their_values_to_other_operations() -> None:
+    x = zeros(4, torch.float32, "meta")
+    both = torch.cat([x, x.new_full((1,), 1.0)])
+    assert x.is_meta and both.is_meta and float(both[-1]) == 1
+    x += both[:4].clone()
+    assert type(x) is Zeros and x.memory.tensor is None
+    code: Any = x.new_empty(10**13, dtype=torch.uint8)
+    assert type(code) is torch.Tensor and code.is_meta
+    assert type(root := x.sqrt()) is torch.Tensor and root.is_meta
+
+
+def test_a_study_of_fragments_computes_nothing(tmp_path: Path) -> None:
+    words = ("model=timing_only", "algo=streaming_diloco", "nodes=2", "model.sample_steps=40")
+    run = make_experiment(tmp_path, *words, "timed_as.model=llama_1b", "codec@algo.codec=fp4").run
+    simulation, workers = simulate_times(run, build_problem(run))
+    simulation.run()
+    vectors: list[Any] = [worker.push_sum for worker in workers]
+    assert [type(x) for x in vectors] == [Zeros, Zeros]
+    assert [x.memory.tensor for x in vectors] == [None, None]
+
+
 ALGORITHMS = sorted(set(groups()["algo"]) - {"none"})
 
 
@@ -132,9 +153,7 @@ def test_a_study_has_the_times_weights_and_bytes_of_tensors(algo: str, tmp_path:
     words = (f"algo={algo}", "nodes=6", "model.sample_steps=20", "cluster=infiniband_100g")
     run = make_experiment(tmp_path, "model=timing_only", "model.grain=40", *words).run
     vectors = build_problem(run)
-    assert (vectors.initial is None) == (run.timed_shapes is not None)
-    if vectors.initial is None:
-        return
+    assert vectors.start().is_meta == (run.timed_shapes is not None)
     found = []
     for problem in (vectors, replace(vectors, initial=None)):
         simulation, workers = simulate_times(run, problem)

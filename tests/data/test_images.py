@@ -26,6 +26,7 @@ from PIL import Image
 from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
+from sgp_runner.data.folder import Folder
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
 from sgp_runner.distributed.launch import launch
@@ -53,6 +54,39 @@ def dataset(request: pytest.FixtureRequest, root: Path) -> Iterator[Dataset]:
 def pixels(data: Dataset, indices: list[int], seed: int = 0) -> torch.Tensor:
     (images,), _ = data.train.batch(torch.tensor(indices), seed)
     return images
+
+
+# A folder of one's own
+
+
+def test_a_folder_of_classes_is_divided_by_class(root: Path, tmp_path: Path) -> None:
+    data = Folder(path=str(root / "train"), image_size=32, workers=0, valid_share=0.25)
+    dataset, again = data.load(torch.float32), data.load(torch.float32)
+    assert (len(dataset.train), len(dataset.valid), dataset.num_classes) == (54, 18, 3)
+    assert [split.labels.bincount().tolist() for split in (dataset.train, dataset.valid)] == [
+        [18, 18, 18],
+        [6, 6, 6],
+    ]
+    assert not {*dataset.train.files} & {*dataset.valid.files}
+    assert dataset.valid.files == again.valid.files
+    (images,), labels = dataset.valid.batch(torch.tensor([17, 0]))
+    assert images.float().mean((2, 3)).argmax(1).tolist() == labels.tolist() == [2, 0]
+
+
+def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path) -> None:
+    own = Folder(path=str(root), image_size=32, workers=0).load(torch.float32)
+    published = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
+    assert (own.train.files, own.valid.files) == (published.train.files, published.valid.files)
+    for made, sentence in (
+        ("", f"{tmp_path} has no folder of images for each class."),
+        ("cat", "a class has no images: "),
+        ("train/cat", f"{tmp_path} has train/ but no val/, valid/, test/."),
+        ("val/dog", f"{tmp_path}/val has the class dog, unlike train/."),
+    ):
+        (tmp_path / made).mkdir(parents=True, exist_ok=True)
+        with pytest.raises(ConfigError) as error:
+            Folder(path=str(tmp_path)).load(torch.float32)
+        assert error.value.sentence.startswith(sentence)
 
 
 # ImageNet
@@ -359,7 +393,7 @@ def test_an_image_without_end_is_named(
 def test_a_rank_decodes_on_its_share_of_the_cores(
     cores: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sgp_runner.data.imagenet.share_of_cores", lambda: cores)
+    monkeypatch.setattr("sgp_runner.data.class_folders.share_of_cores", lambda: cores)
     root = image_folder(tmp_path / "imagenet", train=2)
     train = ImageNet(root=str(root), image_size=32).load(torch.float32).train
     assert isinstance(train, ImageFiles) and train.decoders.count == count

@@ -39,6 +39,37 @@ def test_token_files_are_read_as_nanogpt_writes_them(tmp_path: Path) -> None:
     assert (inputs.tolist(), targets.tolist()) == ([[40_018, 40_019]], [[40_019, 40_020]])
 
 
+def test_the_end_of_a_single_file_of_tokens_validates(tmp_path: Path) -> None:
+    tokens = np.arange(300, 320)
+    np.save(tmp_path / "tokens.npy", tokens)
+    tokens.astype(np.uint16).tofile(tmp_path / "tokens.bin")
+    for kind in ("npy", "bin"):
+        data = Text(path=str(tmp_path / f"tokens.{kind}"), block=3, valid_share=0.3)
+        dataset = data.load(torch.float32)
+        assert (len(dataset.train), len(dataset.valid), dataset.num_classes) == (4, 1, 320)
+        assert dataset.train.batch(torch.tensor([3]))[1].tolist() == [[310, 311, 312]]
+        assert dataset.valid.batch(torch.tensor([0]))[1].tolist() == [[315, 316, 317]]
+    np.save(tmp_path / "train.npy", tokens)
+    np.save(tmp_path / "val.npy", tokens[:4])
+    dataset = Text(path=str(tmp_path), block=3).load(torch.float32)
+    assert (len(dataset.train), len(dataset.valid)) == (6, 1)
+
+
+def test_files_that_have_no_tokens_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.npy"
+    for array, sentence in (
+        (np.zeros(9), f"{path} has float64 [9]: token numbers are whole."),
+        (np.zeros((3, 3), int), f"{path} has int64 [3, 3]: token numbers are whole."),
+    ):
+        np.save(path, array)
+        with pytest.raises(ConfigError) as error:
+            Text(path=str(path)).load(torch.float32)
+        assert error.value.sentence == sentence
+    np.save(path, np.arange(300))
+    with pytest.raises(ConfigError, match="the files have the token 299: set more"):
+        Text(path=str(path), vocabulary=299).load(torch.float32)
+
+
 def test_the_library_has_all_modules() -> None:
     data = PythonText(block=256).load(torch.float32)
     assert set(data.train.labels.tolist()) == set(range(len(MODULES)))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
-from helpers.processes import ranks_of
+from helpers.processes import ranks_of, run_world
 from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
@@ -195,18 +195,12 @@ def test_an_error_ends_all_devices(
     assert not ranks_of(tmp_path)
 
 
-def test_the_devices_of_a_node_agree_on_what_has_arrived() -> None:
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=4",
-        str(RANKS / "device_messages.py"),
-    ]
-    done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+def test_the_devices_of_a_node_agree_on_what_has_arrived(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_world(tmp_path, 4, str(RANKS / "device_messages.py"))
     long = [float(number) for number in range(200)]  # in two parts
-    assert done.stdout == f"alike after waiting {[long, long[:4], long[:1], []]}\n"
+    assert capfd.readouterr().out == f"alike after waiting {[long, long[:4], long[:1], []]}\n"
 
 
 def test_places() -> None:

@@ -4,13 +4,13 @@ their own need under random delays.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.clusters import changed
 from helpers.paths import RANKS
+from helpers.processes import run_world
 from helpers.tiny import machines, run
 from test_mpi import mpirun
 from test_simulator import Custom
@@ -33,21 +33,16 @@ RANK = str(RANKS / "collective_rank.py")
     ],
 )
 def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(
-    network: str, devices: int, said: str | None
+    network: str,
+    devices: int,
+    said: str | None,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Over pairs, and where devices share messages, all ranks wake in the same order."""
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=4",
-        RANK,
-        network,
-        str(devices),
-    ]
-    done = subprocess.run(torchrun, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(" 36\n") and done.stdout.startswith(said or "in ")
+    run_world(tmp_path, 4, RANK, network, str(devices))
+    out = capfd.readouterr().out
+    assert out.endswith(" 36\n") and out.startswith(said or "in ")
 
 
 def test_collectives_over_mpi() -> None:

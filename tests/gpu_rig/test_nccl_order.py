@@ -66,6 +66,7 @@ GRAPHS = (
 OVER_GRAPHS = (
     *("sgp", *OSGP, "d_psgd", "d_psgd adapting first", "choco_sgd", "choco_sgd as released"),
     *("qg_dsgdm", "d_squared", "gradient_tracking", "gossip_pga", "noloco"),
+    "gasloc",
 )
 SAMPLE = {
     "2 x 2 shards": (

@@ -47,7 +47,7 @@ def cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All files of CIFAR-10 and CIFAR-100, with few images. torchvision checks them against
     checksums: those of these files, here.
     """
-    import_torchvision()
+    import_torchvision("data")
     from torchvision import datasets
 
     random = np.random.default_rng(0)

@@ -7,6 +7,9 @@ import signal
 import time
 from pathlib import Path
 
+from sgp_runner.distributed import launch
+from sgp_runner.utils.launchers import STORE, loopback_interface
+
 PREFIX = "sgp-rank-"  # of the name of a forked rank
 
 
@@ -82,3 +85,22 @@ def processes_of(folder: Path) -> dict[int, int]:
             (rank,) = (int(each[5:]) for each in environment if each.startswith(b"RANK="))
         found[rank] = pid
     return found
+
+
+def run_world(folder: Path, size: int, *program: str) -> None:
+    """Run a program as ``size`` ranks that meet in a store in ``folder``; all of them succeed."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": loopback_interface(),
+        "WORLD_SIZE": str(size),
+        STORE: str(folder / "store"),
+    }
+    children = []
+    try:
+        for rank in map(str, range(size)):
+            own = {"RANK": rank, "LOCAL_RANK": rank}
+            children.append(launch.start(program, [], environment | own, False))
+        assert launch.wait_for(children) == [0] * size
+    finally:
+        launch.stop(children)

@@ -27,6 +27,10 @@ from sgp_runner.distributed import children
 from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES
 from sgp_runner.utils.lock import held
 
+FORKED = (
+    *("real_rank.py", "paired_rank.py", "odd_rank.py", "slow_real_rank.py"),
+    *("collective_rank.py", "device_messages.py"),
+)
 IMPORTED = ("torch.distributed", "sgp_runner.session.start", "helpers.experiments", __name__)
 
 
@@ -72,10 +76,10 @@ def start(
 ) -> children.Child:
     """Start ``python program words``, as `children.start` does.
 
-    Programs other than `real_rank` get an interpreter: they change the package before it is
+    Programs that are not listed above get an interpreter: they change PyTorch before it is
     imported, or the limits of their process.
     """
-    if Path(program[0]).name != "real_rank.py":
+    if program[0] != "-m" and Path(program[0]).name not in FORKED:
         return children.start(program, words, environment, fork)
     outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
     arguments = (list(program), list(words), dict(environment), os.getcwd(), outputs)

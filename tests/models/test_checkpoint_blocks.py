@@ -11,7 +11,7 @@ from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Problem
 from sgp_runner.elastic.build import build_problem
 
-GPT = "model=gpt model.layers=3 data.train_size=640"
+GPT = "model=gpt model.layers=3 data.train_size=640 data.valid_size=64"
 MODELS = (GPT, "model=transformer model.dropout=0.1")
 
 

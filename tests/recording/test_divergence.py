@@ -82,6 +82,7 @@ def test_it_is_not_repeated_unless_asked_for(capfd: pytest.CaptureFixture[str]) 
     assert "no checkpoint from before" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_other_jobs_of_a_sweep_go_on(capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert main(["-m", *TINY, "optim.lr=30,0.1"]) == 1

@@ -185,6 +185,27 @@ def test_a_recorded_run_is_copied_afterwards(
     assert [point[:2] for point in after] == [point[:2] for point in before]
 
 
+def test_a_logger_that_is_chosen_later_copies_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
+    assert main([*tiny, "logger=csv"]) == 0
+    table = Path("results/runs/run/metrics.csv")
+    during = table.read_bytes()
+    table.unlink()
+    said = "This run has finished already (resume=never repeats it).\n"
+    copied = f"Its records have been copied: {table} did not exist.\n"
+    for now in (copied, ""):
+        capsys.readouterr()
+        assert main([*tiny, "logger=csv"]) == 0
+        assert capsys.readouterr().out.startswith(f"{said}{now}\n")
+        assert table.read_bytes() == during
+    assert main([*tiny, "logger=tensorboard"]) == 0
+    losses = points(Path("results/runs/run"), "train/loss")
+    assert len(losses) == during.count(b"\ntrain,0,") > 0
+
+
 def test_a_missing_package_is_one_sentence() -> None:
     with pytest.raises(ConfigError) as error:
         check_installed("tensorboard", "sgp_runner", "there_is_no_such_module")

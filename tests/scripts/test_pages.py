@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from helpers.paths import ROOT
 
-from pages import algorithms, features, figures, links, settings
-from pages.hooks import PARTS, on_page_markdown
+from pages import algorithms, animation, api, cells, features, figures, links, llms, settings
+from pages.fill import DOCS, PARTS, filled, generated
 from sgp_runner.config.choices import groups
 
 
@@ -18,7 +22,7 @@ def test_every_marker_names_a_part() -> None:
         for page in (ROOT / "docs").rglob("*.md")
         for found in re.findall(r"^<!-- (\w+):", page.read_text(encoding="utf-8"), re.MULTILINE)
     ]
-    assert set(used) == set(PARTS)
+    assert set(used) == {*PARTS, "commands"}
 
 
 def test_links_leave_the_repository_for_the_site() -> None:
@@ -92,20 +96,101 @@ def test_the_features_of_an_algorithm_are_what_the_checks_say() -> None:
 
 def test_a_figure_shows_a_simulated_run() -> None:
     """Gradients of 0.23 s, 1.4 times as long on node 3, and a ring of messages of 102.2 MB."""
-    trace = figures.traced("sgp")
+    trace = figures.traced("sgp", nodes=4)
     assert trace.gradients[:4] == [(0, 0, 0.23), (1, 0, 0.23), (2, 0, 0.23), (3, 0, 0.322)]
-    sent = sorted((src, dst, begin) for src, dst, begin, _ in trace.messages if begin < 0.4)
-    assert sent == [(0, 1, 0.23), (1, 2, 0.23), (2, 3, 0.23), (3, 0, 0.322)]
+    sent = sorted((i, j, begin, size) for i, j, begin, _, size in trace.messages if begin < 0.4)
+    assert sent == [
+        (0, 1, 0.23, 102228132),
+        (1, 2, 0.23, 102228132),
+        (2, 3, 0.23, 102228132),
+        (3, 0, 0.322, 102228132),
+    ]
     assert "simulated time in seconds" in figures.draw(trace)
-    assert figures.traced("ar_sgd").messages == []
+    assert figures.traced("ar_sgd", nodes=4).messages == []
+
+
+def test_an_animation_moves_each_message_during_its_time() -> None:
+    messages = [(0, 1, 0.35, 0.7, 4e6), (1, 8, 0.7, 2.1, 1e6)]
+    trace = figures.Trace(8, 9, "Test", [(0, 0.0, 0.35)], messages, [(0.7, 1.4), (0.8, 1.0)])
+    root = ElementTree.fromstring(animation.draw(trace))
+    svg = "{http://www.w3.org/2000/svg}"
+    moves = [(each.get("keyTimes"), each.get("path")) for each in root.iter(f"{svg}animateMotion")]
+    # Node 0 is at the top, the server in the centre; the second message is half way at the end.
+    assert moves == [
+        ("0;0.250;0.500;1", "M210 40L293 75"),
+        ("0;0.500;1.000;1", "M293 75L252 116"),
+    ]
+    radii = [each.get("r") for each in root.iter(f"{svg}circle") if each.get("cx") is None]
+    assert radii == ["9.0", "4.5"]  # areas 4 to 1
+    shown = [
+        (each.get("values"), each.get("keyTimes"))
+        for each in root.iter(f"{svg}animate")
+        if each.get("attributeName") == "opacity"
+    ]
+    assert shown[:2] == [("0;1;0", "0.000;0.500;1.000"), ("0;1;0", "0.000;0.000;0.250")]
 
 
 def test_an_unknown_marker_ends_the_build() -> None:
-    class File:
-        src_uri = "settings.md"
-
-    class Page:
-        file = File()
-
     with pytest.raises(KeyError, match="nothing"):
-        on_page_markdown("<!-- nothing: x -->", Page())
+        filled("<!-- nothing: x -->")
+
+
+def test_generated_parts_are_replaced_and_nothing_else() -> None:
+    page = "# T\n\n<!-- settings: algo=local_sgd -->\n\nText\n\n<!-- commands: run -->\n\n    x\n"
+    once = filled(page)
+    assert "| `algo.tau` |" in once and once.endswith(
+        "<!-- end -->\n\nText\n\n<!-- commands: run -->\n\n    x\n"
+    )
+    assert filled(once) == once
+
+
+@pytest.mark.parametrize("names", ["sgp", "api", pytest.param("*", marks=pytest.mark.slow)])
+def test_generated_files_are_current(names: str) -> None:
+    """`make docs` writes them; a change of a setting or a docstring needs it."""
+    stale = [
+        str(path.relative_to(DOCS))
+        for path, text in generated(names)
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    assert stale == [], "run: make docs"
+
+
+def test_annotations_have_no_quotes() -> None:
+    def example(at: Tensor | None = None, *, tag: int = 0) -> list[Tensor]:  # type: ignore[name-defined] # noqa: F821
+        """Nothing."""
+
+    assert api.parameters(example) == "(at: Tensor | None = None, *, tag: int = 0) -> list[Tensor]"
+
+
+def test_a_notebook_becomes_a_page_with_pictures(tmp_path: Path) -> None:
+    outputs = [
+        {"data": {"text/plain": ["\x1b[1mbold\x1b[0m\n"]}},
+        {"data": {"text/html": ["<table border='1'>\n", "\n<tr></tr></table>"], "text/plain": "x"}},
+        {"data": {"image/png": base64.b64encode(b"png").decode()}},
+    ]
+    notebook = tmp_path / "a.ipynb"
+    described = {"cell_type": "markdown", "source": ["# Title\n", "\n", "Text."]}
+    computed = {"cell_type": "code", "source": ["f()"], "outputs": outputs}
+    notebook.write_text(json.dumps({"cells": [described, computed]}))
+    assert dict(cells.pages(notebook, "course/a")) == {
+        "course/a-1.png": b"png",
+        "course/a.md": "# Title\n\nText.\n\n[The notebook](a.ipynb), to run it.\n\n"
+        "```python\nf()\n```\n\n```text\nbold\n```\n\n<table>\n<tr></tr></table>\n\n"
+        "![Figure of the cell above](a-1.png)",
+    }
+    assert links.on_site("[a](course/a.ipynb)", "index.md") == "[a](course/a.md)"
+
+
+def test_language_models_get_an_index_and_the_whole_text() -> None:
+    texts = {
+        "index.md": "# Home\n\n![p](x.svg)\n\nOne [link](a.md). Two.\n",
+        "a.md": "# A\n\n<!-- commands: run -->\n\n    x\n\nThis is `a`, v1.2. More.",
+    }
+    nav = [{"Start": "index.md"}, {"Guides": [{"Runs": [{"A": "a.md"}]}]}]
+    files = dict(llms.files("sgp-run", "About it", nav, texts))
+    assert files["llms.txt"] == (
+        "# sgp-run\n\n> About it\n\n## Start\n\n- [Home](index.md): One link.\n\n"
+        "## Guides\n\n- [A](a.md): This is `a`, v1.2.\n"
+    )
+    assert files["llms-full.txt"].startswith("<!-- index.md -->\n\n# Home\n")
+    assert {path: files[path] for path in texts} == texts

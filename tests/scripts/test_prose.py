@@ -61,3 +61,9 @@ def test_phrases_are_found_across_the_ends_of_lines(tmp_path: Path) -> None:
         "2: say it without 'goes on'",
         "5: say it without 'for good'",
     ]
+
+
+def test_generated_parts_of_a_page_are_not_checked(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- tests: x -->\n\nbeside\n\n<!-- end -->\n\nIt is beside it.\n")
+    assert check(page) == ["7: say it without 'beside'"]

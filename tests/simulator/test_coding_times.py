@@ -13,14 +13,17 @@ from helpers.tiny import machines, run
 from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.choco_sgd import ChocoSGD
+from sgp_runner.algorithms.onebit_adam import OneBitAdam
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
+from sgp_runner.algorithms.sign_vote import SignVote
 from sgp_runner.cluster.coding_times import CodingTimes
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.config.choices import groups
 from sgp_runner.core.codecs.all_codecs import CODECS
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.codecs.quantised import Int8
+from sgp_runner.core.optim import Adam, Constant
 from sgp_runner.topology.graphs import Ring
 from sgp_runner.utils.errors import ConfigError
 
@@ -91,6 +94,26 @@ def test_factors_take_half_of_the_time_each() -> None:
     cluster, shapes = coding(cluster=machines()), {"a": (3, 1)}
     assert ends(PowerSGD(1), 2, cluster, shapes=shapes) == pytest.approx(2 * [3.0, 6.0])
     assert ends(ACPSGD(1), 2, cluster, shapes=shapes) == pytest.approx(2 * [2.5, 5.0])
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_and_a_chunk(
+    overlap: bool,
+) -> None:
+    """Gradient 0-1, encoding 1-2, own message decoded 2-2.5, messages of 5 bytes 2.5-3.5, decoded
+    3.5-4, chunks of 1.5 numbers encoded 4-4.5 and decoded 4.5-4.75, gathered 4.75-5.75, decoded
+    5.75-6.25. The first step warms up. Messages leave after all earlier coding, so they do not
+    overlap it.
+    """
+    cluster = coding(overlap, machines(bandwidth=40.0))
+    times = ends(OneBitAdam(warmup_epochs=0.1), 3, cluster, optim=Adam(Constant()))[:3]
+    assert [times[2] - times[1], times[1] - times[0]] == pytest.approx([6.25, 6.25])
+
+
+def test_a_vote_encodes_a_vector_and_decodes_one_for_each_node() -> None:
+    """Gradient 0-1, encoding 1-2, all-gather of one byte 2-2.2, two votes decoded 2.2-3.2."""
+    cluster = coding(cluster=machines(bandwidth=40.0))
+    assert ends(SignVote(), 2, cluster) == pytest.approx(2 * [3.2, 6.4])
 
 
 def test_a_slow_node_codes_slowly() -> None:

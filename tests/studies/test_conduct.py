@@ -14,13 +14,14 @@ import pytest
 
 import sgp_runner as sgp
 from sgp_runner.studies.arms import RunMaker, check_arms
-from sgp_runner.studies.comparisons import adjust, answer, compare
+from sgp_runner.studies.comparisons import adjust, answer, compare, headline
 from sgp_runner.studies.conduct import ArmResult, Conducted, conduct
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
+from sgp_runner.studies.study_latex import table_tex
 from sgp_runner.studies.study_page import StudyPage
-from sgp_runner.studies.study_table import comparison_table, tex
+from sgp_runner.studies.study_table import comparison_table
 from sgp_runner.studies.tuning import Candidate, Space, Tuned
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -187,9 +188,13 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
         ["2", "osgp", "1.5367", "never"],
         ["2", "ar_sgd", "1.6033", "never"],
     ]
-    lines = tex(done, [loss, time], table.head[2:]).splitlines()
-    assert lines[8].startswith(r"1 & sgp & \textbf{1.1000}$^{+}$ {\scriptsize $\pm$ 0.25} & ")
-    assert lines[9].endswith(r"& never {\scriptsize (0/3)} \\")
+    lines = table_tex(done, [loss, time], table.head[2:]).splitlines()
+    assert lines[9].startswith(r"1 & sgp & \textbf{1.1000}$^{+}$ {\scriptsize $\pm$ 0.25} & ")
+    assert lines[10].endswith(r"& never {\scriptsize (0/3)} \\")
+    assert headline(done, loss, "laptop", "simulated") == "sgp is best: 1.1000."
+    assert headline(done, time, "laptop", "simulated") == (
+        "No arm is told from the best in simulated time to a loss of 1.3."
+    )
     said = answer(done, time, "laptop", "simulated")
     assert said == (
         "Undecided: sgp and ar_sgd are not told apart in simulated time to a loss of 1.3: 8.92 s "

@@ -77,12 +77,12 @@ class Coder:
         await self.worker.code("decode", self.codec.name, len(messages) * self.work, "always")
         total: Any = 0
         senders: Any = 0
-        count = len(messages)
-        # In a timing study without values, one message stands for all.
-        for rank, message in enumerate(messages[:1] if messages[0].is_meta else messages):
+        if messages[0].is_meta:  # a timing study without values
+            return self.codec.transform_back(self.coefficients(messages[0], 0, k), self.shapes)
+        for rank, message in enumerate(messages):
             q = self.coefficients(message, rank, k)
             total += q
             if divide_by == "senders":
                 senders += q != 0
-        divisor = count if divide_by == "workers" else senders.clamp(min=1)
+        divisor = len(messages) if divide_by == "workers" else senders.clamp(min=1)
         return self.codec.transform_back(total / divisor, self.shapes)

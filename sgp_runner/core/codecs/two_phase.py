@@ -10,7 +10,8 @@ All of this is per tensor, or for the whole vector, as the codec's scales are. A
 chunks as there are workers, of ceil(D / 8 n) bytes, and serves one of them, to which its ``e'``
 belongs. In each phase it sends n - 1 chunks, each with the scales. Scales in the second phase are
 those of a chunk. All workers end with the same bytes, and the sum of all means plus mean e and e'
-is the sum of all mean z.
+is the sum of all mean z. A worker encodes a vector and a chunk, and decodes three vectors and a
+chunk: what it encodes, for the errors, and what it receives.
 """
 
 from __future__ import annotations
@@ -56,18 +57,36 @@ class SignMean:
         """Return the mean of all workers' ``z`` [D]. Raises NotFinite, or checks it later."""
         if z.is_meta:
             message = empty(z, 4 * len(self.sizes) + sum(self.widths) // 8)
+            await self.coding(1.0)
             await self.exchanged([message] * self.worker.size)
+            await self.receiving()
+            await self.coding(1 / self.worker.size)
             await self.worker.comm.all_gather(message)
+            await self.receiving()
             return z
         check_finite(z, self.worker.shapes, later=self.worker.check_later)
         z = z + self.error
         messages = self.encode(self.rows(z), self.sizes)
         self.error.copy_(z - self.vector(self.decode(messages)))
+        await self.coding(1.0)
         messages = await self.exchanged(messages)
         w = self.decode(messages).mean(0).add_(self.served_error)
+        await self.receiving()
         message = self.encode(self.without_filling(w)[None], self.served)[0]
         self.served_error.copy_(self.without_filling(w - self.decode([message])[0]))
-        return self.vector(self.decode(await self.worker.comm.all_gather(message)))
+        await self.coding(1 / self.worker.size)
+        messages = await self.worker.comm.all_gather(message)
+        await self.receiving()
+        return self.vector(self.decode(messages))
+
+    async def coding(self, share: float) -> None:
+        """Take the time of encoding, and of decoding for the error, a ``share`` of a vector."""
+        await self.worker.code("encode", self.codec.name, share * sum(self.sizes))
+        await self.worker.code("decode", self.codec.name, share * sum(self.sizes))
+
+    async def receiving(self) -> None:
+        """Take the time of decoding n chunks, a vector in all."""
+        await self.worker.code("decode", self.codec.name, sum(self.sizes), "always")
 
     async def exchanged(self, messages: Sequence[Tensor]) -> list[Tensor]:
         """Send message j to worker j; return the messages of all workers for this one."""

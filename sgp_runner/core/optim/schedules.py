@@ -84,8 +84,10 @@ class Steps:
         }[self.warmup_from]
 
     def without_effect(self, nodes: int, global_batch: int) -> str | None:
-        """Return a sentence if the warm-up starts at the peak and so has no effect, else None."""
-        if not self.warmup_epochs or self.start(nodes, global_batch) < 1:
+        """Return a sentence if a warm-up other than the default starts at the peak, else None."""
+        settings = ("warmup_epochs", "warmup_from", "reference_batch")
+        default = all(getattr(self, name) == getattr(Steps, name) for name in settings)
+        if default or not self.warmup_epochs or self.start(nodes, global_batch) < 1:
             return None
         reference = f"optim.schedule.reference_batch={self.reference_batch}"
         small = f"a global batch of {global_batch}, not above {reference}"

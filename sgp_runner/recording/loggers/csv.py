@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from sgp_runner.config.logger import Listener
 from sgp_runner.recording.loggers.mirror import first_line, warn
@@ -19,6 +20,8 @@ FIRST = ("kind", "rank", "step", "epoch", "time_s", "clock", "loss", "accuracy")
 @dataclass(frozen=True)
 class Csv:
     """Writes ``metrics.jsonl`` as a table; a cell is empty if its record lacks the field."""
+
+    copied: ClassVar[str] = "metrics.csv"
 
     def open(
         self,
@@ -67,7 +70,11 @@ class CsvTable:
             self.make_again()
 
     def make_again(self) -> None:
-        records = [{**record, **record.pop("nonfinite", {})} for record in read_lines(self.source)]
+        records = [
+            {**record, **record.pop("nonfinite", {})}
+            for record in read_lines(self.source)
+            if record["kind"] != "summary"
+        ]
         found = dict.fromkeys(key for record in records for key in record)
         self.columns = [*FIRST, *(key for key in found if key not in FIRST)]
         header = self.rows([dict(zip(self.columns, self.columns, strict=True))])

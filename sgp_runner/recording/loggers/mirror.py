@@ -7,7 +7,6 @@ waits for the last rows, for a limited time.
 
 from __future__ import annotations
 
-import importlib.util
 import queue
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Protocol
 
 from sgp_runner.config.experiment import flat
 from sgp_runner.recording.recorder import metrics_path, read_lines
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import require
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import number
@@ -147,7 +146,7 @@ def row_of(record: Mapping[str, object]) -> dict[str, float]:
 
     The accuracies over the workers are in the ``average`` record, but are named ``eval/<field>``.
     """
-    if record.get("rank", 0) != 0:
+    if record.get("rank", 0) != 0 or record["kind"] == "summary":
         return {}
     row = {
         SPREAD.get(key, f"{record['kind']}/{key}"): value
@@ -199,10 +198,7 @@ def choices(config: Mapping[str, object]) -> dict[str, object]:
 
 def check_installed(name: str, *modules: str) -> None:
     """Raise ConfigError, with the pip command, if a package of the logger ``name`` is missing."""
-    if not all(importlib.util.find_spec(module) for module in modules):
-        raise ConfigError(
-            "logger", f"{name} is not installed: pip install 'sgp-runner[{name}]', or logger=csv."
-        )
+    require("logger", name, *modules, otherwise=", or logger=csv")
 
 
 def stored_id(path: Path, new: bool) -> str:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.recording.loggers.mirror import (
     Mirror,
@@ -44,6 +44,7 @@ class Mlflow:
 
     uri: str | None = None
     experiment: str = "sgp-run"
+    copied: ClassVar[str] = "mlflow_id"
 
     def check_installed(self) -> None:
         check_installed("mlflow", "mlflow", "sqlalchemy", "alembic")

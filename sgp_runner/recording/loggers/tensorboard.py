@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.recording.loggers.mirror import (
     Mirror,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TensorBoard:
     """Writes event files; needs ``pip install 'sgp-runner[tensorboard]'``."""
+
+    copied: ClassVar[str] = "tensorboard"
 
     def check_installed(self) -> None:
         check_installed("tensorboard", "tensorboard")

@@ -122,7 +122,7 @@ class Wandb:
             run.define_metric("time_s", hidden=True)
             for chart in ("train/*", "server/*", "eval/*", "average/*"):
                 run.define_metric(chart, step_metric="time_s")
-            return WandbRun(run, run_dir, first_step)
+            return WandbRun(run, run_dir, first_step, self.asked)
 
         def start_or_stay_offline() -> WandbRun:
             try:
@@ -148,6 +148,11 @@ class Wandb:
             return self.mode
         return os.environ.get("WANDB_MODE") or ("online" if has_login() else "offline")
 
+    @property
+    def asked(self) -> bool:
+        """Whether W&B is more than the default: there is a login, or a mode is set."""
+        return self.mode != "auto" or bool(os.environ.get("WANDB_MODE")) or has_login()
+
 
 @dataclass(frozen=True)
 class WandbRun:
@@ -155,11 +160,14 @@ class WandbRun:
 
     The W&B step is the line number in ``metrics.jsonl``, so that a resumed run continues at the
     right step.
+
+    asked: whether a message names an offline copy
     """
 
     run: Run
     run_dir: Path
     first: int
+    asked: bool
 
     def log(self, rows: Sequence[Row]) -> None:
         for step, row in rows:
@@ -170,7 +178,7 @@ class WandbRun:
 
         if summary is not None:
             self.run.summary.update(final(summary))
-        offline, url, folder = self.run.offline, self.run.url, Path(self.run.dir).parent
+        offline, url = self.run.offline, self.run.url
         try:
             self.run.finish(exit_code=0 if summary is not None else 1)
         finally:
@@ -180,10 +188,7 @@ class WandbRun:
                 wandb.teardown()
         if url or not offline:
             return url or ""
-        return (
-            f"offline copy; after wandb login, sgp-sync {short_path(self.run_dir)} sends it, "
-            f"or wandb sync {short_path(folder)}"
-        )
+        return f"offline; to send: sgp-sync {short_path(self.run_dir)}" if self.asked else ""
 
 
 def has_login() -> bool:

@@ -17,6 +17,7 @@ from sgp_runner.report.plots.figure import MAX_MARKERS, Axis, Label, Plot, Serie
 
 Points: TypeAlias = list[float | str]
 FORMATS = ("png", "svg")
+WITHOUT_TIME: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 INK = "#222222"
 SHAPES = {
     "circle": "o",
@@ -51,54 +52,67 @@ class Chart(Figure):
         return out.getvalue()
 
 
-def save_all(plots: Iterable[Plot], folder: Path, formats: Sequence[str] = FORMATS) -> None:
-    """Write each plot in these formats; equal plots give equal bytes."""
+def save_all(plots: Iterable[Plot], folder: Path) -> None:
+    """Write ``<name>.png`` and ``<name>.svg`` of each plot; equal plots give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for plot in plots:
-        with rc_context({"svg.hashsalt": plot.name}):
-            figure = drawn(plot)
-            for kind in formats:
-                figure.savefig(
-                    folder / f"{plot.name}.{kind}",
-                    dpi=150,
-                    metadata={"Date": None} if kind == "svg" else None,
-                )
+        save([plot], folder, plot.name, FORMATS)
 
 
-def drawn(plot: Plot) -> Chart:
-    """Draw a plot."""
+def save(plots: Sequence[Plot], folder: Path, name: str, formats: Iterable[str]) -> None:
+    """Write the plots, one below the other, as ``<name>.<format>`` for each of png, svg, pdf."""
+    # Journals require fonts of type 42 in PDF.
+    with rc_context({"svg.hashsalt": name, "pdf.fonttype": 42}):
+        figure = drawn(*plots)
+        for kind in formats:
+            figure.savefig(folder / f"{name}.{kind}", dpi=150, metadata=WITHOUT_TIME.get(kind))
+
+
+def drawn(*plots: Plot) -> Chart:
+    """Draw plots, one below the other."""
     with rc_context({"font.size": 10}):
-        names = {str(y) for series in plot.series for y in series.y}
-        rows = len(names) if plot.y.scale == "category" else 0
-        lines = max((name.count("\n") for name in names), default=0) + 1
-        tall = 1.6 + max(0.45, LINE_INCHES * lines) * rows
-        height = tall if rows else max(4.0, 1.2 + LINE_INCHES * plot.text_lines)
-        figure = Chart(figsize=(7, height), layout="constrained")
+        heights = list(map(height_of, plots))
+        figure = Chart(figsize=(7, sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        for series in plot.series:
-            draw(axes, plot, series)
-        set_axis(axes, "x", plot.x)
-        set_axis(axes, "y", plot.y)
-        if rows:
-            axes.invert_yaxis()
-            axes.margins(y=0.5 / rows)
-        axes.set_title(textwrap.fill(literal(plot.title), TITLE_WIDTH), loc="left", fontsize=11)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        for label in plot.labels:
-            draw_label(axes, plot, label)
-        for label in plot.unfinished():
-            axes.plot(
-                (plot.x.share(float(label.x or 0)), 1.0),
-                [plot.y.share(float(label.y))] * 2,
-                ":",
-                color=label.colour or INK,
-                linewidth=1,
-                alpha=0.6,
-                transform=axes.transAxes,
-            )
+        panels = figure.subplots(len(plots), height_ratios=heights, squeeze=False)
+        for plot, (axes,) in zip(plots, panels, strict=True):
+            draw_panel(axes, plot)
     return figure
+
+
+def height_of(plot: Plot) -> float:
+    """Return the height of a plot in inches."""
+    if plot.y.scale != "category":
+        return max(4.0, 1.2 + LINE_INCHES * plot.text_lines)
+    names = {str(y) for series in plot.series for y in series.y}
+    lines = max((name.count("\n") for name in names), default=0) + 1
+    return 1.6 + max(0.45, LINE_INCHES * lines) * len(names)
+
+
+def draw_panel(axes: Axes, plot: Plot) -> None:
+    """Draw a plot on ``axes``."""
+    for series in plot.series:
+        draw(axes, plot, series)
+    set_axis(axes, "x", plot.x)
+    set_axis(axes, "y", plot.y)
+    if plot.y.scale == "category":
+        axes.invert_yaxis()
+        axes.margins(y=0.5 / max(1, len({y for series in plot.series for y in series.y})))
+    axes.set_title(textwrap.fill(literal(plot.title), TITLE_WIDTH), loc="left", fontsize=11)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    for label in plot.labels:
+        draw_label(axes, plot, label)
+    for label in plot.unfinished():
+        axes.plot(
+            (plot.x.share(float(label.x or 0)), 1.0),
+            [plot.y.share(float(label.y))] * 2,
+            ":",
+            color=label.colour or INK,
+            linewidth=1,
+            alpha=0.6,
+            transform=axes.transAxes,
+        )
 
 
 def draw_label(axes: Axes, plot: Plot, label: Label) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from sgp_runner.report.plots.figure import GLYPHS
 from sgp_runner.report.rank.tables import Cell, ReportTable
@@ -18,6 +19,13 @@ def inert(value: object) -> object:
 
 def csv(table: ReportTable) -> str:
     return str(table.raw.map(inert).rename(columns=inert).to_csv(index=False))
+
+
+def save_tables(tables: Iterable[ReportTable], folder: Path) -> None:
+    """Write ``<name>.csv`` and ``<name>.md`` of each table."""
+    for table in tables:
+        (folder / f"{table.name}.csv").write_text(csv(table), encoding="utf-8")
+        (folder / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
 
 
 def markdown(table: ReportTable) -> str:

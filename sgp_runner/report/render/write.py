@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -23,9 +23,10 @@ from sgp_runner.report.read.published import Pair, pairs_of
 from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED, Runs, read_runs
 from sgp_runner.report.render.interactive import figure
-from sgp_runner.report.render.pictures import save_all
-from sgp_runner.report.render.text_tables import csv, markdown
+from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import installed
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
 
@@ -119,10 +120,8 @@ def report_on(
         (out / "plots").mkdir(parents=True, exist_ok=True)
         for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg"), *out.glob("ranking*.*")):
             path.unlink()
-        for table in (*first, *others):
-            (out / f"{table.name}.csv").write_text(csv(table), encoding="utf-8")
-            (out / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
-        save_all((plot for section in shown for plot in section.plots), out / "plots")
+        save_tables((*first, *others), out)
+        save_pictures((plot for section in shown for plot in section.plots), out / "plots")
         page.write_text(
             render(title, subtitle, box, configs, first, shown, others, runs.skipped),
             encoding="utf-8",
@@ -164,6 +163,16 @@ def render(
     )
 
 
+def save_pictures(plots: Iterable[Plot], folder: Path) -> None:
+    """Write every plot as PNG and SVG; without matplotlib, print what installs it."""
+    if not installed("matplotlib"):
+        logger.info("Plots are in the page alone; as pictures: pip install 'sgp-runner[report]'.")
+        return
+    from sgp_runner.report.render.pictures import save_all
+
+    save_all(plots, folder)
+
+
 def rendered(template: str, plots: Sequence[Plot], **facts: object) -> str:
     """Return a page with these plots, which needs no network."""
     from jinja2 import Environment, FileSystemLoader
@@ -173,6 +182,7 @@ def rendered(template: str, plots: Sequence[Plot], **facts: object) -> str:
     page = Environment(loader=FileSystemLoader(ASSETS), autoescape=True).get_template(template)
     return page.render(
         facts,
+        pictures=installed("matplotlib"),
         figures=Markup(figures.replace("<", "\\u003c")),
         css=Markup(asset("page.css")),
         js=Markup(asset("page.js")),

@@ -1,5 +1,5 @@
-"""Two nodes of two devices under torchrun: parts of a message arrive at different times. Says what
-the devices of node 1 saw.
+"""Two nodes of two devices: parts of a message arrive at different times. Says what the devices of
+node 1 saw.
 """
 
 from __future__ import annotations

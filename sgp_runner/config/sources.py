@@ -1,16 +1,21 @@
-"""Choices with a path: ``model=hf:gpt2`` is ``model=hf`` with ``model.path=gpt2``.
+"""Sources of Hydra besides the files of this package: choices with a path, and plug-ins.
 
-Every choice that has a setting ``path`` may be written so, wherever Hydra reads the name of a
-choice: in an override, in a sweep and in the defaults list of a file.
+``model=hf:gpt2`` is ``model=hf`` with ``model.path=gpt2``. Every choice that has a setting ``path``
+may be written so, wherever Hydra reads the name of a choice: in an override, in a sweep and in the
+defaults list of a file.
 """
 
 from __future__ import annotations
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from sgp_runner.config.choices import groups, without_path
+from sgp_runner.config.plugins import composition
+from sgp_runner.config.plugins.loading import KEY
 
 SCHEME = "path-choices"
 
@@ -39,3 +44,12 @@ class PathChoices(ConfigSource):
         choice, _, path = config_path.partition("/")[2].partition(":")
         config = OmegaConf.create({"defaults": [choice, "_self_"], "path": path})
         return ConfigResult(self.provider, f"{SCHEME}://", config, {"package": None})
+
+
+class Sources(SearchPathPlugin):
+    """The places where Hydra looks for choices with a path and for those of plug-ins."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(SCHEME, f"{SCHEME}://")
+        for folder in composition.folders():
+            search_path.append(KEY, f"file://{folder}")

@@ -1,0 +1,41 @@
+"""Notebooks as pages of the site: text, code, tables and pictures of their cells."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ANSI = re.compile(r"\x1b\[[\d;]*m")
+
+
+def pages(notebook: Path, name: str) -> Iterator[tuple[str, str | bytes]]:
+    """Yield the paths and the contents of a page with the ``name`` and of its pictures."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for number, cell in enumerate(cells):
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
+            if "image/png" in data:
+                picture = f"{name}-{number}.png"
+                yield picture, base64.b64decode(data["image/png"])
+                parts.append(f"![Figure of the cell above]({Path(picture).name})")
+            else:
+                parts.append(shown(data or {"text/plain": "".join(output.get("text", ""))}))
+    parts.insert(1, f"[The notebook]({notebook.name}), to run it.")
+    yield f"{name}.md", "\n\n".join(filter(None, parts))
+
+
+def shown(data: Mapping[str, Any]) -> str:
+    """Return a table as HTML, or text without its colours."""
+    if "text/html" in data:
+        table = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)
+        table = re.sub(r"<table[^>]*>", "<table>", table)  # the theme lets these scroll
+        return "\n".join(line.strip() for line in table.splitlines() if line.strip())
+    text = ANSI.sub("", data.get("text/plain", "")).strip()
+    return f"```text\n{text}\n```" if text else ""

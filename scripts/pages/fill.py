@@ -1,0 +1,48 @@
+"""Generated parts of the documentation: tables, code and figures that come from the package.
+
+A marker is an HTML comment on a separate line, such as ``<!-- settings: algo=sgp -->``. The lines
+between it and ``<!-- end -->`` are generated and committed, so that a reader of the Markdown has
+them. ``make docs`` writes them again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from pages import algorithms, animation, api, features, figures, settings
+
+DOCS = algorithms.ROOT / "docs"
+PARTS: Mapping[str, Callable[[str], str]] = {
+    "api": api.module,
+    "code": algorithms.code,
+    "features": features.features,
+    "published": algorithms.published_figures,
+    "reference": settings.reference,
+    "settings": settings.of_choice,
+    "tests": algorithms.identities,
+}
+# Comments "commands" are for tests/test_docs.py.
+MARKER = re.compile(
+    r"^(<!-- (?!commands: )(\w+): (.+) -->)$(?:(?:\n(?!<!-- ).*)*\n<!-- end -->$)?", re.MULTILINE
+)
+
+
+def filled(markdown: str) -> str:
+    """Return a page with its generated parts; an unknown marker raises KeyError."""
+    return MARKER.sub(lambda at: f"{at[1]}\n\n{PARTS[at[2]](at[3])}\n\n<!-- end -->", markdown)
+
+
+def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
+    """Yield the files in ``docs/`` with generated parts, and their text.
+
+    names: pattern of the pages' and figures' names without their endings
+    """
+    for page in sorted(DOCS.rglob(f"{names}.md")):
+        if MARKER.search(text := page.read_text(encoding="utf-8")):
+            yield page, filled(text)
+    for algo in figures.algorithms(names):
+        yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
+        moving = animation.draw(figures.traced(algo, nodes=8))
+        yield DOCS / f"algorithms/{algo}_animated.svg", moving

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Print the changes of a release, from CHANGELOG.md.
+
+scripts/release_notes.py v0.2.0
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def notes(changelog: str, version: str) -> str:
+    """Return the section of ``version``, without its heading; empty if there is none."""
+    found = re.search(rf"^## \[{re.escape(version)}\].*\n((?:(?!## ).*\n)*)", changelog, re.M)
+    return "" if found is None else found[1].strip()
+
+
+def main(tag: str) -> str | None:
+    """Print the changes; return a sentence if the tag, the version and the changes differ."""
+    code = (ROOT / "sgp_runner/_version.py").read_text(encoding="utf-8")
+    version = code.partition('__version__ = "')[2].partition('"')[0]
+    if tag != f"v{version}":
+        return f"The tag is {tag}, but sgp_runner/_version.py has {version}."
+    found = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+    if not found:
+        return f"CHANGELOG.md has no section [{version}]."
+    print(found)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

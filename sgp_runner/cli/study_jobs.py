@@ -1,0 +1,59 @@
+"""The runs of a study on Slurm, through the launcher that sweeps have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from sgp_runner.cli.jobs import SweepJob
+from sgp_runner.cli.sweep import Plan, compose_first, launch, make_folder
+from sgp_runner.config.command_line import TARGET, parse, quoted
+from sgp_runner.config.overrides import configs, experiment_of
+from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.studies.arms import RunAll
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.signals import interruptible
+
+LAUNCHER = "hydra/launcher=slurm"
+
+
+def through_slurm(folder: Path, settings: Sequence[str]) -> RunAll:
+    """Return a function that submits the runs that are due and waits for them.
+
+    Runs are re-timed here, which takes seconds.
+
+    folder: folder of the study; ``slurm`` in it has the logs
+    settings: of the launcher, such as ``hydra.launcher.timeout_min=60``
+    """
+    for word in settings:
+        if not word.startswith("hydra.launcher."):
+            raise ConfigError(word, "--sbatch takes settings of the launcher: hydra.launcher.KEY=.")
+
+    def submit(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
+        due = [job for job in jobs if job.due]
+        trained = [job for job in due if isinstance(job, RunJob)]
+        yield from run_all(job for job in due if not isinstance(job, RunJob))
+        if trained:
+            yield from submitted(trained, folder / "slurm", settings)
+
+    return submit
+
+
+def submitted(
+    jobs: Sequence[RunJob], folder: Path, settings: Sequence[str]
+) -> Iterator[tuple[PoolJob, str | None]]:
+    """Submit an array of jobs and yield each with the sentence of its error, or None."""
+    runs = [SweepJob(job.name, experiment_of(job.overrides)) for job in jobs]
+    with configs(), interruptible():
+        lines = [LAUNCHER, f"hydra.sweep.dir={quoted(str(folder))}", *settings]
+        composed, directory = compose_first(parse(lines))
+        make_folder(directory)
+        launcher = str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}"))
+        numbers = ",".join(map(str, range(len(jobs))))
+        plan = Plan([*lines, f"+number=choice({numbers})"], directory, runs, launcher, {})
+        with closing(launch(plan)) as outcomes:
+            for number, row in outcomes:
+                yield jobs[number], str(row["failed"]) if row.get("failed") else None

@@ -1,0 +1,102 @@
+"""Images in a folder for each class."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from sgp_runner.data.dataset import Dataset, Pixels
+from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.tasks import Classification
+from sgp_runner.utils.cores import share_of_cores
+from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sgp_runner.data.shards import Shards
+
+Labelled: TypeAlias = "tuple[Sequence[str] | Shards, Tensor]"  # images and their classes, int64 [N]
+
+PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet's training set
+
+
+class ImageSettings(Protocol):
+    """The settings that data sets of image files share."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def workers(self) -> int | None: ...
+    @property
+    def partition(self) -> Literal["iid", "dirichlet", "dirichlet_equal"]: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def label_smoothing(self) -> float: ...
+
+
+def check_images(data: ImageSettings) -> None:
+    """Raise ConfigError if a setting of ``data`` is invalid."""
+    partition_of(data.partition, data.alpha)
+    if data.image_size < 1:
+        raise ConfigError("data.image_size", f"must be at least 1 pixel, not {data.image_size}.")
+    if data.workers is not None and data.workers < 0:
+        raise ConfigError("data.workers", f"must be 0 or more processes, not {data.workers}.")
+
+
+def classes_in(folder: Path) -> list[str]:
+    """Return the names of the folders in ``folder``, in order; empty if there is none."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in found if path.is_dir())
+
+
+def labelled_images(
+    folder: Path, classes: Sequence[str], key: str, allow_empty: bool
+) -> tuple[Sequence[str], Tensor]:
+    """Return the images in ``folder``, and for each the position of its class in ``classes``.
+
+    allow_empty: whether a class may have no images
+
+    Raises ConfigError, for ``key``, if there are no images.
+    """
+    import torch
+
+    from sgp_runner.utils.torchvision_import import import_torchvision
+
+    import_torchvision("data")
+    found = importlib.import_module("torchvision.datasets.folder")
+    numbers = {name: number for number, name in enumerate(classes)}
+    try:
+        files = found.make_dataset(
+            str(folder), numbers, found.IMG_EXTENSIONS, allow_empty=allow_empty
+        )
+    except FileNotFoundError as error:
+        raise ConfigError(key, f"a class has no images: {error}.") from None
+    if not files:
+        raise ConfigError(key, f"the classes in {folder} have no images.")
+    paths, labels = zip(*files, strict=True)
+    return paths, torch.tensor(labels)
+
+
+def dataset_of_images(data: ImageSettings, train: Labelled, valid: Labelled) -> Dataset:
+    """Return a data set of images as bytes [3, image_size, image_size]."""
+    from sgp_runner.data.images import Decoders, ImageFiles
+
+    (files, labels), (valid_files, valid_labels) = train, valid
+    share = min(max(share_of_cores() - 1, 4), 16)
+    decoders = Decoders(share if data.workers is None else data.workers)
+    return Dataset(
+        name=data.name,
+        task=Classification(data.label_smoothing),
+        train=ImageFiles(files, labels, data.image_size, True, decoders),
+        valid=ImageFiles(valid_files, valid_labels, data.image_size, False, decoders),
+        input_shape=(3, data.image_size, data.image_size),
+        num_classes=int(labels.max()) + 1,
+        partition=partition_of(data.partition, data.alpha),
+        pixels=PIXELS,
+    )

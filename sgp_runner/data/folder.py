@@ -1,0 +1,108 @@
+"""The user's own images, in a folder for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sgp_runner.data.class_folders import (
+    Labelled,
+    check_images,
+    classes_in,
+    dataset_of_images,
+    labelled_images,
+)
+from sgp_runner.data.dataset import Dataset, check_shares
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.seeding import generator
+
+if TYPE_CHECKING:
+    import torch
+
+VALIDATION = ("val", "valid", "test")  # names of the folder next to ``train``
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Images in path/<class>/, or in path/train/<class>/ and path/val/<class>/.
+
+    Training uses random crops and mirror images; evaluation uses the centre.
+
+    path: folder of the classes, or of train/ and val/ (also called valid/ or test/)
+    valid_share: share of the images of each class, drawn at random, that is used for validation; no
+        effect if there is a train/
+    image_size: height and width of the model's input in pixels
+    workers: number of decoding processes for each process of the run; null = one fewer than its
+        share of the machine's cores, from 4 to 16; 0 = the process of the run decodes images
+        itself; results do not depend on this number
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
+        class; dirichlet_equal = the same with shards of equal size
+    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
+    label_smoothing: share of the target's probability that is spread over all classes
+    """
+
+    path: str = ""
+    valid_share: float = 0.1
+    image_size: int = 64
+    workers: int | None = None
+    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    alpha: float = 0.1
+    label_smoothing: float = 0.0
+
+    name: ClassVar[str] = "folder"
+    task: ClassVar[str] = "classification"
+    stand_in: ClassVar[bool] = False
+    train_size: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_images(self)
+        check_shares("data", self, label_smoothing=0.1, valid_share=0.1)
+        if not self.path:
+            raise ConfigError("data.path", "name a folder with a folder of images for each class.")
+
+    def load(self, dtype: torch.dtype) -> Dataset:
+        """Load the images as bytes, so ``dtype`` has no effect."""
+        root = Path(self.path)
+        if not root.is_dir():
+            raise ConfigError("data.path", f"there is no folder '{root}'.")
+        if not (root / "train").is_dir():
+            return dataset_of_images(self, *self.divided(root))
+        found = [root / name for name in VALIDATION if (root / name).is_dir()]
+        if not found:
+            raise ConfigError("data.path", f"{root} has train/ but no {'/, '.join(VALIDATION)}/.")
+        classes = self.classes(root / "train")
+        if extra := sorted(set(classes_in(found[0])) - set(classes)):
+            raise ConfigError("data.path", f"{found[0]} has the class {extra[0]}, unlike train/.")
+        train = labelled_images(root / "train", classes, "data.path", allow_empty=False)
+        valid = labelled_images(found[0], classes, "data.path", allow_empty=True)
+        return dataset_of_images(self, train, valid)
+
+    def classes(self, folder: Path) -> list[str]:
+        if names := classes_in(folder):
+            return names
+        raise ConfigError("data.path", f"{folder} has no folder of images for each class.")
+
+    def divided(self, root: Path) -> tuple[Labelled, Labelled]:
+        """Return the training and validation images of a folder; the choice is the same always."""
+        import torch
+
+        classes = self.classes(root)
+        files, labels = labelled_images(root, classes, "data.path", allow_empty=False)
+        random, held = generator(1), torch.zeros(len(labels), dtype=torch.bool)
+        for label in range(len(classes)):
+            own = (labels == label).nonzero().flatten()
+            share = round(self.valid_share * len(own))
+            held[own[torch.randperm(len(own), generator=random)[:share]]] = True
+        if not held.any() or bool(held.all()):
+            raise ConfigError(
+                "data.valid_share",
+                f"{self.valid_share} of {len(held)} images leaves none to train on or to validate.",
+            )
+        train, valid = ~held, held
+        return (taken(files, train), labels[train]), (taken(files, valid), labels[valid])
+
+
+def taken(files: Sequence[str], which: torch.Tensor) -> list[str]:
+    return [files[i] for i in which.nonzero().flatten().tolist()]

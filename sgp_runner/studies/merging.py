@@ -1,0 +1,115 @@
+"""Merging of archives: the arms of several studies with one task, budget and rules in one table.
+
+The runs are those of the archives; none is made. The first archive gives the baseline and the
+primary comparison, and all other comparisons share Holm's method.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sgp_runner.recording.recorder import replace_file
+from sgp_runner.studies.arms import RunMaker
+from sgp_runner.studies.study_archive import FOLDERS, write_archive
+from sgp_runner.studies.study_file import StudyFile, study_of
+from sgp_runner.studies.study_page import StudyPage, write_study
+from sgp_runner.studies.study_record import FILE as RECORD
+from sgp_runner.studies.study_record import StudyRecord, changed
+from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs, results_of
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.lock import locked
+
+FREE = {"question", "arms", "baseline", "primary", "results"}  # keys in which studies may differ
+
+
+def merge(paths: Sequence[Path], name: str) -> StudyPage:
+    """Write the study ``name`` with the arms of all archives, its page and its archive.
+
+    Raises ConfigError for studies with other settings, which it names, and VerificationFailed for
+    an archive that contradicts itself.
+    """
+    if len(paths) < 2:
+        raise ConfigError("merge", "name two archives or more, and then the new study.")
+    with ExitStack() as stack:
+        studies = [stack.enter_context(opened(path)) for path in paths]
+        first = studies[0]
+        for path, other in zip(paths, studies, strict=True):
+            check_rules(paths[0], first, path, other)
+        content = {
+            **first.study.content,
+            "arms": arms_of(paths, studies),
+            "baseline": first.study.baseline,
+            "primary": first.study.primary,
+        }
+        study = study_of({key: content[key] for key in content if key != "results"}, name)
+        if study.folder.exists():
+            raise ConfigError("merge", f"there is a {study.folder} already; choose another name.")
+        with locked(study.folder):
+            for each in studies:
+                copy_runs(each, study.folder)
+            record = merged_record(study, studies)
+            maker = RunMaker(study, refuse_runs)
+            page = write_study(maker, results_of(maker, record), record)
+            write_archive(maker, page.answer)
+            return page
+
+
+def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedStudy) -> None:
+    """Raise ConfigError if two studies differ in more than their arms."""
+    keys = [key for key in changed(first.study.content, other.study.content) if key not in FREE]
+    if not keys and first.found.done.seeds != other.found.done.seeds:
+        keys = ["seeds"]
+    if keys:
+        values = "; ".join(
+            f"{key}: {first.study.content.get(key)} and {other.study.content.get(key)}"
+            for key in keys
+        )
+        raise ConfigError(
+            "merge",
+            f"{path} and {other_path} have other settings ({values}), and only studies with the "
+            "same task, budget and rules share a table.",
+        )
+
+
+def arms_of(paths: Sequence[Path], studies: Sequence[OpenedStudy]) -> dict[str, Any]:
+    """Return all arms. Raises ConfigError for a name with two settings."""
+    out: dict[str, Any] = {}
+    for path, each in zip(paths, studies, strict=True):
+        for name, words in each.study.content["arms"].items():
+            if out.setdefault(name, words) != words:
+                raise ConfigError(
+                    "merge", f"the arm {name} has other settings in {path} ('{words}')."
+                )
+    return out
+
+
+def copy_runs(study: OpenedStudy, folder: Path) -> None:
+    """Copy the runs into ``folder``, except runs that are there."""
+    for run in sorted(study.archive.runs):
+        there = folder / run.relative_to(study.archive.folder)
+        assert there.parent.name in FOLDERS
+        if not there.exists():
+            shutil.copytree(run, there)
+
+
+def merged_record(study: StudyFile, studies: Sequence[OpenedStudy]) -> StudyRecord:
+    """Write and return the record: that of the first study, with the files of all studies."""
+    sources: list[Mapping[str, object]] = [
+        {
+            "name": each.study.name,
+            "digest": each.study.digest,
+            "started": each.record.set_down,
+            "arms": [arm.name for arm in each.study.arms],
+        }
+        for each in studies
+    ]
+    first = studies[0].record.versions
+    version = {**first[0], "digest": study.digest, "content": study.content, "merged": sources}
+    text = json.dumps({"versions": [version]}, indent=2, default=str)
+    replace_file(study.folder / RECORD, f"{text}\n")
+    return StudyRecord([version])

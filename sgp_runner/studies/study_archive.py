@@ -1,0 +1,174 @@
+"""The archive of a study, ``study.zip``: its record, its tables, and the runs that they rest on.
+
+``archive.json`` has the checksum of each file. The bytes of an archive depend only on its files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
+
+from sgp_runner._version import __version__
+from sgp_runner.studies.arms import RunMaker
+from sgp_runner.studies.study_file import NAME
+from sgp_runner.studies.study_record import FILE as RECORD
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import checksum
+from sgp_runner.utils.reading import MIB, open_regular, read_json
+
+FORMAT = 1
+FILE = "study.zip"
+INDEX = "archive.json"
+TABLES = ("table.csv", "budget.csv")
+FOLDERS = ("runs", "retimed")
+RUN_FILE = re.compile(
+    r"config\.yaml|(?:diverged|environment|summary)\.json|metrics(?:\.rank\d{1,6})?\.jsonl"
+)
+MEMBER = re.compile(
+    rf"(?:{'|'.join(map(re.escape, (INDEX, RECORD, *TABLES)))}"
+    rf"|(?:{'|'.join(FOLDERS)})/\w[\w.+=,-]{{0,250}}/(?:{RUN_FILE.pattern}))",
+    re.ASCII,
+)
+MAX_MEMBERS = 50_000
+MAX_BYTES = 2048 * MIB  # of all files
+
+
+class VerificationFailed(RuntimeError):
+    """Files of an archive that contradict each other, or a repetition of its runs."""
+
+
+@dataclass(frozen=True)
+class StudyArchive:
+    """The files of an archive, in a folder.
+
+    name: name of the study
+    answer: its answer in a sentence
+    version: version of sgp-run that wrote the archive
+    folder: folder of the study
+    files: the paths of all files but the index, relative to the folder
+    """
+
+    name: str
+    answer: str
+    version: str
+    folder: Path
+    files: Sequence[str]
+
+    @property
+    def runs(self) -> set[Path]:
+        """The folders of all runs."""
+        return {(self.folder / file).parent for file in self.files if "/" in file}
+
+
+def write_archive(maker: RunMaker, answer: str) -> Path:
+    """Write the archive of a study whose runs and tables are complete, and return its path."""
+    folder = maker.study.folder
+    files = [folder / name for name in (RECORD, *TABLES)]
+    for run in sorted(run for run in maker.jobs if run.is_dir()):
+        files += sorted(file for file in run.iterdir() if RUN_FILE.fullmatch(file.name))
+    index = {
+        "format": FORMAT,
+        "name": maker.study.name,
+        "answer": answer,
+        "sgp_run": __version__,
+        "files": {file.relative_to(folder).as_posix(): checksum(file) for file in files},
+    }
+    part = folder / f".{FILE}.part"
+    try:
+        with ZipFile(part, "w") as archive:
+            text = json.dumps(index, indent=1, ensure_ascii=False)
+            archive.writestr(member(INDEX), f"{text}\n")
+            for file in files:
+                with (
+                    file.open("rb") as source,
+                    archive.open(member(file.relative_to(folder).as_posix()), "w") as target,
+                ):
+                    shutil.copyfileobj(source, target)
+        return part.replace(folder / FILE)
+    except OSError as error:
+        raise ConfigError("results", f"cannot write to {folder}: {error.strerror}.") from error
+
+
+def member(name: str) -> ZipInfo:
+    """Return a compressed member of an archive, with the time of all members."""
+    info = ZipInfo(name)
+    info.compress_type, info.create_system, info.external_attr = ZIP_DEFLATED, 3, 0o644 << 16
+    return info
+
+
+def extract(path: Path, results: Path) -> StudyArchive:
+    """Write the files of an archive into the folder ``results``, and check their checksums.
+
+    Nothing of the archive is executed. Raises ConfigError for a file that is no archive of this
+    version or has unusual names or sizes, and VerificationFailed for a wrong checksum.
+    """
+    try:
+        with open_regular(path, MAX_BYTES) as opened, ZipFile(opened) as archive:
+            members = archive.infolist()
+            check_members(members)
+            folder = results / ".archive"
+            for each in members:
+                target = folder / each.filename
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(each) as source, target.open("wb") as out:
+                    shutil.copyfileobj(source, out)
+        index = read_json(folder / INDEX)
+        check_index(index)
+    except FileNotFoundError:
+        raise ConfigError("study", f"there is no file '{path}', or it has no {INDEX}.") from None
+    except (OSError, ValueError, BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise unreadable(path, error) from None
+    except zlib.error as error:
+        raise unreadable(path, error) from None
+    home = results / "studies" / str(index["name"])
+    home.parent.mkdir(parents=True, exist_ok=True)
+    folder.rename(home)
+    check_sums(index["files"], home, {each.filename for each in members})
+    return StudyArchive(index["name"], index["answer"], index["sgp_run"], home, [*index["files"]])
+
+
+def unreadable(path: Path, error: BaseException) -> ConfigError:
+    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+    return ConfigError("study", f"{path} is no archive of a study that can be read: {reason}.")
+
+
+def check_members(members: Sequence[ZipInfo]) -> None:
+    """Raise ValueError for names or sizes that `write_archive` does not write."""
+    if len(members) > MAX_MEMBERS or sum(each.file_size for each in members) > MAX_BYTES:
+        raise ValueError(f"it has over {MAX_MEMBERS} files or {MAX_BYTES // MIB} MiB")
+    names = [each.filename for each in members]
+    for name in names:
+        if not MEMBER.fullmatch(name):
+            raise ValueError(f"'{name[:80]}' is no file of a study")
+    if len(set(names)) < len(names):
+        raise ValueError("two of its files have one name")
+
+
+def check_index(index: object) -> None:
+    """Raise ValueError if ``archive.json`` is not as `write_archive` writes it."""
+    if not isinstance(index, Mapping) or index.get("format") != FORMAT:
+        version = index.get("sgp_run") if isinstance(index, Mapping) else None
+        raise ValueError(
+            f"it was written by version {version} of sgp-run, in a format other than {FORMAT}"
+        )
+    texts = [index.get(key) for key in ("name", "answer", "sgp_run")]
+    files = index.get("files")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(files, Mapping):
+        raise ValueError(f"its {INDEX} is incomplete")
+    if not NAME.fullmatch(str(texts[0])) or set(str(texts[0])) == {"."}:
+        raise ValueError(f"'{texts[0]}' cannot name a folder")
+
+
+def check_sums(known: Mapping[str, object], folder: Path, found: set[str]) -> None:
+    """Raise VerificationFailed unless the files are those of the index."""
+    for name in sorted({*known, RECORD, *TABLES} ^ (found - {INDEX})):
+        raise VerificationFailed(f"{name} is missing in the archive, or in its {INDEX}.")
+    for name, digest in known.items():
+        if checksum(folder / name) != digest:
+            raise VerificationFailed(f"{name} was changed: its checksum is not the one in {INDEX}.")

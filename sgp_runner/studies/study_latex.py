@@ -1,0 +1,311 @@
+"""A study in LaTeX: its table, its settings, a paragraph about its protocol, and the references.
+
+``table.tex`` and ``settings.tex`` need the packages booktabs and longtable, ``methods.tex`` cites
+the entries of ``references.bib``.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from math import isfinite
+from statistics import fmean
+
+from sgp_runner._version import __version__
+from sgp_runner.config.experiment import flat
+from sgp_runner.studies.arms import RunMaker, has_holdout
+from sgp_runner.studies.comparisons import Compared
+from sgp_runner.studies.conduct import ArmResult, Conducted
+from sgp_runner.studies.statistics import mean_of
+from sgp_runner.studies.study_record import StudyRecord
+from sgp_runner.studies.study_table import ranked
+from sgp_runner.studies.study_tasks import HOLDOUT
+from sgp_runner.studies.tuning import FIRST_SEED
+from sgp_runner.utils.units import counted
+
+MARKS = {"better": r"$^{+}$", "worse": r"$^{-}$", "equal": r"$^{=}$", "undecided": ""}
+SPECIAL = {
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "²": "$^2$", "±": r"$\pm$"},
+    **{"τ": r"$\tau$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "†": r"\dag{}"},
+}
+HEAD_WIDTH = 18  # characters
+ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}$", re.MULTILINE | re.DOTALL)
+
+
+def write_latex(
+    maker: RunMaker,
+    done: Conducted,
+    compared: Sequence[Compared],
+    heads: Sequence[str],
+    record: StudyRecord,
+) -> None:
+    """Write ``table.tex``, ``settings.tex``, ``methods.tex`` and ``references.bib``.
+
+    heads: the title of each column of the table
+    """
+    methods, out = methods_tex(maker, done, compared, record), done.study.folder
+    texts = {
+        "table.tex": table_tex(done, compared, heads),
+        "settings.tex": settings_tex(maker, done),
+        "methods.tex": methods,
+        "references.bib": references(maker, done, methods),
+    }
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+
+
+def table_tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str]) -> str:
+    r"""Return the comparison as a LaTeX table for the package booktabs.
+
+    The best value of a column is bold. ``+`` and ``-`` mark values that are significantly better or
+    worse than the baseline's. Small numbers are half the width of the mean's 95 % interval.
+    """
+    lines = [
+        "% Needs \\usepackage{booktabs}.",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{caption(done)}}}",
+        f"\\label{{tab:{done.study.name}}}",
+        f"\\begin{{tabular}}{{rl{'r' * len(compared)}}}",
+        "\\toprule",
+        " & ".join(["\\#", "arm", *map(stacked, heads)]) + r" \\",
+        "\\midrule",
+    ]
+    for arm in ranked(done, compared):
+        name = arm.arm.name
+        cells = [str(compared[0].ranks[name]), escaped(name)]
+        cells += [tex_cell(each, name) for each in compared]
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
+
+
+def tex_cell(each: Compared, name: str) -> str:
+    values = each.values[name]
+    value = escaped(each.text(name))
+    if fmean(values) == each.best:
+        value = f"\\textbf{{{value}}}"
+    comparison = each.comparisons.get(name)
+    mark = MARKS[comparison.verdict] if comparison else ""
+    found = each.reached.get(name)
+    if found and found.count < len(found.at):
+        return f"{value}{mark} {{\\scriptsize ({found.count}/{len(found.at)})}}"
+    if not all(map(isfinite, values)):
+        return value
+    interval = mean_of(values)
+    if interval.spreadless:
+        return f"{value}{mark}"
+    width = each.measure.difference(
+        (interval.high - interval.low) / 2, unit=bool(each.measure.cost)
+    )
+    return f"{value}{mark} {{\\scriptsize $\\pm$ {escaped(width)}}}"
+
+
+def caption(done: Conducted) -> str:
+    study = done.study
+    return escaped(
+        f"{study.question} Means over {counted(len(done.seeds), 'seed')} with 95 % intervals; "
+        f"+ and - mark significant differences to {study.baseline} (paired tests at 5 %, that of "
+        f"{study.primary} alone, all others by Holm's method)."
+    )
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` with LaTeX's special characters escaped."""
+    return "".join(SPECIAL.get(char, char) for char in text)
+
+
+def stacked(head: str) -> str:
+    """Return a title of a column on several lines."""
+    lines = r" \\ ".join(map(escaped, textwrap.wrap(head, HEAD_WIDTH)))
+    return f"\\shortstack[r]{{{lines}}}"
+
+
+def code(text: object) -> str:
+    """Return a setting in typewriter letters; a line may end after a dot or an underscore."""
+    broken = re.sub(r"(\\_|[.,=/])", r"\1\\allowbreak{}", escaped(str(text)))
+    return f"\\texttt{{{broken}}}"
+
+
+def settings_of(maker: RunMaker, arm: ArmResult) -> dict[str, str]:
+    """Return every setting that changes the results of the runs of an arm that decide."""
+    experiment = maker.experiment(maker.words(arm.arm, arm.settings), arm.arm.name)
+    return {key: str(value) for key, value in flat(experiment.settings) if key != "seed"}
+
+
+def settings_tex(maker: RunMaker, done: Conducted) -> str:
+    """Return all settings of all arms, the searches, seeds and versions as LaTeX tables."""
+    known = {arm.arm.name: settings_of(maker, arm) for arm in done.arms}
+    first, *others = known.values()
+    shared = {
+        key: value
+        for key, value in first.items()
+        if all(other.get(key) == value for other in others)
+    }
+    own = [
+        [escaped(name), code(key), code(value)]
+        for name, each in known.items()
+        for key, value in each.items()
+        if key not in shared
+    ]
+    searches = [
+        [
+            escaped(arm.arm.name),
+            code("; ".join(searched(arm)) or "nothing"),
+            str(arm.tuned.runs),
+            code(" ".join(arm.settings) or "-"),
+        ]
+        for arm in done.arms
+    ]
+    summary = done.arms[0].runs[0][0].job.summary or {}
+    title = "Settings that all arms share"
+    return "\n".join(
+        [
+            "% Needs \\usepackage{booktabs,longtable}.",
+            *longtable(title, "lp{0.45\\linewidth}", ["setting", "value"], map_rows(shared)),
+            *longtable(
+                "Settings in which the arms differ",
+                "llp{0.35\\linewidth}",
+                ["arm", "setting", "value"],
+                own,
+            ),
+            *longtable(
+                f"Searches, with at most {counted(done.study.tune.budget, 'run')} for each arm",
+                "lp{0.3\\linewidth}rp{0.3\\linewidth}",
+                ["arm", "tried", "runs", "chosen"],
+                searches,
+            ),
+            f"The runs that decide have the seeds {', '.join(map(str, done.seeds))}, searches have "
+            f"seeds from {FIRST_SEED}. "
+            + escaped(f"Made by sgp-run {__version__}, clock: {summary.get('clock', '')}."),
+            "",
+        ]
+    )
+
+
+def map_rows(settings: Mapping[str, str]) -> list[list[str]]:
+    return [[code(key), code(value)] for key, value in settings.items()]
+
+
+def searched(arm: ArmResult) -> Iterator[str]:
+    """Yield the candidates of a search, as overrides."""
+    if arm.space.size > 1:
+        for candidate in sorted(arm.tuned.scores()):
+            yield " ".join(arm.space.words(candidate))
+
+
+def longtable(
+    title: str, columns: str, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """Yield the lines of a table that may be longer than a page."""
+    yield "{\\footnotesize"
+    yield f"\\begin{{longtable}}{{{columns}}}"
+    yield f"\\caption{{{escaped(title)}.}}\\\\"
+    yield "\\toprule"
+    yield " & ".join(head) + " \\\\"
+    yield "\\midrule\n\\endhead"
+    for row in rows:
+        yield " & ".join(row) + " \\\\"
+    yield "\\bottomrule"
+    yield "\\end{longtable}}"
+
+
+def methods_tex(
+    maker: RunMaker, done: Conducted, compared: Sequence[Compared], record: StudyRecord
+) -> str:
+    """Return the paragraph about the protocol of a study, with citations."""
+    study, run = done.study, maker.run(done.study.arms[0])
+    arms = [f"{escaped(arm.name)}{cited(maker.run(arm).algo)}" for arm in study.arms]
+    sentences = [
+        f"We compare {', '.join(arms[:-1])} and {arms[-1]}.",
+        f"All arms train the model {code(run.model.name)} on the data {code(run.data.name)}"
+        f"{cited(run.data)} on {run.nodes} nodes for {counted(run.epochs, 'epoch')}.",
+        *search_sentences(maker, done),
+        f"The runs that decide have {counted(len(done.seeds), 'seed')}, which all arms share and "
+        "no search has used, and arms are paired by seed.",
+        f"The comparison of {escaped(study.primary)} with {escaped(study.baseline)} by "
+        f"{escaped(compared[0].measure.on(run.network.clock))} was set down on "
+        f"{record.set_down[:10]}, before the first run (SHA-256 of the file "
+        f"{code(study.digest[:12])}), and is tested alone at "
+        f"{5 / record.looks:g}\\,\\% by a paired t-test; the "
+        "p-values of all other comparisons are adjusted by Holm's method~\\cite{holm1979}.",
+        "Intervals are Student's at 95\\,\\%.",
+    ]
+    if study.matters is not None:
+        sentences.append(
+            f"A difference below {study.matters:g} counts as none, which two one-sided tests "
+            "show~\\cite{schuirmann1987}."
+        )
+    if any(each.reached for each in compared):
+        sentences.append(
+            "If a run does not reach a target, the restricted mean~\\cite{royston2013} is reported "
+            "with the share of the runs that reach it."
+        )
+    if run.network.clock == "simulated":
+        sentences.append(
+            f"Gradients are computed, and times are simulated by sgp-run {__version__}, not "
+            "measured."
+        )
+    return "\n".join([*sentences, *amendments(record), ""])
+
+
+def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:
+    """Yield sentences about the searches, if there are any."""
+    tune = done.study.tune
+    keys = [*(["optim.lr"] if tune.ladder else []), *(tune.lists or {})]
+    if not keys:
+        yield "No setting was searched."
+        return
+    yield (
+        f"For each arm, {', '.join(map(code, keys))} "
+        f"{'were' if len(keys) > 1 else 'was'} searched by the same rule with at most "
+        f"{counted(tune.budget, 'run')}: successive halving~\\cite{{jamieson2016}}, until the best "
+        "learning rate lies between two others, and further seeds for near-ties, of which the "
+        "smallest rate is taken."
+    )
+    yield (
+        f"Searches validate on {100 * HOLDOUT:g}\\,\\% of the training set."
+        if has_holdout(maker.run(done.study.arms[0]))
+        else "Searches validate on the same samples as the runs that decide."
+    )
+
+
+def amendments(record: StudyRecord) -> Iterator[str]:
+    for when, why in record.amendments:
+        yield f"The design was changed on {when[:10]}, after the first run: {escaped(why)}"
+
+
+def cited(part: object) -> str:
+    r"""Return the ``\cite`` of an algorithm or a data set; empty without a source."""
+    keys = [key_of(source) for source in sources_of(part)]
+    return f"~\\cite{{{','.join(dict.fromkeys(keys))}}}" if keys else ""
+
+
+def key_of(source: str) -> str:
+    found = ENTRY.match(source.strip())
+    return found[1] if found else source
+
+
+def sources_of(part: object) -> Iterator[str]:
+    """Yield the sources of an algorithm or a data set, and of the algorithms within it."""
+    if source := str(getattr(part, "source", "")):
+        yield source
+    if is_dataclass(part):
+        for field in fields(part):
+            yield from sources_of(getattr(part, field.name))
+
+
+def references(maker: RunMaker, done: Conducted, methods: str) -> str:
+    """Return the BibTeX entries that ``methods.tex`` cites."""
+    text = files("sgp_runner.studies").joinpath("references.bib").read_text(encoding="utf-8")
+    runs = [maker.run(arm) for arm in done.study.arms]
+    own = [source for run in runs for part in (run.algo, run.data) for source in sources_of(part)]
+    known = {found[1]: found[0] for each in (text, *own) for found in ENTRY.finditer(each.strip())}
+    keys = {key for keys in re.findall(r"\\cite\{([^}]*)\}", methods) for key in keys.split(",")}
+    return "\n\n".join(known[key] for key in sorted(keys & known.keys())) + "\n"

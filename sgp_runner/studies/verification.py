@@ -1,0 +1,241 @@
+"""Verification of an archive: its tables are computed again, and some of its runs are repeated.
+
+Every number of the tables follows from the metrics, or the first one that does not is named. A
+repeated run has the same records to the byte. Where the versions or the processor differ from those
+of the archive, and in real runs, it has the same results within `TOLERANCE`.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from csv import reader as csv_reader
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from math import isclose
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sgp_runner.config.experiment import load_experiment
+from sgp_runner.recording.recorder import metrics_path, read_lines, read_summary
+from sgp_runner.report.render.text_tables import csv
+from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.studies.arms import RetimedJob, RunMaker, check_arms
+from sgp_runner.studies.conduct import conduct
+from sgp_runner.studies.study_archive import (
+    TABLES,
+    StudyArchive,
+    VerificationFailed,
+    extract,
+)
+from sgp_runner.studies.study_file import StudyFile, study_of
+from sgp_runner.studies.study_page import Findings, findings_of
+from sgp_runner.studies.study_record import FILE as RECORD
+from sgp_runner.studies.study_record import StudyRecord, read_versions
+from sgp_runner.utils.provenance import environment
+from sgp_runner.utils.reading import read_json
+
+TOLERANCE = 0.05  # relative
+ROUNDING = 1e-9  # relative; of numbers in the tables
+RESULTS = ("average_loss", "time_s", "bytes_per_node")  # of a summary
+OWN = ("real_s", "run_dir", "retimed_from")  # of a summary; differ by place
+SAME_MACHINE = ("sgp_run", "git", "python", "packages", "processor", "variables")
+
+
+@dataclass(frozen=True)
+class OpenedStudy:
+    """A study from an archive, with its tables computed again.
+
+    maker: has all jobs of the study
+    """
+
+    maker: RunMaker
+    found: Findings
+    record: StudyRecord
+    archive: StudyArchive
+
+    @property
+    def study(self) -> StudyFile:
+        return self.maker.study
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[OpenedStudy]:
+    """Open an archive in a temporary folder, and check that its tables follow from its runs.
+
+    Raises ConfigError for a file that cannot be read as an archive, VerificationFailed for contents
+    that contradict each other.
+    """
+    with TemporaryDirectory(prefix="sgp-run-") as scratch:
+        archive = extract(path, Path(scratch))
+        study, record = archived_study(archive, Path(scratch))
+        maker = RunMaker(study, refuse_runs)
+        found = results_of(maker, record)
+        check_runs(maker, archive)
+        for name, table in zip(TABLES, (found.table, found.budget), strict=True):
+            given = (archive.folder / name).read_text(encoding="utf-8", errors="replace")
+            compare_rows(name, rows_of(given), rows_of(csv(table)))
+        if found.answer != archive.answer:
+            raise VerificationFailed(
+                f"the answer does not follow from the runs, which give: {found.answer}"
+            )
+        yield OpenedStudy(maker, found, record, archive)
+
+
+def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, StudyRecord]:
+    """Return the study as it was set down. Raises VerificationFailed for a changed file."""
+    record = StudyRecord(read_versions(archive.folder / RECORD))
+    for version in record.versions:
+        study = study_of(version["content"], archive.name)
+        if study.digest != version["digest"]:
+            raise VerificationFailed(
+                f"{RECORD} holds another file than the one with the digest that was set down."
+            )
+    if not record.versions:
+        raise VerificationFailed(f"{RECORD} holds no study.")
+    return replace(study, results=results), record
+
+
+def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
+    """Raise VerificationFailed if a run is missing, or older than a correction of the code."""
+    for job in jobs:
+        if isinstance(job, RunJob) and job.replaces:
+            what = "; ".join(each.what for each in job.since) or "its format is another one"
+            raise VerificationFailed(f"{job.name} is from before a correction: {what}.")
+        if job.due:
+            raise VerificationFailed(
+                f"{job.name} is missing: the runs were made with other settings, another plug-in "
+                "or other data than the file of the study gives here."
+            )
+    return iter(())
+
+
+def results_of(maker: RunMaker, record: StudyRecord) -> Findings:
+    """Return the results of the archived runs. Raises VerificationFailed for damaged runs."""
+    spaces = check_arms(maker)
+    try:
+        return findings_of(maker, conduct(maker, spaces), record)
+    except VerificationFailed:
+        raise
+    except (ValueError, LookupError, TypeError, AssertionError, StopIteration, OSError) as error:
+        raise VerificationFailed(f"the archived runs give no result: {error}") from error
+
+
+def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
+    """Raise VerificationFailed unless the archive has the runs of the study, and no others."""
+    asked = {job.folder for job in maker.jobs.values() if job.folder.is_dir()}
+    for folder in sorted(asked ^ archive.runs):
+        why = "is missing" if folder in asked else "is no run of the study"
+        raise VerificationFailed(f"{folder.relative_to(archive.folder)} {why}.")
+    for folder, digest in maker.digests.items():
+        place = folder.relative_to(archive.folder)
+        if load_experiment(folder / "config.yaml", None).digest != digest:
+            raise VerificationFailed(f"{place} has other settings than its study: config.yaml.")
+    for folder in sorted(asked):
+        place, summary = folder.relative_to(archive.folder), read_summary(folder)
+        last = read_lines(metrics_path(folder, 0))[-1:]
+        if summary is not None and last != [{"kind": "summary", **summary}]:
+            raise VerificationFailed(f"{place}: summary.json differs from the end of its metrics.")
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return list(csv_reader(io.StringIO(text, newline="")))
+
+
+def compare_rows(name: str, given: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> None:
+    """Raise VerificationFailed, which names the number, if two tables differ."""
+    if [row[:2] for row in given] != [row[:2] for row in found] or given[:1] != found[:1]:
+        raise VerificationFailed(f"{name} has other lines than the runs give.")
+    for number, (ours, theirs) in enumerate(zip(given, found, strict=True), start=1):
+        for column, was, now in zip_longest(found[0], ours, theirs, fillvalue=""):
+            if not same_text(was, now):
+                raise VerificationFailed(
+                    f"{name}, line {number}: {column} is {was}, but the runs give {now}."
+                )
+
+
+def same_text(was: str, now: str) -> bool:
+    """Return whether two cells have the same words and, up to rounding, the same numbers."""
+    return all(same_word(*pair) for pair in zip_longest(was.split(), now.split(), fillvalue=""))
+
+
+def same_word(was: str, now: str) -> bool:
+    try:
+        return was == now or isclose(float(was), float(now), rel_tol=ROUNDING, abs_tol=1e-12)
+    except ValueError:
+        return False
+
+
+def repeat(study: OpenedStudy, count: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Repeat a random sample of the runs, and yield the name of each with the result.
+
+    Raises VerificationFailed for a run with other results.
+    """
+    jobs = sorted(job for job in study.maker.jobs if job in study.archive.runs)
+    chosen = random.Random(seed).sample(jobs, min(count, len(jobs)))
+    with TemporaryDirectory(prefix="sgp-run-") as scratch:
+        again = [moved(study.maker.jobs[job], Path(scratch)) for job in chosen]
+        for job, error in run_all(again):
+            if error is not None and not job.diverged:
+                raise VerificationFailed(f"{job.name} failed when it was repeated: {error}")
+            before = study.archive.folder / job.folder.relative_to(scratch)
+            yield job.name, compare_runs(before, job.folder)
+
+
+def moved(job: RunJob | RetimedJob, results: Path) -> RunJob | RetimedJob:
+    """Return the same job with another folder."""
+    if isinstance(job, RunJob):
+        return replace(job, results=results)
+    return replace(job, out=results / "retimed")
+
+
+def compare_runs(archived: Path, repeated: Path) -> str:
+    """Describe how equal two runs are. Raises VerificationFailed if they differ."""
+    before, after = results_in(archived), results_in(repeated)
+    if records_of(archived) == records_of(repeated):
+        return "equal to the byte"
+    other = differing_parts(archived)
+    where = f"{archived.name}: "
+    if before.keys() != after.keys():
+        raise VerificationFailed(f"{where}one of the run and its repetition diverged.")
+    shown = [
+        f"{key} {before[key]:.6g} in the archive, {after[key]:.6g} here"
+        for key in before
+        if before[key] != after[key]
+    ]
+    text = "; ".join(shown) or "records that do not count have other values"
+    close = all(isclose(before[key], after[key], rel_tol=TOLERANCE) for key in before)
+    if not other or not close:
+        why = f"other {', '.join(other)} than in the archive" if other else "the same machine"
+        raise VerificationFailed(f"{where}{text} ({why}).")
+    return f"within {100 * TOLERANCE:g} % (other {', '.join(other)}): {text}"
+
+
+def records_of(folder: Path) -> list[bytes | Mapping[str, object]]:
+    """Return the lines of all metrics, and the summary without what depends on the place."""
+    out: list[bytes | Mapping[str, object]] = []
+    for path in sorted(folder.glob("metrics*.jsonl")):
+        lines = path.read_bytes().splitlines()
+        out += [line for line in lines if b'"kind": "summary"' not in line]
+    summary = read_summary(folder) or {}
+    return [*out, {key: value for key, value in summary.items() if key not in OWN}]
+
+
+def results_in(folder: Path) -> dict[str, float]:
+    summary = read_summary(folder) or {}
+    return {
+        key: float(value)
+        for key in RESULTS
+        if isinstance(value := summary.get(key), int | float)
+        and not (key == "time_s" and summary.get("clock") == "wall")
+    }
+
+
+def differing_parts(archived: Path) -> list[str]:
+    """Return what differs from the machine and the versions of an archived run."""
+    here, there = environment(), read_json(archived / "environment.json")
+    config = read_summary(archived) or {}
+    real = ["timing of real processes"] if config.get("clock") == "wall" else []
+    return [key for key in SAME_MACHINE if here[key] != there.get(key)] + real
