@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -131,29 +131,6 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
         if verdict in verdicts:
             return verdict
     return Verdict.REPRODUCED
-
-
-def headline(judged: Sequence[Judged]) -> str:
-    """Return how many parts are reproduced, and the names of the other parts."""
-    by_part = parts(judged)
-    if len(by_part) == 1:
-        return next(each.value for each in by_part.values())
-    named = {
-        verdict: [part for part, each in by_part.items() if each is verdict] for verdict in Verdict
-    }
-    said = [f"{len(named[Verdict.REPRODUCED])} of {len(by_part)} parts reproduced"]
-    if contradicted := named[Verdict.CONTRADICTED]:
-        said.append(f"contradicted: {', '.join(contradicted)}")
-    if undecided := named[Verdict.UNDECIDED]:
-        said.append(f"undecided: {', '.join(with_needs(judged, undecided))}")
-    return "; ".join(said)
-
-
-def with_needs(judged: Sequence[Judged], undecided: Sequence[str]) -> Iterator[str]:
-    """Yield each undecided part, with the seeds that its first undecided finding needs."""
-    for part in undecided:
-        needs = [each.wanted for each in judged if each.finding.part == part and each.wanted]
-        yield f"{part} ({needs[0]})" if needs else part
 
 
 def primary_of(judged: Sequence[Judged]) -> Judged:

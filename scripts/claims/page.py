@@ -9,7 +9,6 @@ import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil, inf
 from pathlib import Path
 from statistics import fmean
@@ -45,6 +44,11 @@ UNITS = {
     "validation loss, nats": "nats [95 %]",
     "% of the validation loss": "% [95 %]",
     "exponent of the mean squared gradient norm": "exponent [95 %]",
+}
+KINDS = {
+    "measured": "measured claim",
+    "formulas": "claim about formulas, without training",
+    "reasons": "our reason for a verdict",
 }
 FINDINGS = (
     *("claim", "number", "part", "finding", "unit", "mean", "low", "high", "seeds", "least"),
@@ -153,14 +157,15 @@ class View:
     def together(self) -> str:
         """The verdict on the primary finding, and that of all measured claims if it differs."""
         alone = self.primary.verdict
-        differs = self.family and self.family[0] is not alone
-        return f"{alone.value} alone, {self.family[0].value} together" if differs else alone.value
+        if self.family is None or self.family[0] is alone:
+            return alone.value
+        return f"{alone.value} alone, {self.family[0].value} together"
 
     @property
     def rows(self) -> list[Row]:
         return [*rows_of(self.judged, earlier=False), *rows_of(self.judged, earlier=True)]
 
-    @cached_property
+    @property
     def search(self) -> str:
         """A sentence about the searches; empty without any."""
         if not self.searches:
@@ -315,13 +320,6 @@ def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
     write_table(folder / "findings.csv", FINDINGS, finding_lines(views))
     write_table(folder / "searches.csv", SEARCHES, search_lines(views))
     return views
-
-
-KINDS = {
-    "measured": "measured claim",
-    "formulas": "claim about formulas, without training",
-    "reasons": "our reason for a verdict",
-}
 
 
 def draw(view: View, folder: Path) -> None:
