@@ -37,7 +37,7 @@ MAX_STATEMENTS = 50  # of a function
 CEILINGS = {
     "scripts": 955,
     "scripts/benchmarks": 1289,
-    "scripts/claims": 864,
+    "scripts/claims": 871,
     "scripts/pages": 573,
     "scripts/reproduce": 409,
     "scripts/validation": 645,

@@ -118,19 +118,10 @@ def all_claims(results: Path) -> list[Claim]:
 
 def claim_of(path: Path, results: Path) -> Claim:
     texts = read_yaml(path)
-    studies = tuple(
-        map(
-            read_study,
-            sorted(
-                each
-                for each in STUDIES.glob(f"{path.stem[:2]}*.yaml")
-                if re.fullmatch(r"\d\d[a-z]?-\w+", each.stem)
-            ),
-        )
-    )
+    studies = tuple(map(read_study, sorted(STUDIES.glob(f"{path.stem[:2]}*.yaml"))))
     arms = dict(chain.from_iterable(runs_of(study, results) for study in studies))
-    function = COMPUTED.get(texts.get("function", ""), lambda _: Computed())
-    return Claim(int(path.stem[:2]), path.stem, texts, studies, arms, function(results))
+    computed = COMPUTED[texts["function"]](results) if "function" in texts else Computed()
+    return Claim(int(path.stem[:2]), path.stem, texts, studies, arms, computed)
 
 
 def runs_of(study: StudyFile, results: Path) -> Iterator[tuple[str, ArmRuns]]:

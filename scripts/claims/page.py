@@ -300,14 +300,15 @@ def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
         loader=PackageLoader("claims", "."), trim_blocks=True, keep_trailing_newline=True
     )
     design = os.path.relpath(STUDIES, folder)
+    done = {study.name for claim in claims for study in claim.studies}
+    others = sorted({path.stem for path in STUDIES.glob("*.yaml")} - done)
+    made = {path.stem for path in folder.glob("*.md")}
     facts = {
         "groups": {kind: [each for each in views if each.kind == kind] for kind in KINDS},
         "titles": KINDS,
         "waiting": [claim for claim in claims if not claim.finished],
-        "designs": sorted(
-            {path.stem for path in STUDIES.glob("*.yaml")}
-            - {study.name for claim in claims for study in claim.studies}
-        ),
+        "studies": [(name, *page_head(folder / f"{name}.md")) for name in others if name in made],
+        "designs": [name for name in others if name not in made],
         "design_folder": os.path.relpath(STUDIES, out),
     }
     page = templates.get_template("index.md").render(facts)
@@ -320,6 +321,12 @@ def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
     write_table(folder / "findings.csv", FINDINGS, finding_lines(views))
     write_table(folder / "searches.csv", SEARCHES, search_lines(views))
     return views
+
+
+def page_head(path: Path) -> tuple[str, str]:
+    """Return title and answer of the page of a study that is no claim; it is written by hand."""
+    title, _, answer, *_ = path.read_text(encoding="utf-8").splitlines()
+    return title.removeprefix("# "), answer
 
 
 def draw(view: View, folder: Path) -> None:
@@ -348,8 +355,8 @@ def searched(view: View) -> Conducted:
             value, score = candidate.value or 0.0, fmean(losses)
             known = score if score < view.claim.arms[name].guess else inf
             best[value] = min(known, best.get(value, inf))
-        losses = {Trial(Candidate(value), 0): score for value, score in best.items()}
-        one = replace(tuned, chosen=Candidate(tuned.chosen.value), losses=losses)
+        scores = {Trial(Candidate(value), 0): score for value, score in best.items()}
+        one = replace(tuned, chosen=Candidate(tuned.chosen.value), losses=scores)
         results.append(ArmResult(arms[name], Space(RATE, tuple(best)), one, ()))
     return Conducted(study, results, study.seeds, None)
 

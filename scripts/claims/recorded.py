@@ -32,7 +32,7 @@ def by_settings(results: Path) -> Mapping[frozenset[str], str]:
 
     Of two runs with the same settings, the first one in the table is returned.
     """
-    every = reversed(commands(results).items())
+    every = reversed([*commands(results).items()])
     return {frozenset(merged(words)): name for name, words in every}
 
 
