@@ -1,16 +1,21 @@
 #!/usr/bin/env python
-"""Run the notebooks of docs/notebooks in an empty folder, and store their outputs."""
+"""Run the notebooks of docs/ in an empty folder, and store their outputs.
+
+With a folder, write there the exercises of docs/course without solutions and outputs instead.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import nbformat
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "notebooks"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 
 
 def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
@@ -27,8 +32,23 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     return notebook
 
 
+def handout(path: Path) -> nbformat.NotebookNode:
+    """Return a notebook without outputs and without the cells that are tagged as a solution."""
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", ())]
+    for cell in cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    notebook.cells = cells
+    return notebook
+
+
 if __name__ == "__main__":
-    for path in sorted(FOLDER.glob("*.ipynb")):
-        with TemporaryDirectory() as folder:
-            nbformat.write(executed(path, Path(folder)), path)
+    for folder in map(Path, sys.argv[1:]):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in DOCS.glob("course/*.ipynb"):
+            nbformat.write(handout(path), folder / path.name)
+    for path in NOTEBOOKS if not sys.argv[1:] else ():
+        with TemporaryDirectory() as empty:
+            nbformat.write(executed(path, Path(empty)), path)
         print(path.name, flush=True)

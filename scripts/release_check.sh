@@ -17,7 +17,7 @@ git clone --quiet . "$work/clone"
 "$python" -m venv "$work/tools"
 "$work/tools/bin/pip" install "${quiet[@]}" --no-deps --require-hashes --requirement requirements/release.txt
 rm -rf dist
-"$work/tools/bin/python" -m build --no-isolation --outdir dist "$work/clone" >"$work/build.log" || { cat "$work/build.log" >&2; exit 1; }
+"$work/tools/bin/python" -m build --no-isolation --outdir dist "$work/clone" >"$work/build.log" 2>&1 || { cat "$work/build.log" >&2; exit 1; }
 "$work/tools/bin/twine" check --strict dist/*
 
 echo "Installing into an empty environment (minutes)"

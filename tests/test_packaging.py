@@ -50,6 +50,14 @@ def test_the_release_notes_are_a_section_of_the_changes() -> None:
     )
 
 
+def test_a_release_has_at_most_40_lines_of_changes() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[(.*?)\]", changes, re.MULTILINE)
+    assert versions[0] == "Unreleased" and "0.1.0" in versions
+    lengths = {name: release_notes.notes(changes, name).count("\n") + 1 for name in versions[1:]}
+    assert not {name: lines for name, lines in lengths.items() if lines > 40}
+
+
 def test_extras_are_whole() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

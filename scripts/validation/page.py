@@ -41,10 +41,9 @@ No training times were compared at higher rates than in the table, with more tha
 messages of more than 840 MB, on InfiniBand, or on links between regions. The profiles
 `ethernet_10g`, `infiniband_100g`, `dgx_v100_100g`, `laptop`, `wan_1g`, `regions_2x4`,
 `halos_4_regions` and `pipesgd_titanxp` were not compared with real times either; they calculate
-times from stated assumptions. Runs on these profiles print no line about extrapolation, because the
-profiles have no validated range. A profile from `sgp-run calibrate` is valid on the machine and
-network where it was measured. The section [Our own slow networks](#our-own-slow-networks) shows the
-accuracy of such a profile."""
+times from stated assumptions, and a run on one of them prints one line about it. A profile from
+`sgp-run calibrate` is valid on the machine and network where it was measured. The section
+[Our own slow networks](#our-own-slow-networks) shows the accuracy of such a profile."""
 
 DILOCO = """\
 ## DiLoCo on four machines, measured by others

@@ -50,6 +50,7 @@ class GASLoC(Algorithm):
     momentum: float = 0.9
     form: Literal["extrapolated", "printed"] = "extrapolated"
     title: ClassVar[str] = "GASLoC"
+    source: ClassVar[str] = "cagnasso2026"
 
     def __post_init__(self) -> None:
         check_outer(self)

@@ -65,6 +65,7 @@ class HeLoCo(Algorithm):
     balance: float = 3.0
     speeds: tuple[float, ...] | None = None
     title: ClassVar[str] = "HeLoCo"
+    source: ClassVar[str] = "alasif2026"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
 

@@ -28,6 +28,7 @@ class RescaledASGD(Algorithm):
     """Experimental: asynchronous SGD with larger steps for gradients of slower workers."""
 
     title: ClassVar[str] = "Rescaled ASGD"
+    source: ClassVar[str] = "mahran2026"
     asynchronous: ClassVar[bool] = True
     servers: ClassVar[int] = 1
     reads_clock: ClassVar[bool] = True

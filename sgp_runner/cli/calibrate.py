@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sgp_runner.cli.argparser import put
@@ -100,17 +100,25 @@ def prepared(argv: Sequence[str]) -> Experiment:
     return experiment
 
 
-def measure(experiment: Experiment) -> None:
-    """Measure and write the result to the experiment's folder."""
+def measure(
+    experiment: Experiment,
+    program: str = "probe_process",
+    adapt: Callable[[Experiment], Experiment] | None = None,
+) -> None:
+    """Measure and write the result to the experiment's folder.
+
+    program: module of `sgp_runner.calibration` that is the program of a rank
+    adapt: puts the measurements into the experiment; None: those of a calibration
+    """
     from sgp_runner.calibration.probe import measuring
     from sgp_runner.session.start import execute
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
         from sgp_runner.distributed.launch import launch
 
-        launch(experiment, ("-m", "sgp_runner.calibration.probe_process"))
+        launch(experiment, ("-m", f"sgp_runner.calibration.{program}"))
     else:
-        execute(measuring(experiment))
+        execute((adapt or measuring)(experiment))
 
 
 def conclude(experiment: Experiment, command: Sequence[str]) -> Path:

@@ -25,6 +25,9 @@ from sgp_runner.config.schema import (
 )
 from sgp_runner.utils.errors import ConfigError
 
+GROUPS = ("cluster", "faults", "optim")  # settings of sgp-run that a plan has too
+PLAN_OPTIONS = ("--json", "--html", "--config-dir", "--help")
+PATHS = ("quality",)  # keys of a plan that are paths
 FILES = (".", "/", "~")  # beginnings of values that are paths
 OF_HYDRA = ("--hydra-help", "--shell-completion")  # options for programs
 
@@ -35,6 +38,11 @@ def candidates(line: str) -> list[str]:
     word = argv.pop() if argv and not line[-1].isspace() else ""
     if argv[:1] in (["calibrate"], ["check"]):
         del argv[0]
+    if argv[:1] in (["plan"], ["doctor"]):
+        group = word.partition("=")[0].partition(".")[0]
+        if argv[0] == "doctor" or group not in GROUPS:
+            return of_planner(argv[0], word)
+        argv = [each for each in argv if each.startswith(GROUPS)]
     if argv and OPTIONS.get(SHORT.get(argv[-1], argv[-1])):
         return []  # the value of an option: the shell completes files
     if word.startswith("-"):
@@ -56,6 +64,31 @@ def candidates(line: str) -> list[str]:
         done = "".join(before[:2])
         found = starting(plain, (f"{key}={done}{each}" for each in values(tree, key, search)))
     return [word[: len(word) - len(plain)] + each for each in found]
+
+
+def of_planner(command: str, word: str) -> list[str]:
+    """Return the completions of a word of ``sgp-run plan`` or ``sgp-run doctor``."""
+    from sgp_runner.plan import keys as plan_keys
+    from sgp_runner.plan import observation
+    from sgp_runner.plan.models import known_models
+
+    known = plan_keys.KEYS if command == "plan" else observation.KEYS
+    if word.startswith("-"):
+        return starting(word, PLAN_OPTIONS if command == "plan" else ("--measure",))
+    key, equals, value = word.partition("=")
+    if not equals:
+        names = [f"{name}=" for name in known if "." not in name]
+        groups_of_plan = [f"{group}=" for group in GROUPS] if command == "plan" else []
+        return starting(word, [*names, *groups_of_plan])
+    if key in PATHS:
+        return [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
+    values = {
+        "model": known_models(),
+        "methods": groups()["algo"],
+        "traffic": observation.TRAFFIC,
+    }
+    done = "".join(value.rpartition(",")[:2])
+    return starting(word, (f"{key}={done}{each}" for each in values.get(key, ())))
 
 
 def starting(word: str, texts: Iterable[str]) -> list[str]:

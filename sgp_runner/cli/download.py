@@ -6,6 +6,7 @@ archive, even if the server sends more. The folder of the data set is created on
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tarfile
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     root, url = Path(options.get("data.root", Cifar.root)), options.get("url", url_of(name))
     kind = kind_of(name)
     folder = root / kind.base_folder
-    if folder.exists():
+    if os.path.exists(folder):  # unlike Path.exists, accepts any name
         if (found := defect(root, kind)) is not None:
             raise ConfigError("download", f"{found}; remove {folder} first.")
         print(f"{folder} is there already", flush=True)

@@ -1,5 +1,7 @@
 """Runs of a sweep on this machine, several at a time; each finished run prints a line.
 
+After 30 s without a line, a file or a pipe receives the status.
+
 Simulations of small models run at the same time, each on one core; their results do not depend on
 the number of cores. Large models and real runs use all cores, so they run one after another.
 """
@@ -9,11 +11,13 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from threading import Event, Thread
 from types import FrameType
 from typing import cast
 
@@ -25,6 +29,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
+from sgp_runner.recording.progress import LOOK_SECONDS, QUIET_SECONDS
 from sgp_runner.session.machine import Machine
 from sgp_runner.session.pool import Ended, Pool, PoolTask
 from sgp_runner.utils.cores import KEY
@@ -83,7 +88,7 @@ def side_by_side(
                     log=logs / f"{number + 1}.log",
                 )
 
-        with stop_signals(stop), progress.live:
+        with stop_signals(stop), progress.live, progress.lines_while_quiet():
             for ended in pool.run(tasks()):
                 number = ended.task.number
                 if ended.result is None and pool.stopping:
@@ -127,6 +132,7 @@ class ProgressLines:
         self.finished_before: set[int] = set()
         self.ended = 0
         self.seconds: list[float] = []
+        self.said_at = time.monotonic()
         self.console = stdout_console()
         self.live = Live(
             console=self.console,
@@ -150,7 +156,31 @@ class ProgressLines:
         line = f"[{self.ended}/{self.total}] {self.jobs[number].title}  {outcome(row)} · {took}"
         if not self.console.is_terminal and (left := self.time_left()):
             line += f" · {left}"
-        self.console.print(Text(line), soft_wrap=True)
+        self.say(Text(line))
+
+    @contextmanager
+    def lines_while_quiet(self) -> Iterator[None]:
+        """Print the status if no line came for `QUIET_SECONDS`; a terminal shows it anyway."""
+        ended = Event()
+
+        def look() -> None:
+            while not ended.wait(LOOK_SECONDS):
+                if time.monotonic() - self.said_at > QUIET_SECONDS:
+                    self.say(self.status())
+
+        thread = Thread(target=look, daemon=True)
+        if not self.console.is_terminal:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if thread.is_alive():
+                thread.join()
+
+    def say(self, line: Text) -> None:
+        self.said_at = time.monotonic()
+        self.console.print(line, soft_wrap=True)
 
     def status(self) -> Text:
         running = " · ".join(self.jobs[task.number].title for task in self.pool.running)

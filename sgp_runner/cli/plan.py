@@ -11,7 +11,8 @@ from sgp_runner.plan.keys import KEYS
 from sgp_runner.plan.words import both_ends, described, split_options
 from sgp_runner.utils.errors import ConfigError
 
-USAGE = """usage: sgp-run plan [KEY=VALUE ...] [--json FILE] [--config-dir FOLDER]
+USAGE = """usage: sgp-run plan [KEY=VALUE ...] [--json FILE] [--html FILE]
+                   [--config-dir FOLDER]
 
 Simulates a step of every method on your machines: its time, cost, bytes and memory,
 and the rate below which it pays. The first line is the answer.
@@ -24,7 +25,9 @@ and the rate below which it pays. The first line is the answer.
 keys
 {keys}
 and cluster=, cluster.KEY=, faults=, optim= as in sgp-run. An interval of a rate,
-bandwidth=4..10Gbit/s, gives the answers of both ends and the table of the first."""
+bandwidth=4..10Gbit/s, gives the answers of both ends and the table of the first.
+--html FILE also simulates a grid of bandwidths, latencies, nodes and H, in one to two
+minutes, and writes a page with sliders and a map of the fastest method."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,7 +40,9 @@ def main(argv: Sequence[str]) -> int:
     from sgp_runner.plan.request import read_request
     from sgp_runner.plan.table import text_of
 
-    words, options = split_options(argv, ("--json", "--config-dir"))
+    words, options = split_options(argv, ("--json", "--html", "--config-dir"))
+    if "--html" in options:
+        write("--html", options["--html"], "")  # before the minutes that the grid takes
     folder = options.get("--config-dir")
     search = [] if folder is None else [search_in(folder)]
     first, *second = [read_request(each, search) for each in both_ends(words)]
@@ -45,13 +50,28 @@ def main(argv: Sequence[str]) -> int:
     put(text_of(*plans))
     if "--json" in options:
         made = list(map(as_json, plans))
-        write_json(Path(options["--json"]), made if second else made[0])
+        values = json.dumps(made if second else made[0], indent=2)
+        write("--json", options["--json"], values + "\n")
+    if "--html" in options:
+        write_explorer(options["--html"], both_ends(words)[0], search)
     return 0
 
 
-def write_json(path: Path, values: object) -> None:
-    """Write plain data to a file."""
+def write_explorer(path: str, words: Sequence[str], search: Sequence[str]) -> None:
+    """Simulate the grid of a request, and write the page about it."""
+    from sgp_runner.plan.explorer import explorer_page
+    from sgp_runner.plan.grid import simulated_grid
+
+    grid = simulated_grid(words, search)
+    title = f"{grid['machines']}, {grid['parameters']:,} parameters"
+    page = explorer_page([{**grid, "title": title}], "Which method fits these machines?")
+    write("--html", path, page)
+    put(f"explorer in {path}")
+
+
+def write(option: str, path: str, text: str) -> None:
+    """Write the file of an option."""
     try:
-        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError("--json", f"cannot write {path}: {error.strerror}.") from error
+        raise ConfigError(option, f"cannot write {path}: {error.strerror}.") from error

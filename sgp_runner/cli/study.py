@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,7 +108,7 @@ def new(words: Sequence[str], options: Options) -> int:
     path, settings = Path(*words[:1]), words[1:]
     if not settings:
         raise ConfigError("study", "write sgp-run study new FILE algo=a,b.")
-    if path.exists():
+    if os.path.exists(path):  # unlike Path.exists, accepts any name
         raise ConfigError("study", f"there is a '{path}' already; choose another name.")
     content = content_of(settings)
     check_arms(RunMaker(study_of(content, path.stem)))

@@ -9,7 +9,7 @@ from typing import Literal
 from sgp_runner.cluster.checks import check_each_not_negative, check_positive, check_rate
 from sgp_runner.cluster.regions import Region, crossings
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
+from sgp_runner.utils.units import BitsPerSecond, BitsPerSecondInterval, Bytes, Seconds
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Links:
     """The network interfaces of nodes, and the links between regions.
 
     bandwidth: bits per second of a node's network interface, in each direction; or the lowest and
-        the highest rate, e.g. ``[0.5Gbit/s, 1Gbit/s]``. The run has the lowest, and the summary has
+        the highest rate, e.g. ``4..10Gbit/s``. The run has the lowest, and the summary has
         its times at both
     latency_seconds: time from the departure of the first bit to its arrival
     message_overhead_seconds: time that the sender's interface spends on each message before the
@@ -40,7 +40,7 @@ class Links:
         leaves when its receiver is free, and the sender's next messages wait, as with Gloo
     """
 
-    bandwidth: BitsPerSecond | Sequence[BitsPerSecond]
+    bandwidth: BitsPerSecond | BitsPerSecondInterval
     latency_seconds: Seconds
     message_overhead_seconds: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
@@ -59,7 +59,7 @@ class Links:
         if isinstance(self.bandwidth, Sequence) and (len(rates) != 2 or rates[0] >= rates[1]):
             raise ConfigError(
                 "cluster.links.bandwidth",
-                f"{[*rates]} is not a lower and a higher rate: use [0.5Gbit/s,1Gbit/s].",
+                f"{[*rates]} is not a lower and a higher rate: use 0.5..1Gbit/s.",
             )
         for rate in rates:
             check_rate("cluster.links.bandwidth", rate)

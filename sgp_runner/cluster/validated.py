@@ -23,7 +23,8 @@ LIMITS = ("nodes", "bandwidth", "least_bytes", "most_bytes")
 class Validated:
     """The range in which simulated times were compared with real times.
 
-    A run outside the range gets a warning. A limit that is null does not apply.
+    A run outside the range gets a warning. A limit that is null does not apply; if all are null,
+    the times were not compared with real times.
 
     nodes: the largest number of nodes
     bandwidth: bits per second of a node's network interface
@@ -45,7 +46,12 @@ class Validated:
         return any(getattr(self, key) is not None for key in LIMITS)
 
     def beyond(self, name: str, links: Links, nodes: int, model_bytes: float) -> str | None:
-        """Return a sentence if a run on the cluster ``name`` is outside the range, else None."""
+        """Return a sentence if a run on the cluster ``name`` is outside the range, else None.
+
+        There is no range if the times were never compared with real times.
+        """
+        if not self.limited:
+            return f"The times of cluster={name} were not compared with real times."
         least, most = self.least_bytes or 0.0, self.most_bytes or inf
         rate = self.bandwidth or links.rate
         here = [
@@ -59,7 +65,7 @@ class Validated:
             )
             if outside
         ]
-        if not here or not self.limited:
+        if not here:
             return None
         there = [bit_rate(rate)]
         if self.nodes is not None:

@@ -32,6 +32,7 @@ from sgp_runner.config.schema import (
 from sgp_runner.utils.devices import AUTO
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import MAX_DIGITS, is_too_long
+from sgp_runner.utils.units import UnitInterval
 from sgp_runner.utils.user_code import user_code_line
 
 
@@ -99,7 +100,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
                 return check(value, arm, key, root)
     elif kind is Annotated:
         number = arms[1].number(value) if isinstance(value, str) else value
-        if isinstance(number, int | float):
+        if isinstance(number, int | float | list):
             return check(number, arms[0], key, root)
     elif kind is Literal:
         if any(value == arm and type(value) is type(arm) for arm in arms):
@@ -240,6 +241,8 @@ def words_for(hint: Any) -> str:
     kind, arms = kind_of(hint)
     if kind is Union:
         return " or ".join(words_for(arm) for arm in arms)
+    if kind is Annotated and isinstance(arms[1], UnitInterval):
+        return f"an interval such as {arms[1].example}"
     if kind is Annotated:
         return f"{words_for(arms[0])} in {arms[1].name} (such as {arms[1].example})"
     if kind is Literal:
@@ -247,7 +250,9 @@ def words_for(hint: Any) -> str:
     if kind is Mapping:
         return "a mapping such as {0: 2}" if arms[0] is int else "a mapping such as {name: 2}"
     if kind in (Sequence, tuple, list):
-        return "a list such as [1,2]"
+        inner, parts = kind_of(arms[0])
+        unit = parts[1].short if inner is Annotated else ""
+        return f"a list such as [1{unit},2{unit}]"
     return {
         types.NoneType: "null",
         bool: "true or false",

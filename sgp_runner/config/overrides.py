@@ -16,12 +16,10 @@ from typing import Any
 
 from hydra import compose as compose_choices
 from hydra import initialize_config_dir
-from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
-from hydra.plugins.config_source import ConfigResult
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -48,28 +46,10 @@ from sgp_runner.config.schema import (
     node_at,
     unknown_key,
 )
-from sgp_runner.config.sources import PathChoices, Sources
+from sgp_runner.config.sources import FileConfigSource, PathChoices, Sources
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.user_code import nearby
-
-
-class FileConfigSource(file_config_source.FileConfigSource):
-    """Hydra's source of YAML files, in which clusters may also have settings by their flat names.
-
-    Hydra takes sources of one name for the same. A job of a sweep gets this one from the process
-    that submits it, and then registers Hydra's own.
-    """
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        result = super().load_config(config_path)
-        group = config_path.partition("/")[0]
-        if OmegaConf.is_dict(result.config) and (group == PROFILE or PROFILE in result.config):
-            where = nearby(f"{self.path}/{config_path.removesuffix('.yaml')}.yaml")
-            tree = grouped_file(tree_of(result.config), group, where)
-            result.config = OmegaConf.create(tree)
-        return result
 
 
 @contextmanager
@@ -122,7 +102,6 @@ def experiment_of(overrides: Sequence[str]) -> Experiment:
 
 def compose(settings: Sequence[Setting]) -> dict[str, object]:
     """Return the resolved configuration of one run, without secrets."""
-
     config = compose_all(settings)
     refuse_secrets(tree_of(config), "")
     try:
@@ -168,7 +147,6 @@ def compose_all(settings: Sequence[Setting], hydra_too: bool = False) -> DictCon
 
 def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictConfig:
     """Compose the choices with Hydra, then set values, then add the defaults that are missing."""
-
     choices = [setting for setting in settings if setting.composed]
     lines = [setting.line for setting in choices]
     try:
@@ -263,7 +241,6 @@ def warn_of_replaced(key: str, preset: str, choice: str) -> None:
 
 def apply(setting: Setting, config: DictConfig) -> None:
     """Set a value, or reset it to its default if the override starts with ``~``."""
-
     key = setting.override.key_or_group
     if not setting.override.is_delete():
         put(config, key, setting.override.value())
@@ -315,7 +292,6 @@ def name_cluster(config: DictConfig) -> None:
 
     Otherwise its name would be the name of the cluster in its defaults list.
     """
-
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
     path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
     if path is None or NAME in composition.read_values(str(path), PROFILE):
@@ -327,7 +303,6 @@ def name_cluster(config: DictConfig) -> None:
 
 def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
     """Return a configuration as plain mappings."""
-
     tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items()}
@@ -335,7 +310,6 @@ def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
 
 def put(config: DictConfig, key: str, value: object) -> None:
     """Set ``key``; a mapping updates a part unless it has a ``name``, which selects a class."""
-
     if key == PROFILE and isinstance(value, dict):
         value = grouped_file(value, PROFILE, f"{PROFILE}=")
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
@@ -347,7 +321,6 @@ def put(config: DictConfig, key: str, value: object) -> None:
 
 def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
     """Return the error of the first choice that Hydra cannot compose; try outer choices first."""
-
     lines: list[str] = []
     composed = composed_of([])
     outer_first = sorted(choices, key=lambda choice: choice.name.count("."))

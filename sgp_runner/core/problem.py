@@ -14,6 +14,7 @@ from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
 from sgp_runner.data.tasks import Summed, added
 from sgp_runner.models.config import ModelConfig
+from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import generator, seed_of
 from sgp_runner.utils.shard import WHOLE, Shard
 
@@ -342,6 +343,9 @@ def make_problem(
     import torch
 
     dataset = data.load(dtype)
+    for split, kind in ((dataset.train, "training"), (dataset.valid, "validation")):
+        if not len(split):
+            raise ConfigError("data", f"{dataset.name} has no {kind} samples.")
     sampler = dataset.partition.sampler(dataset.train, workers, batch_size, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, _INIT))

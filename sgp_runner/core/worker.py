@@ -256,6 +256,8 @@ class Worker:
 
     def subtract(self, updates: Updates) -> None:
         """Subtract a step [D] from the parameters."""
+        if self.params.is_meta:  # a timing study without values
+            return
         for where, d in updates:
             self.params[where].sub_(d)
 
@@ -358,7 +360,10 @@ class Worker:
                 raise Diverged(self.rank, step, str(error)) from None
 
     def log(self, name: str, value: float) -> None:
-        """Record a value such as ``staleness``; the mean goes into the next record."""
+        """Record a value such as ``staleness``.
+
+        The next training record has the mean of the values since the last one, under this name.
+        """
         self.progress.observed.setdefault(name, []).append(value)
 
     keep = renamed("keep", "state")

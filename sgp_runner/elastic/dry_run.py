@@ -6,7 +6,8 @@ Gradients are zero and take one unit of time; messages take no time. The dry run
 * all workers take part in the same collectives in the same order, with the same kind, length and
   step; servers take part in none;
 * every awaited message arrives, ranks do not wait for each other in a circle, and all messages are
-  received by the end.
+  received by the end;
+* no rank computes gradients without end outside of its steps, or ends before them.
 
 The dry run has enough steps for each phase of the algorithm to last its whole period. It includes
 the last step, in which algorithms drain pending work. If all nodes together would take more than
@@ -41,6 +42,7 @@ T = TypeVar("T")
 
 MODEL = TimingOnly(grain=4)
 MAX_STEPS = 2**13
+MAX_IDLE = 1000  # most gradients of a rank while no rank takes a step
 MAX_NAMED = 3  # most ranks of a circle that an error lists
 
 
@@ -117,6 +119,7 @@ class DryRun:
         self.size, self.asynchronous = run.nodes, run.algo.asynchronous
         self.clock = VirtualClock()
         self.scheduler = Scheduler(self.clock)
+        self.idle = 0  # gradients since the latest step of any rank
         self.polls = False  # whether an algorithm has asked which messages have arrived
         self.collectives: list[DryCollective] = []
         self.gradients: dict[int, Future[Any]] = {}  # the last one of each rank
@@ -150,6 +153,13 @@ class DryRun:
                 rank = min(collective.missing)
                 raise CallMismatch(f"{collective.begun}, in which rank {rank} does not take part")
 
+        for worker in self.workers[: self.size]:
+            if not worker.budget.spent:
+                raise CallMismatch(
+                    f"{when(worker)} rank {worker.rank} would end although it has steps left; loop "
+                    "over worker.steps()"
+                )
+
     def close(self) -> None:
         """Break the reference cycle with the workers, so that their memory is freed at once."""
         self.workers.clear()
@@ -158,6 +168,12 @@ class DryRun:
     # The runtime of the workers.
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Tensor]:
+        self.idle += 1
+        if self.idle > MAX_IDLE * self.size:
+            raise CallMismatch(
+                f"{when(worker)} rank {worker.rank} would compute gradients without end; loop over "
+                "worker.steps()"
+            )
         worker.progress.gradients += 1
         worker.progress.loss = 0.0
         future: Future[Tensor] = Future(("its gradient",))
@@ -197,7 +213,7 @@ class DryRun:
         return resolved(None)
 
     def start_of_step(self, worker: Worker) -> None:
-        """Do nothing: no checkpoints are saved."""
+        self.idle = 0
 
     def end_of_step(self, worker: Worker) -> None:
         """Do nothing: no metrics are recorded."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
 
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.plan.fault_costs import FaultCosts, fault_costs
 from sgp_runner.plan.known_quality import NEAR, is_near, known_quality
 from sgp_runner.plan.methods import DATA_PARALLEL, Method
 from sgp_runner.plan.request import Request
@@ -31,6 +32,7 @@ class MethodCost:
         parallel; None for data parallel itself
     hours, kwh, cost: of the budget, for all nodes; None without a budget or a price
     memory: bytes of a device for parameters, gradient, optimizer and method
+    faults: costs of faults; None: not known
     """
 
     method: Method
@@ -40,6 +42,7 @@ class MethodCost:
     kwh: float | None
     cost: float | None
     memory: Mapping[str, float]
+    faults: FaultCosts | None = None
 
     @property
     def time(self) -> str:
@@ -106,24 +109,26 @@ class PlannedMethods:
 def compare(request: Request, rates: bool = True) -> PlannedMethods:
     """Simulate every method on the machines of ``request``.
 
-    rates: whether to search the rates below which methods pay
+    rates: whether to search the rates below which methods pay, and to simulate faults
     """
     base = experiment_of([*request.words, *DATA_PARALLEL.words]).run
     seconds: dict[float, float] = {}
     left_out: dict[str, str] = {}
-    rows = [priced(request, DATA_PARALLEL, time_steps(base), None)]
+    timing = time_steps(base)
+    rows = [priced(request, DATA_PARALLEL, timing, None, fault_costs(base, timing))]
     for method in request.methods:
         if method is DATA_PARALLEL:
             continue
         try:
             run = experiment_of([*request.words, *method.words]).run
             timing = time_steps(run)
+            costs = fault_costs(run, timing) if rates else None
         except (ConfigError, RankFailed) as error:
             reason = error.sentence if isinstance(error, ConfigError) else str(error)
             left_out[method.title] = reason.rstrip(".")
             continue
         rate = break_even(run, base, seconds) if rates else None
-        rows.append(priced(request, method, timing, rate))
+        rows.append(priced(request, method, timing, rate, costs))
     rows.sort(key=lambda row: row.timing.seconds)
     size = base.timed_as.bytes_per_parameter or STATE_BYTES
     cluster = request.cluster
@@ -142,7 +147,13 @@ def compare(request: Request, rates: bool = True) -> PlannedMethods:
     )
 
 
-def priced(request: Request, method: Method, timing: Timing, rate: float | None) -> MethodCost:
+def priced(
+    request: Request,
+    method: Method,
+    timing: Timing,
+    rate: float | None,
+    faults: FaultCosts | None = None,
+) -> MethodCost:
     """Return the row of a method: its time, energy and cost for the budget."""
     budget, hours, kwh, cost = request.budget, None, None, None
     if budget.steps is not None:
@@ -161,7 +172,7 @@ def priced(request: Request, method: Method, timing: Timing, rate: float | None)
         "method": timing.method,
     }
     memory = {name: STATE_BYTES * request.parameters * each for name, each in vectors.items()}
-    return MethodCost(method, timing, rate, hours, kwh, cost, memory)
+    return MethodCost(method, timing, rate, hours, kwh, cost, memory, faults)
 
 
 def as_json(plan: PlannedMethods) -> dict[str, object]:
@@ -179,6 +190,7 @@ def as_json(plan: PlannedMethods) -> dict[str, object]:
         "assumed": list(plan.request.assumed),
         "outside": plan.outside,
         "left_out": plan.left_out,
+        "study": None if plan.request.quality is None else asdict(plan.request.quality),
         "methods": list(map(row_as_json, plan.rows, [plan.request] * len(plan.rows))),
     }
 
@@ -191,11 +203,13 @@ def row_as_json(row: MethodCost, request: Request) -> dict[str, object]:
         "seconds_per_step": row.timing.seconds,
         "computing": row.timing.computing,
         "bytes_per_node_and_step": row.timing.num_bytes,
+        "coding_seconds_per_step": row.timing.coding,
         "hours": row.hours,
         "kwh": row.kwh,
         "cost": row.cost,
         "memory_bytes_per_device": dict(row.memory),
         "quality": [known.text for known in known_quality(row.method)],
+        "faults": None if row.faults is None else asdict(row.faults),
         **rest,
     }
 

@@ -27,6 +27,7 @@ PAYLOAD = (0.85, 1.0)
 # A smaller model keeps its gap if it keeps this share of it, and loses it in proportion if it is
 # within this factor of its size.
 KEPT, IN_PROPORTION = 0.75, 1.25
+SEVERAL = 1.5  # several connections carry this many times the rate of one if one is the limit
 TYPICAL_WINDOW = 4 * 2**20  # bytes; Linux's largest default for sending (net.ipv4.tcp_wmem)
 
 
@@ -162,6 +163,20 @@ def network_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
     yield latency_cause(seen, nodes)
 
 
+def scaling(seen: Observation) -> float:
+    """Return how many times more several connections carry than the fewest."""
+    return seen.streams[max(seen.streams)] / seen.streams[min(seen.streams)]
+
+
+def carried(seen: Observation) -> str:
+    """Return the measured rates of connections as a sentence."""
+    parts = (
+        f"{bit_rate(rate)} over {counted(number, 'connection')}"
+        for number, rate in sorted(seen.streams.items())
+    )
+    return f"TCP carries {', '.join(parts)}."
+
+
 def link_cause(seen: Observation, low: float, high: float) -> Cause:
     verdict: Verdict = "possible"
     why = "No rate was claimed (bandwidth=)."
@@ -172,6 +187,11 @@ def link_cause(seen: Observation, low: float, high: float) -> Cause:
         if top < PARTIAL:
             verdict = "unlikely"
             why += " If the claim is right, the link is not the limit."
+    if len(seen.streams) > 1:
+        top = max(seen.streams.values())
+        verdict = "likely" if low / top <= 1 / FULL and high / top >= PARTIAL else "unlikely"
+        verdict = verdict if scaling(seen) < SEVERAL else "unlikely"
+        why += f" {carried(seen)}"
     return Cause(
         LINK,
         verdict,
@@ -195,6 +215,11 @@ def connection_cause(seen: Observation, low: float, high: float) -> Cause:
         why += " A window is larger, so a processor that serves one socket is a better suspect."
     if seen.bandwidth is not None and low >= FULL * seen.bandwidth:
         verdict = "excluded"
+    if len(seen.streams) > 1:
+        one = seen.streams[min(seen.streams)]
+        fits = PARTIAL * low <= one <= high / PARTIAL
+        verdict = "excluded" if scaling(seen) < SEVERAL else "likely" if fits else "possible"
+        why = carried(seen)
     return Cause(
         CONNECTION,
         verdict,
@@ -259,18 +284,21 @@ def latency_cause(seen: Observation, nodes: int) -> Cause:
 def other_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
     """Yield causes outside the network, which do not depend on the size of the model."""
     gap, factor = seen.gap(nodes), seen.together[nodes] / seen.alone
+    verdict, why = judged("possible", "", seen.loading, gap)
     yield Cause(
         "input loading",
-        "possible",
+        verdict,
         f"It would have to take {duration(gap)} longer per step on {nodes} nodes: a file system "
-        "that they share, for example.",
+        f"that they share, for example.{why}",
         "The gap is gone if every step trains on the same batch in memory.",
         "one batch, loaded once, in your training loop",
     )
+    wait = None if seen.slowest is None else max(0.0, seen.slowest - 1) * seen.alone
+    verdict, why = judged("possible" if factor < 3 else "unlikely", "the others wait ", wait, gap)
     yield Cause(
         "a slow node",
-        "possible" if factor < 3 else "unlikely",
-        f"One node would have to be {factor:.3g} times slower than the one that was timed.",
+        verdict,
+        f"One node would have to be {factor:.3g} times slower than the one that was timed.{why}",
         "A node alone takes as long as all together.",
         "the run on one node, on each node in turn",
     )
@@ -281,6 +309,18 @@ def other_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
         "The time between two steps without evaluation has no gap.",
         "the times of single steps in the log, not those of an epoch",
     )
+
+
+def judged(verdict: Verdict, what: str, seconds: float | None, gap: float) -> tuple[Verdict, str]:
+    """Return the verdict on a cause that takes ``seconds`` of a step, and the reason as text.
+
+    verdict: without an observation
+    """
+    if seconds is None:
+        return verdict, ""
+    share = seconds / gap
+    found: Verdict = "likely" if share > PARTIAL else "possible" if share > 0.1 else "excluded"
+    return found, f" Measured: {what}{duration(seconds)}, {percent(min(share, 1))} of the gap."
 
 
 def text_lines(made: Diagnosis) -> Iterator[str]:

@@ -30,6 +30,7 @@ KEYS: Mapping[str, Key] = {
     "watts": Key("number", "power of a node"),
     "kwh_price": Key("number", "price of a kWh", zero=True),
     "methods": Key("text", "algorithms to compare, such as diloco,sgp; default: all"),
+    "quality": Key("text", "folder or study.zip of a study, whose losses are shown by H"),
     "periods": Key(
         "text", "steps H between exchanges of DiLoCo and Streaming DiLoCo, such as 50,200"
     ),

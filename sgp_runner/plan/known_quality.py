@@ -69,5 +69,10 @@ def known_quality(method: Method) -> Sequence[Known]:
 
 def is_near(method: Method) -> bool:
     """Return whether all published figures of a method are at most `NEAR` worse."""
-    losses = [each.worse for each in known_quality(method) if each.worse is not None]
+    return is_close(known_quality(method))
+
+
+def is_close(figures: Sequence[Known]) -> bool:
+    """Return whether there are published figures, each at most `NEAR` worse."""
+    losses = [each.worse for each in figures if each.worse is not None]
     return bool(losses) and max(losses) <= NEAR

@@ -60,6 +60,8 @@ def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
             method(f"Streaming DiLoCo, H {h}, FP4", "streaming_diloco", f"period={h}", "codec=fp4")
             for h in periods or STREAMING_PERIODS
         ),
+        method("1-bit Adam, 15 % warm-up", "onebit_adam", "warmup_epochs=0.15"),
+        method("0/1 Adam, 15 % warm-up", "zero_one_adam", "freeze_epochs=0.15"),
         method("Async DiLoCo, H 50", "async_diloco", "period=50"),
         method("NoLoCo, H 50", "noloco", "period=50"),
         method("SparseLoCo, H 30", "sparseloco", "period=30"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
@@ -17,13 +16,14 @@ from sgp_runner.cluster.nodes import StepTimes
 from sgp_runner.plan.models import known_size
 from sgp_runner.plan.words import Key, Words, read_words
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.reading import read_json, read_yaml
 
 # Sizes of the traffic of a step relative to an all-reduce of the gradient. ZeRO-3 gathers the
 # parameters twice and scatters the gradient (Rajbhandari et al. 2020, section 7.2).
 TRAFFIC = {"all_reduce": 1.0, "zero3": 1.5}
 LATENCY = 50e-6  # s, one way, if it is not given: kernel TCP in one data centre
 SLOWEST, FASTEST = 1e3, 1e15  # bit/s; rates are searched between them
+MAX_NODES = 10**6
 KEYS: Mapping[str, Key] = {
     "step.N": Key("seconds", "time of a step on N nodes; step.1 is needed, and one more"),
     "samples.N": Key("number", "instead of step.N: samples per second of all N nodes"),
@@ -37,6 +37,9 @@ KEYS: Mapping[str, Key] = {
     "window": Key("bytes", "largest window of a connection"),
     "connections": Key("count", "connections between two nodes, default 1"),
     "traffic": Key("text", "all_reduce (default), or zero3: gathers parameters twice"),
+    "streams.N": Key("rate", "rate of N TCP connections together between two nodes (iperf3 -P N)"),
+    "loading": Key("seconds", "time to load a batch while all nodes load"),
+    "slowest": Key("number", "a step of the slowest node alone, relative to the mean; from 1 on"),
     "small": Key("number", "size of a smaller model relative to this one, such as 0.5"),
     "small_gap": Key("seconds", "what its step takes longer on the nodes than on one"),
 }
@@ -54,6 +57,9 @@ class Observation:
 
     alone: seconds of a step on one node. together: by number of nodes
     num_bytes: bytes of an all-reduce with the traffic of a step
+    streams: bit/s that TCP carries between two nodes, by number of connections
+    loading: seconds to load a batch; None: not observed
+    slowest: a step of the slowest node alone, relative to the mean; None: not observed
     small: size of a smaller model relative to this one, and what its step takes longer on several
         nodes than on one, in seconds; None: not observed
     model: words of ``sgp-run plan`` that describe the model; empty if they are not known
@@ -68,6 +74,9 @@ class Observation:
     latency: float = LATENCY
     window: int | None = None
     connections: int = 1
+    streams: Mapping[int, float] = field(default_factory=dict)
+    loading: float | None = None
+    slowest: float | None = None
     small: tuple[float, float] | None = None
     model: str = ""
     assumed: tuple[str, ...] = ()
@@ -134,7 +143,7 @@ def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
     numbered = {
         name: KEYS[f"{found[1]}.N"]
         for name in names
-        if (found := re.fullmatch(r"(step|samples)\.[1-9]\d{0,5}", name))
+        if (found := re.fullmatch(r"(step|samples|streams)\.[1-9]\d{0,5}", name))
     }
     return {**KEYS, **numbered}
 
@@ -167,6 +176,9 @@ def observation_of(words: Words) -> Observation:
         latency,
         words.count("window"),
         words.count("connections") or 1,
+        numbered(words, "streams"),
+        words.number("loading"),
+        words.number("slowest"),
         smaller(words),
         model,
         tuple(assumed),
@@ -175,12 +187,7 @@ def observation_of(words: Words) -> Observation:
 
 def steps_of(words: Words, devices: int, assumed: list[str]) -> dict[int, float]:
     """Return the seconds of a step by number of nodes; adds to ``assumed``."""
-    steps = {
-        int(key[5:]): float(value) for key, value in words.values.items() if key[:5] == "step."
-    }
-    rates = {
-        int(key[8:]): float(value) for key, value in words.values.items() if key[:8] == "samples."
-    }
+    steps, rates = numbered(words, "step"), numbered(words, "samples")
     batch = words.count("batch")
     if rates and batch is None:
         assumed.append(
@@ -188,6 +195,16 @@ def steps_of(words: Words, devices: int, assumed: list[str]) -> dict[int, float]
         )
     batch = batch or 32
     return {**{n: batch * devices * n / rate for n, rate in rates.items()}, **steps}
+
+
+def numbered(words: Words, name: str) -> dict[int, float]:
+    """Return the values of the keys ``name.N`` by N."""
+    return {
+        int(number): float(value)
+        for key, value in words.values.items()
+        for prefix, _, number in [key.partition(".")]
+        if prefix == name and number
+    }
 
 
 def traffic_bytes(words: Words, assumed: list[str]) -> tuple[float, str]:
@@ -236,19 +253,24 @@ def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
     A run on several nodes also tells the time of a step without waiting.
     """
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = dict(read_json(folder / "summary.json"))
         algo = read_yaml(folder / "config.yaml")["algo"]["name"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(str(folder), "this is no folder of a finished run.") from error
+        nodes, steps, seconds = (summary[key] for key in ("nodes", "steps", "time_s"))
+        sent, waiting = summary["bytes_per_node"], summary.get("waiting_share")
+        whole = 1 <= nodes < MAX_NODES and steps >= 1 and seconds > 0 and sent >= 0
+        whole = whole and (waiting is None or 0 <= waiting < 1)
+    except (OSError, ValueError, LookupError, TypeError):
+        whole = False
+    if not whole:
+        raise ConfigError(str(folder), "this is no folder of a finished run.")
     if algo != "ar_sgd" or summary.get("clock") != "wall":
         raise ConfigError(
             str(folder), "only real runs of algo=ar_sgd can be compared: every step all-reduces."
         )
-    nodes, step = int(summary["nodes"]), summary["time_s"] / summary["steps"]
+    nodes, step = int(nodes), seconds / steps
     found: dict[str, float | int | str] = {f"step.{nodes}": step}
     if nodes > 1:
-        sent = summary["bytes_per_node"] / summary["steps"]
-        found["bytes"] = sent * nodes / (2 * (nodes - 1))
-        if (waiting := summary.get("waiting_share")) is not None:
+        found["bytes"] = sent / steps * nodes / (2 * (nodes - 1))
+        if waiting is not None:
             found["step.1"] = step * (1 - waiting)
     return nodes, found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
@@ -12,6 +13,7 @@ from sgp_runner.config.overrides import experiment_of
 from sgp_runner.plan.keys import ALIASES, KEYS
 from sgp_runner.plan.methods import Method, chosen
 from sgp_runner.plan.models import known_size
+from sgp_runner.plan.study_quality import StudyQuality, read_quality
 from sgp_runner.plan.words import Words, read_words
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import bit_rate, counted, duration
@@ -42,6 +44,7 @@ class Request:
 
     words: settings of the timing studies, as words of ``sgp-run``
     assumed: sentences about values that were not given
+    quality: what a study measured; None: no study was given
     """
 
     nodes: int
@@ -53,6 +56,7 @@ class Request:
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     methods: tuple[Method, ...] = ()
     assumed: tuple[str, ...] = ()
+    quality: StudyQuality | None = None
 
 
 def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Request:
@@ -82,6 +86,7 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
             "Between sites, all-reduces are hierarchical: inside each site, then between sites."
         )
     model, parameters, notes = model_words(words, cluster)
+    study = words.text("quality")
     return Request(
         nodes,
         cluster.devices_per_node,
@@ -92,6 +97,7 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         budget_of(words, nodes),
         methods,
         (*assumed, *notes),
+        None if study is None else read_quality(Path(study)),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods
+from sgp_runner.plan.fault_costs import AWAY_STEPS, SLOWER
 from sgp_runner.plan.known_quality import known_quality
 from sgp_runner.plan.request import machines
 from sgp_runner.plan.timing import SAVES
@@ -33,6 +34,7 @@ COLUMNS: tuple[tuple[str, int, Callable[[MethodCost], str]], ...] = (
     ("s/step", 8, lambda row: shown(row.timing.seconds)),
     ("comp.", 6, lambda row: f"{100 * row.timing.computing:.0f} %"),
     ("hours", 8, lambda row: shown(row.hours)),
+    ("coding", 7, lambda row: shown(row.timing.coding or None)),
     ("sent", 8, lambda row: num_bytes(row.timing.num_bytes)),
     ("memory", 8, lambda row: num_bytes(sum(row.memory.values()))),
     ("cost", 7, lambda row: shown(row.cost)),
@@ -62,6 +64,7 @@ def text_of(plan: PlannedMethods, other: PlannedMethods | None = None) -> str:
             "",
             *quality(plan),
             "",
+            *faults(plan),
             *assumptions(plan),
         ]
     )
@@ -89,11 +92,12 @@ def table(plan: PlannedMethods) -> Iterator[str]:
 def legend(plan: PlannedMethods) -> Iterator[str]:
     """Yield the meaning of the columns."""
     links = "links between sites" if plan.request.sites > 1 else "interfaces"
+    coding = "coding: s of a step. " if any(row.timing.coding for row in plan.rows) else ""
     yield from folded(
-        "comp.: share of time computing. sent: bytes of a node per step. memory: of a device for "
-        "parameters, gradient, and state of optimizer and method in float32; without activations "
-        f"and messages. pays <: rate of the {links} in bit/s below which a method saves "
-        f"{100 * SAVES:.0f} % of the time of data parallel."
+        f"comp.: share of time computing. {coding}sent: bytes of a node per step. memory: of a "
+        "device for parameters, gradient, and state of optimizer and method in float32; without "
+        f"activations and messages. pays <: rate of the {links} in bit/s below which a method "
+        f"saves {100 * SAVES:.0f} % of the time of data parallel."
     )
 
 
@@ -103,12 +107,47 @@ def quality(plan: PlannedMethods) -> Iterator[str]:
     for row in plan.rows:
         for known in known_quality(row.method):
             yield from folded(f"- {row.method.title}: {known.text}", "  ")
+    if (study := plan.request.quality) is not None:
+        yield ""
+        yield from folded(
+            f"Measured in the study {study.name} ({study.setting}), validation loss by the steps H "
+            "between exchanges; other sizes of the model were not measured:"
+        )
+        for each in study.losses:
+            yield from folded(f"- {each.text}", "  ")
+
+
+def faults(plan: PlannedMethods) -> Iterator[str]:
+    """Yield what faults cost, with the methods for which it is about the same on one line."""
+    rows = [(row.method.title, row.faults) for row in plan.rows if row.faults is not None]
+    if not rows:
+        return
+    yield from folded(f"One node {SLOWER:g} times as slow; a step then takes as many times longer:")
+    yield from by_value((title, f"{costs.slow_node:.1f}") for title, costs in rows)
+    yield from folded(
+        f"One node away for {AWAY_STEPS} gradients; the run then lasts longer by as much of that "
+        "time:"
+    )
+    yield from by_value((title, f"{10 * round(10 * costs.absence)} %") for title, costs in rows)
+    yield ""
+
+
+def by_value(values: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each value, with the titles that have it."""
+    titles: dict[str, list[str]] = {}
+    for title, value in values:
+        titles.setdefault(value, []).append(title)
+    for value, same in sorted(titles.items(), key=lambda each: float(each[0].split()[0])):
+        yield from folded(f"- {value}: {'; '.join(same)}", "  ")
 
 
 def assumptions(plan: PlannedMethods) -> Iterator[str]:
     """Yield what a plan assumes, and the methods that it leaves out."""
     yield "Assumed:"
-    coding = "Coding and decoding of messages take no time."
+    times = plan.request.cluster.codecs
+    coding = "Coding and decoding of messages take no time (cluster.codecs)."
+    if known := {*times.encode_seconds, *times.decode_seconds}:
+        coding = f"Coding takes the time of cluster.codecs: {', '.join(sorted(known))}; else none."
     if plan.request.budget.watts is not None:
         coding += " The power does not depend on the method."
     texts = [*plan.request.assumed, coding]

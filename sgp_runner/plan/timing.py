@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Least number of simulated steps of which the mean is taken, if compute times are constant or vary.
 LEAST_STEPS, LEAST_VARYING_STEPS = 8, 128
+LEAST_OF_PHASES = 40  # if the messages change with the epoch, as after a warm-up
 # Steps of a run of an asynchronous algorithm, whose whole time counts.
 ASYNCHRONOUS_STEPS = 200
 TAIL = 2  # further steps, so that the end of a run is not part of the mean
@@ -35,6 +36,7 @@ class Timing:
     """The mean step of a node.
 
     seconds: simulated time. compute: its part for the gradient. num_bytes: bytes that a node sends.
+    coding: part for encoding and decoding
     optimizer, method: number of vectors of the size of the model that a worker holds as state of
         its optimizer and of the algorithm
     """
@@ -42,6 +44,7 @@ class Timing:
     seconds: float
     compute: float
     num_bytes: float
+    coding: float
     optimizer: float
     method: float
 
@@ -91,6 +94,7 @@ def time_steps(run: Run) -> Timing:
         (end - begin) / counted,
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
         (after - before) / counted / run.nodes,
+        sum(simulation.coding_seconds[: run.nodes]) / run.nodes / (sum(steps) + TAIL),
         vectors_in(workers[0].buffers, workers[0]),
         vectors_in(workers[0].state, workers[0]),
     )
@@ -105,7 +109,8 @@ def steps_of(run: Run) -> tuple[int, int]:
     least = LEAST_STEPS if constant else LEAST_VARYING_STEPS
     cycle = algo.cycle(nodes)
     if cycle is None:  # random peers, for example
-        cycle, least = getattr(algo, "period", 1), LEAST_VARYING_STEPS
+        cycle = getattr(algo, "period", 1)
+        least = max(least, LEAST_OF_PHASES if len(algo.phases(nodes)) > 1 else LEAST_VARYING_STEPS)
         return cycle, cycle * ceil(least / cycle)
     return max(steps for _, steps in algo.phases(nodes)), cycle * ceil(least / cycle)
 
@@ -164,6 +169,39 @@ def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
         for region in cluster.links.regions
     )
     return replace(cluster, links=replace(cluster.links, regions=regions))
+
+
+def with_latency(cluster: Cluster, seconds: float) -> Cluster:
+    """Return a cluster with a latency of ``seconds``: between sites, else of every message.
+
+    If links between sites have several latencies, they change in proportion to the longest.
+    """
+    links, laws = cluster.links, cluster.collectives
+    if not links.crossings():
+        measured = laws.all_reduce_latency_seconds
+        if measured is not None:
+            measured += seconds - links.latency_seconds
+            laws = replace(laws, all_reduce_latency_seconds=max(0.0, measured))
+        return replace(cluster, links=replace(links, latency_seconds=seconds), collectives=laws)
+    longest = latency_of(cluster)
+
+    def scaled(value: float) -> float:
+        return value / longest * seconds if longest else seconds
+
+    regions = tuple(
+        replace(region, latency_seconds=[*map(scaled, as_list(region.latency_seconds))])
+        for region in links.regions
+    )
+    return replace(cluster, links=replace(links, regions=regions))
+
+
+def latency_of(cluster: Cluster) -> float:
+    """Return the latency that `with_latency` sets, in seconds."""
+    links = cluster.links
+    return max(
+        (each - links.message_overhead_seconds for each, _ in links.crossings()),
+        default=links.latency_seconds,
+    )
 
 
 def at_rate(run: Run, rate: float) -> Run:

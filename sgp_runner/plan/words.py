@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Literal
 
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.units import BITS_PER_SECOND, BYTES, PREFIXES, SECONDS
+from sgp_runner.utils.units import BITS_PER_SECOND, BYTES, PREFIXES, RATE_INTERVAL, SECONDS
 
 Kind = Literal["text", "count", "number", "seconds", "bytes", "rate"]
 
@@ -116,10 +116,10 @@ def split_options(
 def both_ends(words: Sequence[str]) -> list[list[str]]:
     """Return the words, once for each end of an interval such as bandwidth=4..10Gbit/s."""
     for number, word in enumerate(words):
-        found = re.fullmatch(r"((?:site_)?bandwidth=)(\d+\.?\d*)\.\.(\d+\.?\d*)(\D+)", word)
-        if found:
-            ends = (f"{found[1]}{end}{found[4]}" for end in (found[2], found[3]))
-            return [[*words[:number], end, *words[number + 1 :]] for end in ends]
+        name, _, text = word.partition("=")
+        ends = RATE_INTERVAL.number(text) if name.endswith("bandwidth") else None
+        if ends is not None:
+            return [[*words[:number], f"{name}={end}bit/s", *words[number + 1 :]] for end in ends]
     return [list(words)]
 
 
@@ -165,7 +165,7 @@ def plain_number(text: str, short: bool) -> float | None:
 
     short: whether a suffix such as M is allowed
     """
-    found = re.fullmatch(r"([+-]?\d[\d_]*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
+    found = re.fullmatch(r"([+-]?\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
     if found is None or (found[2] and not short):
         return None
     return float(found[1]) * SUFFIXES[found[2]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,7 @@ class SimulatedTrace:
 
 
 def both(note: Callable[..., None], handle: Callable[..., None]) -> Callable[..., None]:
+    @wraps(handle)  # checkpoints store arguments by the names of its parameters
     def handler(*arguments: Any) -> None:
         note(*arguments)
         handle(*arguments)

@@ -260,24 +260,26 @@ class Observer:
         now = worker.now
         worker.check_now()
         progress = worker.progress
-        staleness = progress.observed.pop("staleness", [])
+        logged = {name: sum(each) / len(each) for name, each in progress.observed.items() if each}
+        progress.observed.clear()
         record: dict[str, object] = {
             "step": worker.step,
             "epoch": worker.epoch,
             "lr": worker.lr,
             "bytes_sent": bytes_sent(worker),
-            "staleness": sum(staleness) / len(staleness) if staleness else None,
+            "staleness": logged.pop("staleness", None),
         }
-        if worker.is_server:
-            self.recorder.write(self.stamp("server", now) | record)
-        else:
+        stamp = self.stamp("server" if worker.is_server else "train", now)
+        if not worker.is_server:
+            stamp["rank"] = self.name(worker)
             record |= {
                 "loss": float(progress.loss) if self.problem.trains else None,
                 "push_sum_weight": worker.push_sum_weight,
             }
             if self.throughput is not None:
                 record |= self.throughput.since_last_record(worker, self.problem, now)
-            self.recorder.write(self.stamp("train", now) | {"rank": self.name(worker)} | record)
+        known = stamp | record
+        self.recorder.write(known | {key: logged[key] for key in logged if key not in known})
         if self.problem.trains and worker.steps_taken:
             if not worker.is_server:
                 loss = float(progress.loss)
@@ -297,7 +299,8 @@ class Observer:
             return self.average
         metrics: dict[str, float] = {}
         if own:
-            metrics = self.problem.evaluate(worker.model, worker.model_buffers)
+            with self.recorder.meter.timed():
+                metrics = self.problem.evaluate(worker.model, worker.model_buffers)
             self.recorder.write(
                 self.stamp("eval", worker.now)
                 | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
@@ -318,7 +321,8 @@ class Observer:
     def record_average(
         self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
     ) -> None:
-        self.average = self.problem.evaluate_re_estimated(params) | rest
+        with self.recorder.meter.timed():
+            self.average = self.problem.evaluate_re_estimated(params) | rest
         self.recorder.write(self.stamp("average", worker.now) | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:

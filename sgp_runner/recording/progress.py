@@ -25,6 +25,7 @@ from rich.text import Text
 
 from sgp_runner.recording.console import stdout_console, throughput_text
 from sgp_runner.recording.estimate import Estimate, Work
+from sgp_runner.recording.evaluation_meter import EvaluationMeter
 from sgp_runner.utils.messages import is_quiet, logger
 from sgp_runner.utils.units import counted, duration, number, percent
 
@@ -33,6 +34,7 @@ QUIET_SECONDS = 30.0  # longest time between two lines
 LOOK_SECONDS = 0.25  # between two looks at the work
 MEASURED_SECONDS = 2.0  # of work, before the remaining time is estimated
 WARM_UP_SECONDS = 10.0  # of work, in which memory is touched for the first time
+LARGE_SHARE = 0.2  # of evaluation in the real time, which is announced
 SHORT_SECONDS = 30.0  # shorter runs get no estimate
 NOTEBOOK_STDOUT = "ipykernel.iostream"  # module of the stdout of a notebook's kernel
 REDRAW_SECONDS = 0.5
@@ -80,11 +82,19 @@ class ConsoleListener:
     epochs: number of epochs of the whole run
     work: returns the progress of the run
     estimate: describes the costs of the whole run, once they are known
+    meter: measures the evaluations, which the speed leaves out
     """
 
     def __init__(
-        self, title: str, clock: str, epochs: float, work: Callable[[], Work], estimate: Estimate
+        self,
+        title: str,
+        clock: str,
+        epochs: float,
+        work: Callable[[], Work],
+        estimate: Estimate,
+        meter: EvaluationMeter | None = None,
     ) -> None:
+        self._meter, self._announced = meter or EvaluationMeter(), False
         self._title, self._clock, self._epochs = title, clock, epochs
         self._work, self._estimate = work, estimate
         self._pace = Pace()
@@ -152,16 +162,34 @@ class ConsoleListener:
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            now, work = time.monotonic(), self._work()
-            self._pace.look(now, work)
-            left = self._pace.left(work)
-            if not self._estimated and self._pace.sure and left is not None:
+            now, work, meter = time.monotonic(), self._work(), self._meter
+            self._pace.look(now - meter.seconds(now), work)
+            left = self._left(work)
+            known = meter.count or not meter.total or now - self._started > QUIET_SECONDS
+            if not self._estimated and known and self._pace.sure and left is not None:
                 self._estimated = True
                 seconds, each = now - self._started + left, self._pace.seconds_each
                 if seconds > SHORT_SECONDS and each is not None:
                     self._print(*self._estimate(seconds, each, work))
+            if self._estimated and not self._announced and meter.count and left is not None:
+                self._announce(now - self._started + left, meter.seconds(now), work.share)
             if self._live is None and now - self._said_at > QUIET_SECONDS:
                 self._say()
+
+    def _left(self, work: Work) -> float | None:
+        """Return the estimated seconds left, with evaluations; None until the speed is known."""
+        left = self._pace.left(work)
+        return None if left is None else left + self._meter.left(work.share)
+
+    def _announce(self, seconds: float, evaluating: float, done: float) -> None:
+        """Print the share of evaluation in a run of ``seconds``, once, if it is large."""
+        self._announced = True
+        share = (evaluating + self._meter.left(done)) / seconds
+        if seconds > SHORT_SECONDS and share >= LARGE_SHARE:
+            self._print(
+                f"Evaluation takes about {100 * share:.0f} % of the real time: a larger "
+                "eval_every, or eval_workers=false, is faster."
+            )
 
     def _print(self, *lines: str) -> None:
         with self._printing:
@@ -210,7 +238,7 @@ class ConsoleListener:
         if self._clock == "simulated":
             parts.append(f"simulated {duration(self._time_s)}")
         parts.append(f"real {duration(math.floor(time.monotonic() - self._started))}")
-        left = self._pace.left(self._present)
+        left = self._left(self._present)
         if left:
             parts.append(f"about {duration(math.ceil(left))} left")
         return between.join(parts)

@@ -4,7 +4,8 @@
 
 * ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight`` and, in
   real runs, the rates of the node since its last record: ``samples_per_s tokens_per_s flops_per_s
-  mfu waiting_share`` (`sgp_runner.recording.throughput`)
+  mfu waiting_share`` (`sgp_runner.recording.throughput`), and the means of what an algorithm logged
+  (`Worker.log`)
 * ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps
   are gradients of all workers
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
@@ -41,6 +42,7 @@ from typing import Any, BinaryIO
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.logger import Listener
+from sgp_runner.recording.evaluation_meter import EvaluationMeter
 from sgp_runner.utils.errors import CannotWrite, ConfigError, RecordsLost
 from sgp_runner.utils.reading import MIB, check_regular, open_regular, parse_json, read_json
 from sgp_runner.utils.reading import read_lines as lines_of
@@ -100,12 +102,18 @@ class Recorder:
     Rank 0, and the simulator, write ``metrics.jsonl``; rank R of a real run writes
     ``metrics.rankR.jsonl``, so that no two processes share a file. The file continues at ``start``:
     a resumed run records the steps after its checkpoint again. If a ``with`` block ends without
-    ``finish``, the listeners are finished without a summary.
+    ``finish``, the listeners are finished without a summary. ``meter`` measures the evaluations.
     """
 
     def __init__(
-        self, run_dir: Path, rank: int, listeners: tuple[Listener, ...], start: Position = START
+        self,
+        run_dir: Path,
+        rank: int,
+        listeners: tuple[Listener, ...],
+        start: Position = START,
+        meter: EvaluationMeter | None = None,
     ) -> None:
+        self.meter = meter or EvaluationMeter()
         self.path = metrics_path(run_dir, rank)
         self._listeners = listeners
         self._finished = False

@@ -21,10 +21,11 @@ from sgp_runner.report.render.write import rendered
 from sgp_runner.studies.conduct import ArmResult
 from sgp_runner.studies.measures import Measure, measure_of, reached_by
 from sgp_runner.studies.statistics import mean_of
+from sgp_runner.studies.study_archive import VerificationFailed
 from sgp_runner.studies.study_file import cluster_in
 from sgp_runner.studies.study_page import write_study
 from sgp_runner.studies.study_tasks import TASKS
-from sgp_runner.studies.verification import OpenedStudy, VerificationFailed, opened
+from sgp_runner.studies.verification import OpenedStudy, opened
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted
 
@@ -85,11 +86,12 @@ def write_board(folder: Path, out: Path) -> tuple[Path, int]:
 
     Each archive is opened as `verification.opened` does, so its tables follow from its runs.
 
-    Raises ConfigError without archives, and VerificationFailed for one that contradicts itself.
+    Raises ConfigError without the folder, and VerificationFailed for an archive that contradicts
+    itself.
     """
+    if not folder.is_dir():
+        raise ConfigError("board", f"there is no folder {folder}; name one with archives (*.zip).")
     paths = sorted(folder.glob("*.zip"))
-    if not paths:
-        raise ConfigError("board", f"there is no archive in {folder}, such as {folder}/study.zip.")
     entries: dict[Track, list[Entry]] = {track: [] for track in TRACKS}
     lines = []
     try:
@@ -99,6 +101,7 @@ def write_board(folder: Path, out: Path) -> tuple[Path, int]:
                     lines.append(add_study(path, study, out, entries))
             except VerificationFailed as error:
                 raise VerificationFailed(f"{path.name}: {error}") from None
+        out.mkdir(parents=True, exist_ok=True)
         tables = [track_table(track, found) for track, found in entries.items()]
         save_tables(tables, out)
         page = out / "index.html"

@@ -35,6 +35,8 @@ MEMBER = re.compile(
     rf"|(?:{'|'.join(FOLDERS)})/\w[\w.+=,-]{{0,250}}/(?:{RUN_FILE.pattern}))",
     re.ASCII,
 )
+# Errors of a damaged file; RuntimeError: it is encrypted, or compressed in an unknown way.
+UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, BadZipFile, zlib.error)
 MAX_MEMBERS = 50_000
 MAX_BYTES = 2048 * MIB  # of all files
 
@@ -122,20 +124,16 @@ def extract(path: Path, results: Path) -> StudyArchive:
         check_index(index)
     except FileNotFoundError:
         raise ConfigError("study", f"there is no file '{path}', or it has no {INDEX}.") from None
-    except (OSError, ValueError, BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise unreadable(path, error) from None
-    except zlib.error as error:
-        raise unreadable(path, error) from None
+    except UNREADABLE as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise ConfigError(
+            "study", f"{path} is no archive of a study that can be read: {reason}."
+        ) from None
     home = results / "studies" / str(index["name"])
     home.parent.mkdir(parents=True, exist_ok=True)
     folder.rename(home)
     check_sums(index["files"], home, {each.filename for each in members})
     return StudyArchive(index["name"], index["answer"], index["sgp_run"], home, [*index["files"]])
-
-
-def unreadable(path: Path, error: BaseException) -> ConfigError:
-    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-    return ConfigError("study", f"{path} is no archive of a study that can be read: {reason}.")
 
 
 def check_members(members: Sequence[ZipInfo]) -> None:
@@ -152,17 +150,17 @@ def check_members(members: Sequence[ZipInfo]) -> None:
 
 def check_index(index: object) -> None:
     """Raise ValueError if ``archive.json`` is not as `write_archive` writes it."""
-    if not isinstance(index, Mapping) or index.get("format") != FORMAT:
-        version = index.get("sgp_run") if isinstance(index, Mapping) else None
+    known: Mapping[str, object] = index if isinstance(index, Mapping) else {}
+    if known.get("format") != FORMAT:
         raise ValueError(
-            f"it was written by version {version} of sgp-run, in a format other than {FORMAT}"
+            f"it was written by version {known.get('sgp_run')} of sgp-run, in a format other than "
+            f"{FORMAT}"
         )
-    texts = [index.get(key) for key in ("name", "answer", "sgp_run")]
-    files = index.get("files")
-    if not all(isinstance(text, str) for text in texts) or not isinstance(files, Mapping):
+    name, *texts = (known.get(key) for key in ("name", "answer", "sgp_run"))
+    if not isinstance(known.get("files"), Mapping) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f"its {INDEX} is incomplete")
-    if not NAME.fullmatch(str(texts[0])) or set(str(texts[0])) == {"."}:
-        raise ValueError(f"'{texts[0]}' cannot name a folder")
+    if not NAME.fullmatch(str(name)) or set(str(name)) == {"."}:
+        raise ValueError(f"'{name}' cannot name a folder")
 
 
 def check_sums(known: Mapping[str, object], folder: Path, found: set[str]) -> None:

@@ -34,7 +34,7 @@ NOT_SHARED = {  # settings that a study makes itself -> what to write instead
     "resume": "nothing: finished runs are not repeated",
     "experiment": "task, or the settings themselves",
 }
-DEFAULT_SEEDS = 5
+DEFAULT_SEEDS, MAX_SEEDS = 5, 10_000
 SHIPPED = CONFIGS / "study"  # studies that are part of the package
 NAME = re.compile(r"[\w.+-]{1,80}")
 
@@ -188,14 +188,18 @@ def arms_in(value: object) -> tuple[Arm, ...]:
 
 def split(key: str, text: object) -> tuple[str, ...]:
     """Split overrides, which are quoted as in a shell. Raises ConfigError for other words."""
-    try:
-        words = shlex.split(str(text or ""))
-    except ValueError as error:
-        raise ConfigError(key, f"'{text}' cannot be read ({error}).") from None
+    words = unquoted(key, str(text or ""))
     for word in words:
         if "=" not in word:
             raise ConfigError(key, f"'{word}' is no setting; write key=value, such as algo=sgp.")
     return tuple(words)
+
+
+def unquoted(key: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(key, f"'{text}' cannot be read ({error}).") from None
 
 
 def one_of(names: Sequence[str], key: str, value: object) -> str:
@@ -210,6 +214,8 @@ def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
     if value is None:
         return () if may_lack else tuple(range(1, DEFAULT_SEEDS + 1))
     seeds = tuple(value) if isinstance(value, list) else value
+    if isinstance(seeds, int) and seeds > MAX_SEEDS:
+        raise ConfigError("seeds", f"{seeds} are more than {MAX_SEEDS}, the most that a study has.")
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         seeds = tuple(range(1, seeds + 1))
     if not isinstance(seeds, tuple) or not all(type(seed) is int and seed >= 0 for seed in seeds):
@@ -242,7 +248,7 @@ def several(key: str, value: object) -> list[str]:
 def cluster_in(text: str) -> ArmCluster:
     """Return the overrides of ``sgp_ethernet bandwidth=1Gbit/s``."""
     words = []
-    for word in shlex.split(text):
+    for word in unquoted("clusters", text):
         key = word.partition("=")[0]
         if "=" not in word:
             words.append(f"cluster={word}")
@@ -262,7 +268,7 @@ def tuning_in(value: object, task: object) -> Tuning:
     if not isinstance(value, Mapping):
         raise ConfigError("tune", "write settings below it, such as optim.lr: ladder.")
     lists: dict[str, tuple[str, ...]] = {}
-    ladder, first = False, TASKS[str(task)].rates if task in TASKS else ()
+    ladder, first = False, TASKS[str(task)].rates if str(task) in TASKS else ()
     for key, values in value.items():
         if key == "budget":
             continue
@@ -306,7 +312,7 @@ def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
 def task_words(task: object) -> tuple[str, ...]:
     if task is None:
         return ()
-    if task not in TASKS:
+    if str(task) not in TASKS:
         hint = nearest(str(task), TASKS)
         raise ConfigError("task", f"'{task}' is none of {', '.join(TASKS)}.{hint}")
     return TASKS[str(task)].all_words

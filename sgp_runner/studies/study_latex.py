@@ -265,9 +265,9 @@ def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:
     yield (
         f"For each arm, {', '.join(map(code, keys))} "
         f"{'were' if len(keys) > 1 else 'was'} searched by the same rule with at most "
-        f"{counted(tune.budget, 'run')}: successive halving~\\cite{{jamieson2016}}, until the best "
-        "learning rate lies between two others, and further seeds for near-ties, of which the "
-        "smallest rate is taken."
+        f"{counted(tune.budget, 'run')}: by successive halving~\\cite{{jamieson2016}} until the "
+        "best learning rate lies between two others, then with further seeds for near-ties, of "
+        "which the smallest rate is taken."
     )
     yield (
         f"Searches validate on {100 * HOLDOUT:g}\\,\\% of the training set."

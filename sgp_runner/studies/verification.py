@@ -17,9 +17,10 @@ from itertools import zip_longest
 from math import isclose
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from sgp_runner.config.experiment import load_experiment
-from sgp_runner.recording.recorder import metrics_path, read_lines, read_summary
+from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.render.text_tables import csv
 from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.studies.arms import RetimedJob, RunMaker, check_arms
@@ -39,7 +40,6 @@ from sgp_runner.utils.reading import read_json
 
 TOLERANCE = 0.05  # relative
 ROUNDING = 1e-9  # relative; of numbers in the tables
-RESULTS = ("average_loss", "time_s", "bytes_per_node")  # of a summary
 OWN = ("real_s", "run_dir", "retimed_from")  # of a summary; differ by place
 SAME_MACHINE = ("sgp_run", "git", "python", "packages", "processor", "variables")
 
@@ -135,7 +135,7 @@ def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
             raise VerificationFailed(f"{place} has other settings than its study: config.yaml.")
     for folder in sorted(asked):
         place, summary = folder.relative_to(archive.folder), read_summary(folder)
-        last = read_lines(metrics_path(folder, 0))[-1:]
+        last = read_metrics(folder)[-1:]
         if summary is not None and last != [{"kind": "summary", **summary}]:
             raise VerificationFailed(f"{place}: summary.json differs from the end of its metrics.")
 
@@ -193,44 +193,40 @@ def moved(job: RunJob | RetimedJob, results: Path) -> RunJob | RetimedJob:
 
 def compare_runs(archived: Path, repeated: Path) -> str:
     """Describe how equal two runs are. Raises VerificationFailed if they differ."""
-    before, after = results_in(archived), results_in(repeated)
     if records_of(archived) == records_of(repeated):
         return "equal to the byte"
-    other = differing_parts(archived)
-    where = f"{archived.name}: "
+    before, after, other = results_in(archived), results_in(repeated), differing_parts(archived)
     if before.keys() != after.keys():
-        raise VerificationFailed(f"{where}one of the run and its repetition diverged.")
+        raise VerificationFailed(f"{archived.name}: one of the run and its repetition diverged.")
     shown = [
         f"{key} {before[key]:.6g} in the archive, {after[key]:.6g} here"
         for key in before
         if before[key] != after[key]
     ]
-    text = "; ".join(shown) or "records that do not count have other values"
+    text = "; ".join(shown[:3]) or "a record of a worker has other values"
     close = all(isclose(before[key], after[key], rel_tol=TOLERANCE) for key in before)
     if not other or not close:
         why = f"other {', '.join(other)} than in the archive" if other else "the same machine"
-        raise VerificationFailed(f"{where}{text} ({why}).")
+        raise VerificationFailed(f"{archived.name}: {text} ({why}).")
     return f"within {100 * TOLERANCE:g} % (other {', '.join(other)}): {text}"
 
 
-def records_of(folder: Path) -> list[bytes | Mapping[str, object]]:
-    """Return the lines of all metrics, and the summary without what depends on the place."""
-    out: list[bytes | Mapping[str, object]] = []
-    for path in sorted(folder.glob("metrics*.jsonl")):
-        lines = path.read_bytes().splitlines()
-        out += [line for line in lines if b'"kind": "summary"' not in line]
-    summary = read_summary(folder) or {}
-    return [*out, {key: value for key, value in summary.items() if key not in OWN}]
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """Return all records, the summary without what depends on the place."""
+    records = read_metrics(folder)
+    return [{key: record[key] for key in record if key not in OWN} for record in records]
 
 
 def results_in(folder: Path) -> dict[str, float]:
-    summary = read_summary(folder) or {}
-    return {
-        key: float(value)
-        for key in RESULTS
-        if isinstance(value := summary.get(key), int | float)
-        and not (key == "time_s" and summary.get("clock") == "wall")
-    }
+    """Return the losses of the averaged model, the bytes of a node and, if simulated, the time."""
+    summary: Mapping[str, Any] = read_summary(folder) or {}
+    costs = ("bytes_per_node",) if summary.get("clock") == "wall" else ("bytes_per_node", "time_s")
+    found = {
+        f"loss at epoch {record['epoch']:g}": record.get("loss")
+        for record in read_metrics(folder)
+        if record["kind"] == "average"
+    } | {key: summary.get(key) for key in costs}
+    return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
 
 
 def differing_parts(archived: Path) -> list[str]:

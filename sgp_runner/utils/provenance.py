@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from sgp_runner._version import __version__
@@ -155,6 +156,7 @@ def _git(source: Path) -> dict[str, object] | None:
     return version_of_files(source, CODE) if _is_clone(source) else None
 
 
+@cache
 def _is_clone(source: Path) -> bool:
     """Return whether ``source`` is the top of a clone.
 

@@ -140,8 +140,8 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def signal_thread(received: int) -> None:
     """Handle signals that the main thread does not; end a process that should have exited."""
     interrupts = 0
-    while True:
-        number = os.read(received, 1)[0]
+    while byte := os.read(received, 1):  # none if user code has closed the other end
+        number = byte[0]
         interrupts += number == signal.SIGINT
         again = interrupts > 1 and not signal_state.deferred
         if again or number not in signal_state.handled:

@@ -37,6 +37,11 @@ class Unit:
     example: str
     factors: Mapping[str, Fraction]
 
+    @property
+    def short(self) -> str:
+        """The unit of the example."""
+        return self.example.rsplit(" ", 1)[-1].lstrip("0123456789.")
+
     def number(self, text: str) -> int | float | None:
         """Return ``text`` as a number in this unit, correctly rounded; None for any other text."""
         found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
@@ -44,6 +49,31 @@ class Unit:
             return None
         exact = Fraction(found[1]) * self.factors[found[2]]
         return int(exact) if exact.denominator == 1 else float(exact)
+
+
+@dataclass(frozen=True, eq=False)
+class UnitInterval:
+    """An interval of a setting with a unit, such as ``4..10Gbit/s``.
+
+    unit: unit of both ends
+    example: an interval, for messages
+    """
+
+    unit: Unit
+    example: str
+
+    def number(self, text: str) -> list[int | float] | None:
+        """Return both ends of ``text`` in this unit; None for any other text.
+
+        The first end may have a unit too. ``[4Gbit/s,10Gbit/s]`` is the same interval.
+        """
+        found = re.fullmatch(r"\[?([^\[\],]*?)(?:\.\.|, ?)([^\[\],]*)\]?", text)
+        if found is None:
+            return None
+        first, last = found[1], found[2]
+        own = re.fullmatch(r"[\d.eE+]+", first) and re.search(r" ?[^\d.eE+].*", last)
+        ends = [self.unit.number(first + (own[0] if own else "")), self.unit.number(last)]
+        return [end for end in ends if end is not None] if None not in ends else None
 
 
 SECONDS = Unit("seconds", "10s or 1ms", IN_SECONDS)
@@ -69,6 +99,8 @@ Seconds = Annotated[float, SECONDS]
 Minutes = Annotated[float, MINUTES]
 Bytes = Annotated[int, BYTES]
 BitsPerSecond = Annotated[float, BITS_PER_SECOND]
+RATE_INTERVAL = UnitInterval(BITS_PER_SECOND, "4..10Gbit/s")
+BitsPerSecondInterval = Annotated[Sequence[BitsPerSecond], RATE_INTERVAL]
 
 
 def duration(seconds: float) -> str:

@@ -6,13 +6,15 @@ import os
 import traceback
 from pathlib import Path
 
+from sgp_runner.utils.errors import printable
+
 #: The files of the plug-ins that are loaded.
 FILES: set[str] = set()
 
 
 def described(error: BaseException) -> str:
-    """Describe an error with its type and line: ``KeyError: 'half' (my_algorithm.py:31)``."""
-    name, text = type(error).__name__, str(error).strip()
+    """Describe an error on one line, with its type: ``KeyError: 'half' (my_algorithm.py:31)``."""
+    name, text = type(error).__name__, printable(" ".join(str(error).split()))
     return f"{name}: {text}{user_code_line(error)}" if text else f"{name}{user_code_line(error)}"
 
 

@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks run in a real kernel, and their stored outputs are whole."""
+"""The notebooks of docs/ run in a real kernel, and their stored outputs are whole."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from notebooks import FOLDER, executed
-
-NAMES = ("first_comparison", "my_algorithm", "my_network")
+from notebooks import DOCS, NOTEBOOKS, executed, handout
 
 
-def test_there_are_no_others() -> None:
-    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(NAMES)
+def test_tutorials_and_exercises_are_run() -> None:
+    assert [str(path.relative_to(DOCS).with_suffix("")) for path in NOTEBOOKS] == [
+        "course/communication",
+        "course/consensus",
+        "course/debiasing",
+        "course/diloco",
+        "course/stragglers",
+        "notebooks/first_comparison",
+        "notebooks/my_algorithm",
+        "notebooks/my_network",
+    ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs_and_shows_what_is_stored(name: str, tmp_path: Path) -> None:
-    path = FOLDER / f"{name}.ipynb"
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     stored, now = nbformat.read(path, as_version=4), executed(path, tmp_path)
     kinds = [
         [
@@ -32,6 +38,13 @@ def test_a_notebook_runs_and_shows_what_is_stored(name: str, tmp_path: Path) -> 
     assert kinds[0] == kinds[1] and ["image/png", "text/plain"] in kinds[0]
     # Simulated numbers do not depend on the speed of the machine.
     assert tables(stored) == tables(now) != []
+
+
+def test_a_handout_has_neither_solutions_nor_outputs() -> None:
+    notebook = handout(DOCS / "course/debiasing.ipynb")
+    assert [cell.cell_type for cell in notebook.cells] == ["markdown", "code", "code"]
+    assert "Question 1" in notebook.cells[0].source
+    assert [cell.outputs for cell in notebook.cells[1:]] == [[], []]
 
 
 def tables(notebook: nbformat.NotebookNode) -> list[str]:

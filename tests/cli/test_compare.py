@@ -1,10 +1,11 @@
-"""Comparisons as presets: ``experiment=compare``, ``diloco_compare``, ``compression_compare``."""
+"""Comparisons as presets: ``experiment=compare``, ``diloco_compare`` and others."""
 
 from __future__ import annotations
 
 import csv
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.paths import ROOT
@@ -13,8 +14,10 @@ from compare_picture import draw
 from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
+from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.algorithms.gasloc import GASLoC
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.osgp import OSGP
@@ -22,6 +25,7 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sweep import plan
@@ -83,6 +87,24 @@ def test_local_steps_are_compared_over_equal_periods() -> None:
         ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
         ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
         ("algo=sgp", SGP(DirectedExponential())),
+    ]
+
+
+def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
+    equal = [
+        (f"algo.period_u={u or 'null'} algo.period_v={v or 'null'}", DESLOC(30, u, v))
+        for u in (30, None)
+        for v in (30, None)
+    ]
+    overlaps: list[Any] = ["none", "delayed", "eager"]
+    assert planned(preset="low_communication_2026") == [
+        ("algo=ar_sgd", ARSGD()),
+        *((f"algo=des_loc {words}", algo) for words, algo in equal),
+        *((f"algo=diloco algo.overlap={each}", DiLoCo(overlap=each)) for each in overlaps),
+        ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
+        ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
+        ("algo=sparseloco", SparseLoCo(TopK(bits=2), period=30)),
+        ("algo=gasloc", GASLoC(RandomMatching(), period=30)),
     ]
 
 

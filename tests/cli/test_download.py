@@ -143,6 +143,11 @@ def test_a_server_that_is_not_there(
     assert "http://a b/x.tar.gz cannot be read (URL can't contain" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["download", "cifar10", f"data.root={'x' * 300}"]) == 2
+    assert capsys.readouterr().err.endswith("x: File name too long.\n")
+
+
 def test_a_damaged_folder_is_named(archive: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path("published/cifar-10-batches-py/test_batch")
     path.write_bytes(b"x")

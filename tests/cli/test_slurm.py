@@ -409,10 +409,10 @@ def test_the_runs_of_a_study_are_arrays_of_jobs(cluster: Cluster) -> None:
     clusters = "clusters: [laptop, laptop bandwidth=1Gbit/s]"
     text = f"model: mlp\nnodes: 2\nepochs: 1\n{arms}\nseeds: 2\n{clusters}\n"
     (cluster.folder / "two.yaml").write_text(text)
-    code, out, error = cluster.run("sgp-run", "study", "two.yaml", "--sbatch", "algo=sgp")
+    code, _, error = cluster.run("sgp-run", "study", "two.yaml", "--sbatch", "algo=sgp")
     assert code == 2 and "--sbatch takes settings of the launcher" in error
     words = ("sgp-run", "study", "two.yaml", "--sbatch", "hydra.launcher.timeout_min=10")
-    code, out, error = cluster.run(*words)
+    code, _, error = cluster.run(*words)
     assert code == 0, error
     folder = cluster.folder / "results/studies/two"
     assert len(list(folder.glob("runs/*/summary.json"))) == 4

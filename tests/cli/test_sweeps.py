@@ -135,10 +135,11 @@ def test_a_process_that_is_killed_is_one_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        (
+        pytest.param(
             "SIGINT",
             130,
             f"\n{STOPPING}\nsgp-run: interrupted. Run the same command again to resume.\n",
+            marks=pytest.mark.slow,
         ),
         (
             "SIGTERM",

@@ -34,8 +34,13 @@ def test_a_run_outside_what_its_profile_was_validated_for_says_what_differs(tmp_
     ]
 
 
-def test_a_profile_that_was_never_compared_and_real_runs_say_nothing(tmp_path: Path) -> None:
-    assert warning(tmp_path) == warning(tmp_path, "cluster.bandwidth=1Mbit/s") == []
+def test_a_profile_that_was_never_compared_says_so_and_real_runs_say_nothing(
+    tmp_path: Path,
+) -> None:
+    never = ["The times of cluster=ethernet_10g were not compared with real times."]
+    assert warning(tmp_path) == warning(tmp_path, "cluster.bandwidth=1Mbit/s") == never
+    run = make_experiment(tmp_path, "model=mlp", "network=gloo").run
+    assert outside_validation(run, build_problem(run)) == []
     assert warning(tmp_path, "cluster=diloco_l40s_50m", "nodes=4") != []  # ResNet-50
     preset = ("experiment=diloco_measured", "cluster=diloco_l40s_50m")
     assert warning(tmp_path, *preset) == []

@@ -193,9 +193,9 @@ def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_pat
         words.append(f"algo.topology.path={tmp_path}/graph.txt")
     if "data=hf" in words:
         words += ["data.path=hf", "data.tokenizer=gpt2"]
-    if "data=text" in words:
+    if {"data=text", "data=folder"} & {*words}:
         words.append(f"data.path={tmp_path}")
-    if {"data=text", "data=python_text", "data=hf"} & {*words}:
+    if {"data=text", "data=folder", "data=python_text", "data=hf"} & {*words}:
         words.append("faults.events=[]")  # events need an epoch of known length
     nodes = {"cluster=aws_10_regions": 10, "cluster=halos_4_regions": 16}
     words += [f"nodes={number}" for word, number in nodes.items() if word in words]

@@ -78,6 +78,11 @@ __all__ = ["in_a_folder_of_the_user"]
             "algo",
             "TypeError: half() takes 0 positional arguments but 1 was given (mine.py:36;",
         ),
+        (
+            ("x *= half()", "raise ValueError('\\x1b[2Jtwo\\n  lines')"),
+            "algo",
+            r"ValueError: \x1b[2Jtwo lines (mine.py:36;",
+        ),
     ],
 )
 def test_errors_of_a_plug_in_show_their_line_and_cause(
@@ -220,6 +225,32 @@ def test_an_error_when_data_are_loaded(
     monkeypatch.setenv("SGP_RUN_TRACEBACK", "1")
     assert main([*words, f"network={network}"]) == 1
     assert 'points.py", line 13, in load' in capfd.readouterr().err
+
+
+EMPTY = """
+        import torch
+        from sgp_runner.plugin import Classification, Dataset, TensorSplit
+
+        labels = torch.arange(64) % 2
+        all, none = (TensorSplit((torch.ones(n, 4),), labels[:n], labels[:n]) for n in (64, 0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("splits", "kind"), [("none, all", "training"), ("all, none", "validation")]
+)
+def test_data_without_samples_are_refused(
+    splits: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = f'        return Dataset("points", Classification(), {splits}, (4,), 2)\n'
+    text = DATA.replace('"regression"', '"classification"').partition(
+        '        return {}["points"]'
+    )[0]
+    Path("points.py").write_text(text + EMPTY + made)
+    words = ["data=./points.py", "model=mlp", "nodes=2", "batch_size=8", "logger=jsonl"]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"sgp-run: data: points has no {kind} samples.\n"
+    assert not [each for each in Path("results").rglob("*") if each.is_file()]
 
 
 @pytest.mark.parametrize(

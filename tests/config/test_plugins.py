@@ -162,6 +162,7 @@ def test_a_real_run_equals_the_simulated_one_and_is_replayed(
     assert "plugins.mine: mine.py has changed since this run: its hash" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_is_re_timed_with_its_plug_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "name=run"]) == 0
     another_command()

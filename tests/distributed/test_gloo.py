@@ -48,7 +48,7 @@ EPOCHS = {
     "gap_aware": 4,
     "halos algo.regions=2 algo.period=5 algo.lr=0.7 algo.momentum=0.5 algo.delay=4 algo.arrivals=2 "
     "algo.alpha=0.5 algo.global_lr=1 algo.global_momentum=0 algo.global_delay=1": 8,
-    "heloco algo.period=5 algo.momentum=0.5": 8,
+    "heloco algo.period=5 algo.momentum=0.5 algo.scale=0.25": 8,
     "osgp": 4,
     "rennala": 16,
     "rescaled_asgd": 4,

@@ -28,7 +28,8 @@ STATE = "network.shard=state"
 # Eight steps of a perceptron of 4,810 parameters. With eight parameters all but one part are empty.
 PERCEPTRON = ("model=mlp", "data=digits", "epochs=0.09")
 QUADRATIC = ("model=quadratic", "data.dimension=8", "epochs=0.02")
-REFUSED = ("ps_sgd", "pipe_sgd compressed", "choco_sgd as released")
+REFUSED = ("ps_sgd", "pipe_sgd compressed", "choco_sgd as released", "powersgd", "acp_sgd")
+REFUSED += ("powersgd as released",)
 VARIANTS = {
     **{
         name: words
@@ -46,7 +47,8 @@ OPTIMIZERS = {
     "adamw": ("optim=adamw", "optim.clip=0.05"),
     "muon": ("optim=muon", "optim.clip=0.05"),
 }
-ONLY_SGD = ("qg_dsgdm", "demo")
+ONLY_SGD = ("qg_dsgdm", "demo", "sign_vote")
+ONLY_ADAM = ("accum_adam", "des_loc", "onebit_adam", "zero_one_adam")
 # Number of devices -> algorithm, optimizer and problem.
 SAMPLE = {
     2: [
@@ -64,7 +66,7 @@ SAMPLE = {
 }
 WITH_MUON = ("sgp", "ar_sgd", "pipe_sgd clipped", "streaming_diloco coded", "sparseloco")
 ALL = [
-    *((name, "sgd", PERCEPTRON) for name in VARIANTS),
+    *((name, "sgd", PERCEPTRON) for name in VARIANTS if name not in ONLY_ADAM),
     *((name, "muon", PERCEPTRON) for name in WITH_MUON),
     *(
         (name, optim, problem)
@@ -262,6 +264,7 @@ def test_a_checkpoint_of_other_parts_is_refused(
             "algo=choco_sgd algo.codec=random_k",
             "algo.codec=random_k codes whole vectors: use network.shard=none.",
         ),
+        ("algo=powersgd", "PowerSGD factorizes whole vectors: use network.shard=none."),
         (
             "algo=choco_sgd algo.codec=low_rank",
             "algo.codec=low_rank codes whole vectors: use network.shard=none.",

@@ -218,6 +218,11 @@ async def all_take_part(worker: Worker, k: int) -> None:
     await worker.comm.all_reduce(torch.zeros(4))
 
 
+async def never_ends(worker: Worker, k: int) -> None:
+    while worker.rank == 1:
+        await worker.grad()
+
+
 async def fails(worker: Worker, k: int) -> None:
     if (worker.rank, k) == (1, 2):
         raise ZeroDivisionError("too few neighbours")
@@ -287,6 +292,10 @@ BAD: dict[str, tuple[Callable[[Worker, int], Awaitable[object]], str]] = {
             "take part"
         ),
     ),
+    "gradients without end": (
+        never_ends,
+        "in step 0 rank 1 would compute gradients without end; loop over worker.steps()",
+    ),
     "to itself": (sends_to_itself, "in step 0 rank 0 would send to itself"),
     "to nobody": (sends_to_nobody, "in step 0 rank 2 would send to rank 3; ranks are 0 to 2"),
 }
@@ -302,6 +311,24 @@ def test_what_does_not_fit_is_refused_by_rank_and_step(
     assert (caught.value.key, caught.value.sentence) == (
         "algo",
         f"Wrong cannot run on 3 nodes: {sentence}.",
+    )
+
+
+@dataclass(frozen=True)
+class CountsItself(Algorithm):
+    title: ClassVar[str] = "Count"
+
+    async def run(self, worker: Worker) -> None:
+        for _ in range(3):
+            worker.params.sub_(worker.update(await worker.grad()))
+
+
+def test_an_algorithm_that_leaves_steps_is_refused(run_of: Callable[..., Run]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        verify_calls(run_of(CountsItself(), 2))
+    assert caught.value.sentence == (
+        "Count cannot run on 2 nodes: before step 0 rank 0 would end although it has steps left; "
+        "loop over worker.steps()."
     )
 
 

@@ -26,12 +26,14 @@ def write_run(
     data: str = "digits",
     finished: bool = True,
     settings: Mapping[str, object] | None = None,
+    consensus: Sequence[float] = (),
     **summary: object,
 ) -> Path:
     """A run of one step per epoch of ``seconds`` each, in which each node sends 1000 bytes;
     ``accuracy`` [epochs, workers].
 
     Without accuracies it only times messages, for four steps. summary: what else the summary says.
+    consensus: the consensus distance of each epoch.
     """
     folder = root / name
     folder.mkdir(parents=True)
@@ -83,7 +85,9 @@ def write_run(
                 {"kind": "eval", **stamp, "rank": rank, "loss": 1.0, "accuracy": value}
                 for rank, value in enumerate(values)
             ]
-            records.append({"kind": "average", **stamp, "loss": 1.0, "accuracy": max(values)})
+            distance = {"consensus_distance": consensus[step]} if consensus else {}
+            average = {"loss": 1.0, "accuracy": max(values), **distance}
+            records.append({"kind": "average", **stamp, **average})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if finished:
         costs = {"time_s": seconds * steps, "steps": steps, "bytes_per_node": 1000 * steps}

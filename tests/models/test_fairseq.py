@@ -246,7 +246,6 @@ def test_words_are_learnt_and_bleu_is_of_whole_words(root: Path, tmp_path: Path)
         "nodes=2",
         "epochs=50",
         "eval_every=50",
-        "eval_workers=false",
         "data.max_tokens=800",
         "data.beam=2",
         "optim.lr=0.01",
@@ -273,8 +272,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
         tmp_path,
         events,
         4,
-        *words(root, f"algo={algo}", "epochs=1", "batch_size=1024", "data.beam=1"),
-        *("eval_every=2", "eval_workers=false"),
+        *words(root, f"algo={algo}", "epochs=1", "batch_size=1024", "data.beam=1", "eval_every=2"),
     )
 
 

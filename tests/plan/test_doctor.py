@@ -7,8 +7,10 @@ stated time at both ends of the range.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,6 +161,15 @@ def test_zero3_has_half_as_much_traffic_again() -> None:
         ("latency=350ms", "latency", "likely"),
         ("latency=1ms", "latency", "unlikely"),
         ("two_nodes=4.3s bandwidth=40Gbit/s parameters=62M", "another interface", "likely"),
+        ("streams.1=1.6Gbit/s streams.8=12Gbit/s", "one connection", "likely"),
+        ("streams.1=1.6Gbit/s streams.8=12Gbit/s", "rate of the link", "unlikely"),
+        ("streams.1=1.6Gbit/s streams.8=1.7Gbit/s", "one connection", "excluded"),
+        ("streams.1=1.6Gbit/s streams.8=1.7Gbit/s", "rate of the link", "likely"),
+        ("streams.1=30Gbit/s streams.8=38Gbit/s", "rate of the link", "unlikely"),
+        ("loading=2s", "input loading", "likely"),
+        ("loading=0.1s", "input loading", "excluded"),
+        ("slowest=1.02", "a slow node", "excluded"),
+        ("slowest=6", "a slow node", "likely"),
     ],
 )
 def test_numbers_decide_between_causes(more: str, cause: str, verdict: str) -> None:
@@ -197,6 +208,37 @@ def test_folders_of_runs_are_observations(tmp_path: Path) -> None:
     assert read_observation(folders[::-1]).alone == 0.5
     write_run(tmp_path / "sgp", "sgp", nodes=4, steps=10, time_s=20, bytes_per_node=15e9)
     assert main(["doctor", str(tmp_path / "sgp")]) == 2
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a list": lambda run: (run / "summary.json").write_text("[1]"),
+    "a pipe": lambda run: ((run / "summary.json").unlink(), os.mkfifo(run / "summary.json")),
+    "no steps": lambda run: (run / "summary.json").write_text(summary_of(steps=0)),
+    "a time in words": lambda run: (run / "summary.json").write_text(summary_of(time_s="long")),
+    "only waiting": lambda run: (run / "summary.json").write_text(summary_of(waiting_share=1)),
+    "too many nodes": lambda run: (run / "summary.json").write_text(summary_of(nodes=10**9)),
+    "no settings": lambda run: (run / "config.yaml").write_text(""),
+    "an algorithm in a word": lambda run: (run / "config.yaml").write_text("algo: ar_sgd"),
+}
+
+
+def summary_of(**changes: object) -> str:
+    good = {"clock": "wall", "nodes": 4, "steps": 10, "time_s": 20, "bytes_per_node": 15e9}
+    return json.dumps({**good, **changes})
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_refused_in_one_sentence(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("algo: {name: ar_sgd}")
+    (run / "summary.json").write_text(summary_of())
+    read_observation([str(run), "step.1=1s"])
+    DAMAGE[damage](run)
+    assert main(["doctor", str(run), "step.1=1s"]) == 2
+    assert capsys.readouterr().err == f"sgp-run: {run}: this is no folder of a finished run.\n"
 
 
 def test_the_command_prints_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,6 +306,10 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
             "step.0: there is no such setting here. Did you mean 'step.N'? --help lists all.",
         ),
         ("nowhere", "nowhere: this is no folder of a finished run."),
+        (
+            f"{TRANSFORMERS_3274} parameters=1_",
+            "parameters: '1_' is not a number; write for example 7e9 or 110M.",
+        ),
     ],
 )  # fmt: skip
 def test_a_request_that_cannot_work_is_one_sentence(

@@ -13,13 +13,17 @@ import pytest
 from sgp_runner.api.running import run
 from sgp_runner.cli.main import main
 from sgp_runner.cluster.regions import Region
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
 from sgp_runner.plan.known_quality import all_known
 from sgp_runner.plan.models import known_models
 from sgp_runner.plan.request import read_request
+from sgp_runner.plan.table import assumptions, faults
 from sgp_runner.plan.timing import SAVES, highest_rate
+from sgp_runner.plan.words import both_ends
 from sgp_runner.report.read.published import published
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.units import RATE_INTERVAL
 
 # A billion parameters of 4 bytes, all-reduced by two nodes at 8 Gbit/s: 4 s after a step of 1 s.
 WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0 cluster.collectives.overlap=0"
@@ -51,6 +55,33 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
     assert made.half_rate == pytest.approx(32e9, rel=0.03)
     exact = ((1 - SAVES) * 32e9 - 0.32e9) / SAVES
     assert diloco.pays_below == pytest.approx(exact, rel=0.03)
+
+
+def test_costs_of_a_slow_node_and_of_an_absence() -> None:
+    """All wait in every step: the gradient of 2 s instead of 1 s, and all of the absence."""
+    made = plan(f"{WORDS} methods=ar_sgd,ad_psgd")
+    costs = row(made, "Data parallel").faults
+    assert costs is not None
+    assert costs.slow_node == pytest.approx(6 / 5)
+    assert costs.absence == pytest.approx(1, abs=0.01)
+    other = row(made, "AD-PSGD").faults
+    assert other is not None and other.absence < 0.9
+    lines = list(faults(made))
+    assert "- 1.2: Data parallel" in lines
+    assert plan(f"{WORDS} methods=ar_sgd faults=slow_node").data_parallel.faults is None
+
+
+def test_coding_takes_the_time_of_the_cluster() -> None:
+    """A billion numbers at 1 ns: 1 s to encode, and one more for each message of two nodes."""
+    codecs = "cluster.codecs.encode_seconds={int8:1ns} cluster.codecs.decode_seconds={int8:1ns}"
+    made = plan(f"{WORDS} methods=ar_sgd {codecs}")
+    plain = row(plan(f"{WORDS} methods=ar_sgd"), "Data parallel, int8")
+    coded = row(made, "Data parallel, int8")
+    assert plain.timing.coding == row(made, "Data parallel").timing.coding == 0
+    assert coded.timing.coding == pytest.approx(4)  # its own message for error feedback, and two
+    # It decodes its own message during the transfer, which takes 1 s.
+    assert coded.timing.seconds == pytest.approx(plain.timing.seconds + 3)
+    assert "- Coding takes the time of cluster.codecs: int8; else none." in assumptions(made)
 
 
 def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
@@ -183,6 +214,18 @@ def test_the_command_prints_80_columns_and_writes_json(
     assert command.startswith("sgp-run model=timing_only nodes=2 ")
 
 
+def test_an_interval_has_one_notation_in_plans_and_in_clusters() -> None:
+    for text in ("4..10Gbit/s", "[4Gbit/s,10Gbit/s]", "4Gbit/s..10Gbit/s"):
+        assert RATE_INTERVAL.number(text) == [4_000_000_000, 10_000_000_000]
+        assert both_ends(["nodes=2", f"bandwidth={text}"]) == [
+            ["nodes=2", "bandwidth=4000000000bit/s"],
+            ["nodes=2", "bandwidth=10000000000bit/s"],
+        ]
+        links = experiment_of(["model=timing_only", f"cluster.bandwidth={text}"]).run.cluster.links
+        assert tuple(links.rates) == (4e9, 10e9)
+    assert [RATE_INTERVAL.number(text) for text in ("4..10", "4Gbit/s", "1..x")] == [None] * 3
+
+
 def test_an_interval_of_the_rate_gives_both_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,7 +290,10 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
             f"{WORDS} stepz=3",
             "stepz: there is no such setting here. Did you mean 'step'? --help lists all.",
         ),
-        (f"{WORDS} --out x", "--out: there is no such option; there are --json, --config-dir."),
+        (
+            f"{WORDS} --out x",
+            "--out: there is no such option; there are --json, --html, --config-dir.",
+        ),
         (f"{WORDS} nodes", "nodes: this is not a setting; write key=value, for example nodes=4."),
     ],
 )

@@ -210,8 +210,8 @@ def test_a_missing_package_is_one_sentence() -> None:
     with pytest.raises(ConfigError) as error:
         check_installed("tensorboard", "sgp_runner", "there_is_no_such_module")
     assert str(error.value) == (
-        "logger: tensorboard is not installed: pip install 'sgp-runner[tensorboard]', or "
-        "logger=csv."
+        "logger: there_is_no_such_module is not installed: "
+        "pip install 'sgp-runner[tensorboard]', or logger=csv."
     )
 
 

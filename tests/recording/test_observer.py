@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
+import sgp_runner as sgp
 from sgp_runner.elastic.build import build_problem
+from sgp_runner.plugin import Algorithm, Worker
 from sgp_runner.recording.observer import EpochAverage
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.start import execute
@@ -44,6 +48,28 @@ def test_every_worker_is_evaluated_at_every_epoch_and_so_is_the_average(tmp_path
     assert summary["average"] == averages[-1]["accuracy"]
     assert summary["consensus_distance"] == averages[-1]["consensus_distance"] != 0
     assert summary["time_s"] == max(float(str(r["time_s"])) for r in records)
+
+
+@dataclass(frozen=True)
+class Logging(Algorithm):
+    """Local steps that log."""
+
+    title: ClassVar[str] = "Logging"
+
+    async def run(self, worker: Worker) -> None:
+        for k in worker.steps():
+            await worker.descend()
+            worker.log("seen", k)
+            worker.log("loss", -1.0)
+
+
+def test_logged_values_are_in_the_next_record_and_replace_none(tmp_path: Path) -> None:
+    words = "model=mlp nodes=4 batch_size=32 epochs=1 log_every=5 eval_workers=false logger=jsonl"
+    result = sgp.run(words, algo=Logging, results=str(tmp_path), verbose=False)
+    records = of_kind(read_metrics(result.folder), "train")
+    train = [record for record in records if record["rank"] == 0]
+    assert [(r["step"], r["seen"]) for r in train] == [(0, 0.0), (4, 2.5), (9, 7.0), (10, 10.0)]
+    assert min(float(str(r["loss"])) for r in train) > 0
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])

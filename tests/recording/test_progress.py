@@ -21,6 +21,7 @@ from test_console import SUMMARY
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.console import throughput_text
 from sgp_runner.recording.estimate import Estimate, Work, disk_bytes, estimate, memory_bytes
+from sgp_runner.recording.evaluation_meter import EvaluationMeter, number_of_evaluations
 from sgp_runner.recording.opening import oversubscribed, replaced_records
 from sgp_runner.recording.progress import ConsoleListener, Pace
 
@@ -305,3 +306,32 @@ def test_the_line_of_throughput_fits() -> None:
     text = throughput_text({**rates, "waiting_share": 1.0})
     assert text == "100,000,000 tokens/s, 123 TFLOP/s, MFU 40 %, waiting 100 %"
     assert len(f"  {text} (rank 0)") < 80
+
+
+def test_a_forecast_counts_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four of eight evaluations took 60 s in half of a run: as long as those that follow."""
+    meter = EvaluationMeter(total=8)
+    assert meter.left(0.5) == 0.0 and meter.seconds(7.0) == 0.0
+    with meter.timed():
+        assert meter.begun is not None and meter.seconds(meter.begun + 3) == 3
+    meter.count, meter.ended = 4, 60.0
+    assert meter.left(0.5) == 60.0 and meter.seconds(7.0) == 60.0
+    listener = ConsoleListener("", "wall", 2, lambda: Work(1, 2), lambda *_: [], meter)
+    listener._announce(200.0, 60.0, 0.5)
+    assert capsys.readouterr().out == (
+        "  Evaluation takes about 60 % of the real time: a larger eval_every, or "
+        "eval_workers=false, is faster.\n"
+    )
+    listener._announce(2000.0, 60.0, 0.5)
+    assert capsys.readouterr().out == ""
+
+
+def test_numbers_of_evaluations(tmp_path: Path) -> None:
+    def number(*words: str) -> int:
+        return number_of_evaluations(make_experiment(tmp_path, *words).run)
+
+    words = ("nodes=4", "epochs=2", "eval_every=0.5", "model=mlp")
+    assert number(*words) == 4 * (4 + 1)
+    assert number(*words, "eval_workers=false") == 4
+    assert number(*words, "network=gloo") == 4
+    assert number("model=timing_only") == 0

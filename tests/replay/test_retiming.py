@@ -100,6 +100,7 @@ def test_what_depends_on_time_is_refused_in_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_report_marks_what_was_retimed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,10 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "an epoch in words": (line(EVAL % (1, '"one"', 0, 0.5)), "the epoch 'one'"),
     "a rank that is a list": (line(EVAL % (1, 1, "[0]", 0.5)), "the rank [0]"),
     "an accuracy in words": (line(EVAL % (1, 1, 0, '"good"')), "the accuracy 'good'"),
+    "a distance in words": (
+        line('{"kind": "average", "time_s": 1, "epoch": 1, "consensus_distance": "far"}'),
+        "the consensus_distance 'far'",
+    ),
     "a line without end": (text("metrics.jsonl", b"\0" * 2_000_000), "longer than 1048576 bytes"),
     "records without end": (lambda folder: os.truncate(folder / "metrics.jsonl", 2**40), "MiB"),
     "a pipe for records": (instead("metrics.jsonl", os.mkfifo), "Not a regular file"),

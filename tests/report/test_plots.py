@@ -199,3 +199,24 @@ def test_texts_beside_a_picture_do_not_overlap(tmp_path: Path) -> None:
     assert len(boxes) == 8
     assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
     assert max(box.x1 for box in boxes) <= figure.bbox.x1
+
+
+def test_the_consensus_distance_is_drawn_over_time_where_models_differ(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", CURVE, consensus=[0.4, 0.0, 0.2])
+    write_run(tmp_path, "b", CURVE, consensus=[0.2, 0.0, 0.1], seed=2)
+    write_run(tmp_path, "c", CURVE, consensus=[0.0, 0.0, 0.0], algorithm="AR-SGD")
+    write_run(tmp_path, "d", CURVE, algorithm="OSGP")
+    plot = plots_of(tmp_path)["consensus-simulated-mlp_on_digits"]
+    assert [(line.name, line.x, line.y) for line in plot.series] == [
+        ("SGP", [10.0, 30.0], pytest.approx([0.3, 0.15]))
+    ]
+    assert (plot.x.title, plot.y.title, plot.y.scale) == (
+        "simulated time in seconds",
+        "consensus distance",
+        "log",
+    )
+
+
+def test_equal_models_have_no_plot_of_their_consensus(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", CURVE, consensus=[0.0, 0.0, 0.0])
+    assert not [name for name in plots_of(tmp_path) if name.startswith("consensus")]

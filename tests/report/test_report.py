@@ -26,6 +26,7 @@ from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid, published_grid
 from sgp_runner.report.render.write import write_report
+from sgp_runner.utils.messages import showing_messages
 
 SGP_1 = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
 SGP_2 = [[0.30, 0.40], [0.60, 0.70], [0.90, 0.94]]
@@ -355,6 +356,21 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(
         "../../results/runs/a/metrics.jsonl ../../results/runs/b/metrics.jsonl",
     )
     assert float(first["quality"]) == pytest.approx(0.935) and first["kind"] == "rehearsal"
+
+
+def test_without_matplotlib_a_report_has_no_pictures_and_no_links_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "runs", "a", SGP_1, seed=1)
+    page = write_report([tmp_path / "runs"], tmp_path / "report").page
+    assert 'href="plots/' in page.read_text() and list(page.parent.glob("plots/*.png"))
+    monkeypatch.setattr("sgp_runner.report.render.write.installed", lambda name: False)
+    with showing_messages(verbose=True):
+        write_report([tmp_path / "runs"], tmp_path / "report")
+    assert 'href="plots/' not in page.read_text() and not list(page.parent.glob("plots/*"))
+    assert capsys.readouterr().out == (
+        "Plots are in the page alone; as pictures: pip install 'sgp-runner[report]'.\n"
+    )
 
 
 def test_the_same_runs_make_the_same_report(tmp_path: Path) -> None:

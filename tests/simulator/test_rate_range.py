@@ -44,9 +44,7 @@ def test_a_range_has_the_times_of_both_ends(
         summary(tmp_path / rate, *kind, *words.split(), f"cluster.bandwidth={rate}")
         for rate in ("20Mbit/s", "50Mbit/s", "1Gbit/s")
     )
-    both = summary(
-        tmp_path / "range", *kind, *words.split(), "cluster.bandwidth=[20Mbit/s,1Gbit/s]"
-    )
+    both = summary(tmp_path / "range", *kind, *words.split(), "cluster.bandwidth=20Mbit/s..1Gbit/s")
     assert low["time_s"] >= middle["time_s"] >= high["time_s"]
     times = {key for key in ("time_s", "ms_per_iteration", "hours") if key in low}
     assert times == {"time_s"} if kind == TRAINED else len(times) == 3
@@ -81,6 +79,11 @@ def test_tables_name_both_rates() -> None:
         ("cluster.bandwidth=[1e9,1e8]", "is not a lower and a higher rate"),
         ("cluster.bandwidth=[1e9]", "is not a lower and a higher rate"),
         ("cluster.bandwidth=[0,1e9]", "must be positive"),
+        (
+            "cluster.bandwidth=1ms",
+            r"'1ms' is not a number in bit/s \(such as 100Mbit/s\) or an interval such as "
+            r"4\.\.10Gbit/s\.",
+        ),
     ],
 )
 def test_refused_ranges(words: str, sentence: str, tmp_path: Path) -> None:

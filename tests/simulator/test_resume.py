@@ -367,6 +367,12 @@ def test_evaluations_within_an_epoch_go_on_too(tmp_path: Path, events: list[int]
     whole_and_interrupted(tmp_path, events, 6, *words)
 
 
+@pytest.mark.parametrize("algo", ["ar_sgd", "osgp"])
+def test_a_traced_run_goes_on_too(algo: str, tmp_path: Path, events: list[int]) -> None:
+    words = ("model=mlp", f"algo={algo}", "epochs=1", "trace_steps=2-9", *RANDOM)
+    whole_and_interrupted(tmp_path, events, 8, *words)
+
+
 def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
     whole_and_interrupted(
         tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM

@@ -21,6 +21,7 @@ from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
 from sgp_runner.studies.study_page import StudyPage
+from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import comparison_table
 from sgp_runner.studies.tuning import Candidate, Space, Tuned
 
@@ -201,6 +202,19 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
         "(3 of 3 reach it) against never (0 of 3 reach it) (difference -2.17 s to +10.3 ms with "
         "95 % confidence, p = 0.1, 3 seeds); about 4 seeds would tell."
     )
+
+
+def test_two_looks_share_the_level(tmp_path: Path) -> None:
+    done = conducted(tmp_path, {"sgp": [1.0, 1.0, 1.0], "ar_sgd": [1.3, 1.5, 1.7]}, ["loss"])
+    (once,), (twice,) = compare(done), compare(done, looks=2)
+    assert (
+        once.comparisons["sgp"].p == twice.comparisons["sgp"].p == pytest.approx(0.0494, abs=1e-4)
+    )
+    assert once.comparisons["sgp"].verdict == "better" and once.ranks == {"sgp": 1, "ar_sgd": 2}
+    assert twice.comparisons["sgp"].verdict == "undecided"
+    assert twice.ranks == {"sgp": 1, "ar_sgd": 1}
+    contents = [{"seeds": 3}, {"seeds": 3, "epochs": 2}, {"seeds": 6}]
+    assert StudyRecord([{"content": content} for content in contents]).looks == 2
 
 
 def test_p_values_of_all_but_the_primary_comparison_are_adjusted() -> None:

@@ -182,17 +182,15 @@ def test_a_forgery_that_fits_its_tables_is_found_by_a_repetition(
         metrics = folder / "metrics.jsonl"
         metrics.write_bytes(better(metrics.read_bytes()))
         content = {**CONTENT, "results": str(study.archive.folder.parents[1])}
-        record = study.archive.folder / "study.json"
-        versions = json.loads(record.read_text())
-        versions["versions"][0]["content"] = content
-        record.unlink()
+        (study.archive.folder / "study.json").unlink()
         sgp.study(content, "small", verbose=False)
         path = tmp_path / "study.zip"
         path.write_bytes((study.archive.folder / "study.zip").read_bytes())
     assert main(["study", "verify", str(path), "--runs", "0"]) == 0
     assert main(["study", "verify", str(path), "--runs", "8"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"sgp-run: {folder.name}: ") and "the same machine" in said
+    assert said.startswith(f"sgp-run: {folder.name}: loss at epoch 0.02 ")
+    assert said.endswith(" here (the same machine).\n")
 
 
 def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path) -> None:
@@ -251,8 +249,9 @@ def test_cells_are_equal_up_to_rounding() -> None:
     assert same_text("0.1 text 1e-300", "0.10000000000000001 text 2e-300")
     assert not same_text("0.1", "0.1000001") and not same_text("a", "b")
     assert not same_text("1 2", "1") and same_text("", "")
-    with pytest.raises(VerificationFailed, match="t, line 2: b is 2, but the runs give 3"):
-        compare_rows("t", [["a", "b"], ["1", "2"]], [["a", "b"], ["1", "3"]])
+    given, found = [["#", "arm", "mean"], ["1", "a", "2"]], [["#", "arm", "mean"], ["1", "a", "3"]]
+    with pytest.raises(VerificationFailed, match="t, line 2: mean is 2, but the runs give 3"):
+        compare_rows("t", given, found)
 
 
 @pytest.fixture(scope="module")
@@ -296,12 +295,10 @@ def test_merge_refuses_other_settings_and_names_them(archive: Path, tmp_path: Pa
     path = forged(archive, tmp_path / "b.zip", {"study.json": changed})
     with pytest.raises(sgp.ConfigError, match=r"the arm SGP has other settings in .*b.zip"):
         merge([archive, path], "fresh")
-    content = {**CONTENT, "nodes": 1, "clusters": ["laptop"], "measures": ["loss"]}
+    content = {**CONTENT, "epochs": 0.06, "clusters": ["laptop"], "measures": ["loss"]}
     sgp.study(content, "alone", verbose=False)
-    with pytest.raises(
-        sgp.ConfigError,
-        match=r"have other settings \(nodes: 2 and 1; clusters: .*; measures: .*\), and only",
-    ):
+    sentence = r"\(epochs: 0\.04 and 0\.06; clusters: .*; measures: .*\), and only studies"
+    with pytest.raises(sgp.ConfigError, match=sentence):
         merge([archive, archive.parents[1] / "alone/study.zip"], "fresh")
     assert not Path("results/studies/fresh").exists()
 
@@ -326,8 +323,8 @@ def test_a_board_ranks_the_arms_of_all_archives(
     assert sorted(table["arm"]) == ["AR-SGD", "AR-SGD", "OSGP", "SGP"]
     assert list(table["rank"]) == [1, 2, 3, 4] and list(table["mean"]) == sorted(table["mean"])
     assert set(table["seeds"]) == {2} == set(table["reached"])
-    slow, fast = table["mean"], pd.read_csv(out / "time-1Gbit.csv")["mean"]
-    assert (slow > fast).all()
+    fast = pd.read_csv(out / "time-1Gbit.csv")
+    assert table["mean"].max() > fast["mean"].max()  # of AR-SGD
     page = (out / "index.html").read_text(encoding="utf-8")
     assert 'href="./entries/first/index.html"' in page or 'href="entries/first/index.html"' in page
     for name, path in (("first", archive), ("second", other)):
@@ -336,8 +333,8 @@ def test_a_board_ranks_the_arms_of_all_archives(
     forged(archive, tmp_path / "third.zip", {f"{deciding(archive)}/metrics.jsonl": better})
     with pytest.raises(VerificationFailed, match="third.zip: table.csv, line"):
         write_board(tmp_path, out)
-    with pytest.raises(sgp.ConfigError, match="there is no archive in"):
-        write_board(out, out)
+    with pytest.raises(sgp.ConfigError, match="there is no folder .*none; name one"):
+        write_board(out / "none", out)
 
 
 def test_arms_that_miss_the_target_come_last_on_a_track() -> None:

@@ -62,6 +62,9 @@ def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None
         ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
         ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
         ({"task": "imagse"}, "task: 'imagse' is none of images, grammar. Did you mean 'images'?"),
+        ({"task": ["images"]}, "task: '['images']' is none of images, grammar."),
+        ({"seeds": 10**19}, "seeds: 10000000000000000000 are more than 10000"),
+        ({"clusters": ["sgp_ethernet name='x"]}, "clusters: 'sgp_ethernet name='x' cannot be read"),
         ({"matters": "little"}, "matters: 'little' is no positive difference"),
         ({"measures": ["speed"]}, "measures: 'speed' is no measure: write loss, accuracy"),
         ({"measures": ["time_to_accuracy(2)"]}, "measures: 'time_to_accuracy(2)' is no measure"),
@@ -179,6 +182,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     words = "algo=sgp,ar_sgd model=mlp nodes=2 epochs=1 seeds=3 budget=4"
     assert main(["study", "new", "mine.yaml", *words.split()]) == 0
     assert main(["study", "new", "mine.yaml", *words.split()]) == 2
+    assert main(["study", "new", "x" * 300, *words.split()]) == 2
     capsys.readouterr()
     assert main(["study", "mine.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out

@@ -25,14 +25,15 @@ CONTENT: dict[str, Any] = {
     "nodes": 2,
     "epochs": 0.04,
     "arms": {"SlowMo_SGP": "algo=slowmo algo.base=sgp", "AR-SGD": "algo=ar_sgd"},
-    "tune": {"optim.lr": "ladder(0.05, 0.1)", "budget": 3},
-    "seeds": 2,
+    "tune": {"optim.lr": "ladder(0.05, 0.1)", "budget": 4},
+    "seeds": 3,
     "clusters": ["laptop", "laptop bandwidth=1Mbit/s"],
     "measures": ["loss", "time_to_loss(2.3)"],
     "matters": "3 nats",
 }
 PAPER = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
+\usepackage[T1]{fontenc}
 \usepackage{booktabs,longtable,graphicx}
 \begin{document}
 \input{methods}

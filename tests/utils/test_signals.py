@@ -1,9 +1,10 @@
 """Signals at characteristic and at random moments of a command: the promised exit code, and one
-sentence.
+sentence. The slow tests have more places and signals of each kind.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from helpers.processes import ranks_of
 from helpers.shooting import run, shot
 
-from sgp_runner.utils.signals import STOPPING
+from sgp_runner.utils.signals import STOPPING, signal_thread
 
 SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
 GLOO = (*SIM, "network=gloo")
@@ -43,9 +44,9 @@ def sentence(name: str, command: str = "sgp-run") -> str:
     ("where", "name"),
     [
         ("sgp_runner.cli.main:", "SIGINT"),
-        ("sgp_runner.cli.main:", "SIGTERM"),
-        ("hydra.core.global_hydra:", "SIGINT"),
-        ("sgp_runner.config.overrides:compose", "SIGUSR1"),
+        pytest.param("sgp_runner.cli.main:", "SIGTERM", marks=pytest.mark.slow),
+        pytest.param("hydra.core.global_hydra:", "SIGINT", marks=pytest.mark.slow),
+        pytest.param("sgp_runner.config.overrides:compose", "SIGUSR1", marks=pytest.mark.slow),
         ("torch:", "SIGINT"),
         ("sgp_runner.elastic.dry_run:verify_calls", "SIGUSR2"),
         ("sgp_runner.elastic.build:build_problem", "SIGTERM"),
@@ -58,6 +59,13 @@ def test_a_simulation_ends_at_once_where_it_does_not_train(
     outcome = run(tmp_path, *SIM, shots=[shot(where, name)], wrapped="swallowed")
     assert outcome == (CODES[name], sentence(name))
     assert not (tmp_path / "results/runs/run/summary.json").exists()
+
+
+def test_user_code_that_closes_all_descriptors_gets_no_traceback_of_another_thread() -> None:
+    received, written = os.pipe()
+    os.close(written)
+    signal_thread(received)
+    os.close(received)
 
 
 def test_the_second_ctrl_c_is_130_though_a_library_makes_another_error_of_it(
@@ -106,11 +114,25 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     ("words", "where", "name", "rank", "to"),
     [
         (SIM, "sgp_runner.recording.observer:Observer.conclude", "SIGINT", "", "self"),
-        (SIM, "sgp_runner.recording.recorder:Recorder.finish", "SIGTERM", "", "self"),
+        pytest.param(
+            SIM,
+            "sgp_runner.recording.recorder:Recorder.finish",
+            "SIGTERM",
+            "",
+            "self",
+            marks=pytest.mark.slow,
+        ),
         (SIM, "sgp_runner.recording.recorder:write_summary", "SIGINT", "", "self"),
-        (GLOO, CONCLUDE, "SIGINT", "1", "launcher"),
+        pytest.param(GLOO, CONCLUDE, "SIGINT", "1", "launcher", marks=pytest.mark.slow),
         (GLOO, "sgp_runner.recording.recorder:Recorder.finish", "SIGTERM", "0", "launcher"),
-        (GLOO, "sgp_runner.recording.recorder:write_summary", "SIGUSR1", "0", "launcher"),
+        pytest.param(
+            GLOO,
+            "sgp_runner.recording.recorder:write_summary",
+            "SIGUSR1",
+            "0",
+            "launcher",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_signal_after_training_waits_for_the_summary(
@@ -124,7 +146,7 @@ def test_a_signal_after_training_waits_for_the_summary(
     assert (tmp_path / "results/runs/run/summary.json").exists()
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("rank", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_a_signal_to_a_rank_after_training_does_not_end_the_run(rank: str, tmp_path: Path) -> None:
     assert run(tmp_path, *GLOO, shots=[shot(CONCLUDE, "SIGTERM", rank)]) == (0, "")
     assert (tmp_path / "results/runs/run/summary.json").exists()
@@ -135,9 +157,21 @@ def test_a_signal_to_a_rank_after_training_does_not_end_the_run(rank: str, tmp_p
     [
         ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
         ("sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2"),
-        ("sgp_runner.utils.signals:install_in_rank", "1", "self", "SIGUSR2"),
+        pytest.param(
+            "sgp_runner.utils.signals:install_in_rank",
+            "1",
+            "self",
+            "SIGUSR2",
+            marks=pytest.mark.slow,
+        ),
         ("sgp_runner.distributed.torch_world:TorchWorld.connect", "1", "launcher", "SIGUSR2"),
-        ("sgp_runner.distributed.torch_world:TorchWorld.make_groups", "1", "self", "SIGINT"),
+        pytest.param(
+            "sgp_runner.distributed.torch_world:TorchWorld.make_groups",
+            "1",
+            "self",
+            "SIGINT",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_all_ranks_end_where_they_do_not_train(
@@ -153,7 +187,12 @@ def test_all_ranks_end_where_they_do_not_train(
 
 
 @pytest.mark.parametrize(
-    ("to", "name"), [("self", "SIGTERM"), ("launcher", "SIGTERM"), ("launcher", "SIGINT")]
+    ("to", "name"),
+    [
+        ("self", "SIGTERM"),
+        pytest.param("launcher", "SIGTERM", marks=pytest.mark.slow),
+        ("launcher", "SIGINT"),
+    ],
 )
 def test_a_real_run_that_trains_saves_first(to: str, name: str, tmp_path: Path) -> None:
     where = "sgp_runner.distributed.saving:RankSaver.start_of_step"
@@ -199,8 +238,15 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
 @pytest.mark.parametrize(
     ("command", "where", "words"),
     [
-        ("sgp_run", "sgp_runner.cli.sweep:plan", ["-m", "seed=1,2"]),
-        ("sgp_run", "sgp_runner.cli.jobs:perform", ["-m", "seed=1,2", "jobs=1"]),
+        pytest.param(
+            "sgp_run", "sgp_runner.cli.sweep:plan", ["-m", "seed=1,2"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "sgp_run",
+            "sgp_runner.cli.jobs:perform",
+            ["-m", "seed=1,2", "jobs=1"],
+            marks=pytest.mark.slow,
+        ),
         ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
         ("sgp_run", "sgp_runner.distributed.launch:wait_for", ["calibrate", "nodes=2"]),
         ("sgp_replay", "sgp_runner.replay.exact:", ["."]),

@@ -118,6 +118,8 @@ def check_shard(run: Run, shard: str, gossip: str) -> None:
             )
         if isinstance(part, Codec) and part.cut is None:
             raise ConfigError(key, f"algo.codec={part_title(part)} codes whole vectors: {way_out}")
+        if getattr(part, "message_layout", "model") == "factors":
+            raise ConfigError(key, f"{part_title(part)} factorizes whole vectors: {way_out}")
         if getattr(part, "compression", "none") != "none":
             raise ConfigError(
                 key,

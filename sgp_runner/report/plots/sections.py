@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgp_runner.report.plots.bars import beside_published, to_target
+from sgp_runner.report.plots.consensus import consensus
 from sgp_runner.report.plots.figure import Plot
 from sgp_runner.report.plots.quality import against_bytes, against_epochs, against_time
 from sgp_runner.report.plots.scaling import per_iteration, speed_up
@@ -71,6 +72,13 @@ def sections(
             f"{whose} Bytes are those one node has sent, mean over the nodes.",
             [*against_bytes(evaluated)],
             none,
+            aside=True,
+        ),
+        Section(
+            "Consensus distance",
+            "Root mean square distance of the workers' models from their mean, at each evaluation.",
+            [plot for ranking in ranked for plot in consensus(ranking)],
+            "The workers' models were equal at every evaluation, or not compared.",
             aside=True,
         ),
         Section(

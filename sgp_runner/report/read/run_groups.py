@@ -15,7 +15,7 @@ from sgp_runner.report.read.runs import FINISHED, RETIMED, Runs
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, bit_rate_range, counted, number
 
-MEASURED = ("epoch", "time_s", "bytes", "quality")
+MEASURED = ("epoch", "time_s", "bytes", "quality", "consensus")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 CLUSTER = "cluster."
 LINKS = f"{CLUSTER}links."

@@ -9,7 +9,7 @@ model. ``fitted`` is true if the cluster profile of the run was fitted to the pu
 row. ``settings`` maps dotted keys of the configuration to values.
 
 ``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
-averaged``.
+averaged consensus``. ``consensus`` is the consensus distance of the workers; NaN if unknown.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.read.run_folders import left_out, run_folders
 from sgp_runner.report.read.validate import (
+    CONSENSUS,
     COSTS,
     FACTS,
     MAX_NAME_LENGTH,
@@ -47,7 +48,7 @@ from sgp_runner.utils.units import number
 REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
-CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged")
+CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged", "consensus")
 Settings = Mapping[str, Any]
 
 
@@ -216,14 +217,14 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
         }
     )
     out = out[epochs["rank"].count() == each["rank"].nunique()]
-    out["averaged"] = np.nan
-    if average is not None and metric in average:
-        averages = (
-            average.assign(epoch=average["epoch"].astype(float).round(6))
-            .drop_duplicates("epoch", keep="last")
-            .set_index("epoch")
-        )
-        out["averaged"] = averages[metric].astype(float).reindex(out.index)
+    averages = pd.DataFrame(columns=["epoch"]) if average is None else average
+    averages = (
+        averages.assign(epoch=averages["epoch"].astype(float).round(6))
+        .drop_duplicates("epoch", keep="last")
+        .set_index("epoch")
+    )
+    for name, key in (("averaged", metric), ("consensus", CONSENSUS)):
+        out[name] = averages[key].astype(float).reindex(out.index) if key in averages else np.nan
     out["bytes"] = bytes_at(out["time_s"].to_numpy(), records)
     out = out.reset_index()
     out.attrs["metric"] = metric

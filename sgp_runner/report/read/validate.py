@@ -11,6 +11,7 @@ from sgp_runner.utils.errors import printable
 
 CLOCKS = ("simulated", "wall")
 METRICS = ("accuracy", "bleu", "loss")
+CONSENSUS = "consensus_distance"
 # Keys that every summary must have; ``time_s`` and the other costs come with them.
 NAMES = ("algorithm", "model", "data", "network", "label")
 FACTS = (
@@ -118,7 +119,9 @@ def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 value, -MAX_QUALITY, MAX_QUALITY
             ):
                 raise Damaged(f"its records have the {name} {cut(repr(value))}.")
-        kept = (*names, *METRICS) if kind != "train" else names
+        if not is_between(record.get(CONSENSUS) or 0, 0, MAX_NUMBER):
+            raise Damaged(f"its records have the {CONSENSUS} {cut(repr(record[CONSENSUS]))}.")
+        kept = (*names, *METRICS, CONSENSUS) if kind != "train" else names
         out.append({"kind": kind, **{name: record[name] for name in kept if name in record}})
     return out
 

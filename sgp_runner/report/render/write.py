@@ -175,19 +175,20 @@ def save_pictures(plots: Iterable[Plot], folder: Path) -> None:
 
 def rendered(template: str, plots: Sequence[Plot], **facts: object) -> str:
     """Return a page with these plots, which needs no network."""
+    plotly = asset("plotly-basic.min.js")
+    return filled(template, list(map(figure, plots)), asset("page.js"), plotly=plotly, **facts)
+
+
+def filled(template: str, data: object, script: str, **facts: object) -> str:
+    """Return a page with ``data`` as JSON and the ``script`` that draws it."""
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup
 
-    figures = json.dumps(list(map(figure, plots)), allow_nan=False, default=float)
+    figures = json.dumps(data, allow_nan=False, default=float)
     page = Environment(loader=FileSystemLoader(ASSETS), autoescape=True).get_template(template)
-    return page.render(
-        facts,
-        pictures=installed("matplotlib"),
-        figures=Markup(figures.replace("<", "\\u003c")),
-        css=Markup(asset("page.css")),
-        js=Markup(asset("page.js")),
-        plotly=Markup(asset("plotly-basic.min.js")),
-    )
+    facts |= {"css": asset("page.css"), "js": script, "pictures": installed("matplotlib")}
+    code = {name: Markup(facts[name]) for name in ("css", "js", "plotly", "style") if name in facts}
+    return page.render(facts | code, figures=Markup(figures.replace("<", "\\u003c")))
 
 
 @functools.cache

@@ -1,0 +1,234 @@
+"""Measurements for ``sgp-run doctor --measure``, with the ranks of a real run.
+
+A step alone and with the mean gradient, all-reduces of four sizes, the rate of one and of several
+TCP connections between the first two nodes, and the loading of a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+import torch
+
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.calibration.fit import fit_line
+from sgp_runner.calibration.probe import Probe, by_number
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
+from sgp_runner.core.worker import Worker
+from sgp_runner.elastic.build import build_problem
+from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.network_interfaces import interfaces, matching, own_address
+from sgp_runner.utils.units import duration, num_bytes
+
+SYMPTOMS = "symptoms.json"
+SIZES = (2**16, 2**20, 2**24)  # bytes of all-reduces, besides the model's
+CONNECTIONS = (1, 8)
+PATIENCE = 10.0  # s, until a connection that does not come is given up
+CHUNK = 2**20  # bytes
+BATCHES = 8  # that are loaded
+
+
+@dataclass(frozen=True)
+class Symptoms:
+    """Measured values of a run; all nodes work at once.
+
+    num_bytes: size of the gradient
+    alone, together: seconds of a step without communication, and with the mean gradient
+    slowest: the slowest node's step alone, relative to the mean
+    loading: seconds to load a batch
+    all_reduces: seconds by size in bytes
+    streams: bit/s of TCP by number of connections; empty if none could be made
+    """
+
+    nodes: int
+    num_bytes: int
+    alone: float
+    together: float
+    slowest: float
+    loading: float
+    all_reduces: Mapping[int, float]
+    streams: Mapping[int, float]
+
+    @classmethod
+    def from_json(cls, text: str) -> Symptoms:
+        facts = json.loads(text)
+        return cls(
+            **{**facts, **{key: by_number(facts[key]) for key in ("all_reduces", "streams")}}
+        )
+
+
+@dataclass(frozen=True)
+class SymptomProbe(Algorithm):
+    """Algorithm that measures `Symptoms` instead of training.
+
+    folder: where rank 0 writes them
+    training: the run, which loads the batches
+    seconds: approximate duration of each measurement
+    """
+
+    folder: Path
+    training: Run
+    seconds: float = 2.0
+    title: ClassVar[str] = "measurement"
+    is_probe: ClassVar[bool] = True
+
+    async def run(self, worker: Worker) -> None:
+        x, probe = worker.params, Probe(self.folder, SIZES, (), self.seconds)
+        start = x.clone()
+        steps = await probe.in_blocks(worker, lambda: probe.step(worker))
+        own = worker.now
+        await probe.step(worker)
+        taken = await worker.comm.all_gather(vector(worker, worker.now - own))
+        together = await probe.in_blocks(worker, lambda: probe.mean_step(worker))
+        all_reduces = await probe.over_sizes(worker, lambda each: probe.all_reduce(worker, each))
+        loading = await probe.average(worker, self.loading(worker.rank))
+        streams = await rates_of_streams(worker, self.seconds)
+        x.copy_(start)
+        each = [float(seconds) for seconds in taken]
+        found = Symptoms(
+            worker.size,
+            x.numel() * x.element_size(),
+            median(steps),
+            median(together),
+            max(each) * len(each) / sum(each),
+            loading,
+            {size: median(repeats) for size, repeats in all_reduces.items()},
+            streams,
+        )
+        if worker.rank == 0:
+            replace_file(self.folder / SYMPTOMS, json.dumps(asdict(found), indent=1) + "\n")
+
+    def loading(self, rank: int) -> float:
+        """Return the mean seconds to load a batch, after the first one."""
+        with closing(build_problem(self.training)) as problem:
+            problem.loaded(rank, 0)
+            begin = time.perf_counter()
+            for step in range(1, BATCHES + 1):
+                problem.loaded(rank, step)
+            return (time.perf_counter() - begin) / BATCHES
+
+
+def vector(worker: Worker, *values: float) -> torch.Tensor:
+    return worker.params.new_tensor(values, dtype=torch.float64)
+
+
+async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
+    """Return the bit/s that rank 1 receives from rank 0 over several TCP connections."""
+    found = {}
+    for count in CONNECTIONS:
+        with ExitStack() as ending:
+            listener, place = None, [0.0] * 5
+            if worker.rank == 1:
+                with suppress(OSError):
+                    server = socket.create_server((listening_address(), 0))
+                    listener = ending.enter_context(server)
+                    host, port = listener.getsockname()
+                    place = [*map(float, host.split(".")), float(port)]
+            host, port = address_in(await worker.comm.all_gather(vector(worker, *place)))
+            rate = 0.0
+            with suppress(OSError):
+                if listener is not None:
+                    rate = received(listener, count)
+                elif worker.rank == 0:
+                    sent((host, port), count, seconds)
+            rates = await worker.comm.all_gather(vector(worker, rate))
+        if float(rates[1]):
+            found[count] = float(rates[1])
+    return found
+
+
+def address_in(places: Sequence[torch.Tensor]) -> tuple[str, int]:
+    """Return the address that rank 1 gave."""
+    *host, port = map(round, places[1].tolist())
+    return ".".join(map(str, host)), port
+
+
+def listening_address() -> str:
+    """Return the IPv4 address of the interface that the ranks use."""
+    known = {name: own for name, own in interfaces().items() if ":" not in own}
+    chosen = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
+    names = matching([*known], chosen) if chosen else []
+    return known[names[0]] if names else own_address()
+
+
+def sent(address: tuple[str, int], count: int, seconds: float) -> None:
+    """Send for some ``seconds`` over ``count`` connections at a time."""
+    end, chunk = time.monotonic() + seconds, bytes(CHUNK)
+
+    def send() -> None:
+        with suppress(OSError), socket.create_connection(address, PATIENCE) as stream:
+            while time.monotonic() < end:
+                stream.sendall(chunk)
+
+    in_threads([send] * count)
+
+
+def received(listener: socket.socket, count: int) -> float:
+    """Receive over ``count`` connections until they end; return the bit/s of all together."""
+    listener.settimeout(PATIENCE)
+    with ExitStack() as ending:
+        streams = [ending.enter_context(listener.accept()[0]) for _ in range(count)]
+        sizes, begin = [0] * count, time.monotonic()
+
+        def receive(number: int) -> None:
+            streams[number].settimeout(PATIENCE)
+            buffer = bytearray(CHUNK)
+            with suppress(OSError):
+                while size := streams[number].recv_into(buffer):
+                    sizes[number] += size
+
+        in_threads([lambda number=number: receive(number) for number in range(count)])
+        return 8 * sum(sizes) / (time.monotonic() - begin)
+
+
+def in_threads(work: Sequence[object]) -> None:
+    threads = [threading.Thread(target=each) for each in work]  # type: ignore[arg-type]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def observed_words(found: Symptoms) -> list[str]:
+    """Return the words of ``sgp-run doctor`` for measured values.
+
+    The latency is that of a round in a line through the times of all-reduces.
+    """
+    line = fit_line({size: [seconds] for size, seconds in found.all_reduces.items()})
+    return [
+        f"step.1={found.alone:.4g}s",
+        f"step.{found.nodes}={found.together:.4g}s",
+        f"parameters={found.num_bytes // 4}",
+        "bytes_per_parameter=4",
+        "devices=1",
+        f"latency={line.start / (2 * (found.nodes - 1)):.3g}s",
+        *(f"streams.{count}={rate / 1e9:.4g}Gbit/s" for count, rate in found.streams.items()),
+        f"loading={max(found.loading, 1e-9):.3g}s",
+        f"slowest={found.slowest:.4g}",
+    ]
+
+
+def all_reduce_text(found: Symptoms) -> str:
+    """Return the measured all-reduces as a sentence."""
+    parts = (
+        f"{num_bytes(size)} in {duration(seconds)}"
+        for size, seconds in sorted(found.all_reduces.items())
+    )
+    return f"Measured all-reduces: {', '.join(parts)}."
+
+
+def diagnosing(experiment: Experiment, **settings: float) -> Experiment:
+    """Return ``experiment`` with a `SymptomProbe` as the algorithm."""
+    probe = SymptomProbe(experiment.directory, experiment.run, **settings)
+    return replace(experiment, run=replace(experiment.run, algo=probe))

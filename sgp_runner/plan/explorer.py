@@ -1,0 +1,35 @@
+"""The explorer: a page with sliders and a map of the fastest method, from a simulated grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sgp_runner.plan.timing import SAVES
+from sgp_runner.report.render.write import asset, filled
+
+SLIDERS = {
+    "rate": "bandwidth",
+    "latency": "latency, one way",
+    "nodes": "nodes",
+    "period": "H, steps between exchanges",
+}
+LEGEND = (
+    "Check the methods that are compared. comp.: share of time computing. pays <: rate below which "
+    f"a method saves {100 * SAVES:.0f} % of the time of data parallel. The map shows the "
+    f"first method of those within {100 * SAVES:.0f} % of the fastest, in the order data parallel, "
+    "DiLoCo, Streaming DiLoCo, PowerSGD, SGP, OSGP."
+)
+
+
+def explorer_page(grids: Sequence[Mapping[str, Any]], title: str) -> str:
+    """Return a page without network use about grids (`simulated_grid`), each with a ``title``."""
+    return filled(
+        "explorer.html",
+        grids,
+        asset("explorer.js"),
+        title=title,
+        style=asset("explorer.css"),
+        legend=LEGEND,
+        sliders=SLIDERS.items(),
+    )

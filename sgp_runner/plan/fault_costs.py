@@ -1,0 +1,60 @@
+"""Costs of faults for each method: a slow node, and a node that is away for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sgp_runner.cluster.faults import Event, Faults
+from sgp_runner.config.run import Run
+from sgp_runner.core.timing_study import Study
+from sgp_runner.models.timing_only import TimingOnly
+from sgp_runner.plan.timing import TAIL, Timing, steps_of, time_steps
+from sgp_runner.utils.errors import ConfigError, RankFailed
+
+SLOWER = 2.0  # times that a gradient of the slow node takes
+AWAY_STEPS = 20  # gradients, during which a node is away
+RANK = 1  # the node with the fault
+
+
+@dataclass(frozen=True)
+class FaultCosts:
+    """The costs of faults of one node.
+
+    slow_node: time of a step if the node computes `SLOWER` times as slowly, relative to a step
+        without faults
+    absence: share of the time that the node is away that the whole run lasts longer
+    """
+
+    slow_node: float
+    absence: float
+
+
+def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
+    """Return the costs of faults for ``run``; None if it has faults anyway, or cannot stand them.
+
+    timing: of ``run``
+    """
+    if run.faults.any:
+        return None
+    if isinstance(run.model, TimingOnly):  # its steps are simulated as they are, not as a sample
+        run = replace(run, model=replace(run.model, sample_steps=None))
+    slow = replace(run, faults=Faults(slow_nodes={RANK: SLOWER}))
+    whole, away = whole_seconds(run), AWAY_STEPS * timing.compute
+    gone = Event("crash", (RANK,), whole / 4, whole / 4 + away)
+    try:
+        absent = whole_seconds(replace(run, faults=Faults(events=(gone,))))
+        slower = time_steps(slow).seconds / timing.seconds
+    except (ConfigError, RankFailed):
+        return None
+    return FaultCosts(slower, max(0.0, absent - whole) / away)
+
+
+def whole_seconds(run: Run) -> float:
+    """Return the simulated time of as many steps as `time_steps` simulates."""
+    from sgp_runner.elastic.build import timing_problem
+    from sgp_runner.simulator.times import simulate_times
+
+    problem = timing_problem(run, Study(None, sum(steps_of(run)) + TAIL))
+    simulation, _ = simulate_times(run, problem)
+    simulation.run()
+    return float(simulation.now())

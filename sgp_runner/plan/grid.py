@@ -1,0 +1,196 @@
+"""The grid of timing studies behind the explorer: rates, latencies, numbers of nodes and H."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf, log
+from typing import Any
+
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.run import Run
+from sgp_runner.plan.known_quality import all_known, is_close
+from sgp_runner.plan.methods import DATA_PARALLEL, Method, method
+from sgp_runner.plan.request import Request, machines, read_request
+from sgp_runner.plan.timing import at_rate, latency_of, rate_of, time_steps, with_latency
+from sgp_runner.utils.errors import ConfigError, RankFailed
+
+# Axes of the grid; the nearest value of each is replaced by that of the request.
+RATES = (1e8, 3e8, 1e9, 3e9, 1e10, 3e10, 1e11, 3e11)  # bit/s
+LATENCIES = (50e-6, 1e-3, 10e-3, 100e-3)  # s
+NODES = (2, 4, 8, 16, 32)
+PERIODS = (10, 30, 50, 100, 200, 500)  # H
+START = 100  # H at which the explorer begins
+# Methods from the simplest on: of those that are nearly as fast as the fastest, the first counts.
+# DiLoCo and Streaming DiLoCo have the H of the grid.
+EXPLORED = (
+    DATA_PARALLEL,
+    method("DiLoCo", "diloco"),
+    method("Streaming DiLoCo, FP4", "streaming_diloco", "codec=fp4"),
+    method("PowerSGD, rank 2", "powersgd", "rank=2"),
+    method("SGP", "sgp"),
+    method("OSGP, tau 1", "osgp", "tau=1"),
+)
+PERIODIC = ("diloco", "streaming_diloco")
+LEAST_LATENCY = 1e-6  # s; a shorter one is as far on a logarithmic axis
+HIDDEN = 1 + 1e-9  # times of steps in which nothing but the gradient takes time, relative to it
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The values of a grid, each in increasing order."""
+
+    rates: Sequence[float]
+    latencies: Sequence[float]
+    nodes: Sequence[int]
+    periods: Sequence[int]
+
+
+def axes_of(arguments: Sequence[str], search: Sequence[str], request: Request) -> Axes:
+    """Return the axes of a grid for ``request``, the words ``arguments`` of a command line.
+
+    A profile with regions has one number of nodes.
+    """
+    run = experiment_of([*request.words, *DATA_PARALLEL.words]).run
+    rates = including(RATES, rate_of(run))
+    latencies = including(LATENCIES, latency_of(run.cluster))
+    nodes = [
+        count
+        for count in including(NODES, request.nodes)
+        if count == request.nodes or can_plan([*arguments, f"nodes={count}"], search)
+    ]
+    return Axes(rates, latencies, list(map(round, nodes)), PERIODS)
+
+
+def including(values: Sequence[float], own: float) -> list[float]:
+    """Return ``values`` with the nearest one, in proportion, replaced by ``own``."""
+
+    def distance(value: float) -> float:
+        return abs(log(max(value, LEAST_LATENCY) / max(own, LEAST_LATENCY)))
+
+    nearest = min(values, key=distance)
+    return sorted({own, *values} - ({nearest} - {own}))
+
+
+def can_plan(arguments: Sequence[str], search: Sequence[str]) -> bool:
+    try:
+        read_request(arguments, search)
+    except ConfigError:
+        return False
+    return True
+
+
+def simulated_grid(
+    arguments: Sequence[str], search: Sequence[str] = (), axes: Axes | None = None
+) -> dict[str, Any]:
+    """Simulate a grid of timing studies and return it as plain data.
+
+    Times of a method are in one list: for each number of nodes, latency and rate one value, or one
+    for each H; None where the method cannot run.
+
+    arguments, search: as of `read_request`
+    axes: None: those of `axes_of`
+    """
+    request = read_request(arguments, search)
+    axes = axes or axes_of(arguments, search, request)
+    run = experiment_of([*request.words, *DATA_PARALLEL.words]).run
+    wanted = {each.algorithm for each in request.methods}
+    budget = request.budget
+    return {
+        "machines": machines(request),
+        "parameters": request.parameters,
+        "sites": request.sites,
+        "rates": list(axes.rates),
+        "latencies": list(axes.latencies),
+        "nodes": list(axes.nodes),
+        "periods": list(axes.periods),
+        "start": {
+            "rate": rate_of(run),
+            "latency": latency_of(run.cluster),
+            "nodes": request.nodes,
+            "period": min(axes.periods, key=lambda period: abs(period - START)),
+        },
+        "compute": run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
+        "budget": {
+            "steps": budget.steps,
+            "divided": not any(word.startswith("steps=") for word in arguments),
+            "price_per_hour": budget.price_per_hour,
+            "watts": budget.watts,
+            "kwh_price": budget.kwh_price,
+        },
+        "assumed": list(request.assumed),
+        "methods": [
+            described(each, list(times(each, arguments, search, axes)))
+            for each in EXPLORED
+            if each.algorithm in wanted
+        ],
+    }
+
+
+def described(each: Method, seconds: list[float | None]) -> dict[str, Any]:
+    """Return a method of the grid as plain data."""
+    prefix = " ".join(each.words[:1])
+    known = {words: figures for words, figures in all_known().items() if words.split()[0] == prefix}
+    close = bool(known) and all(map(is_close, known.values()))
+    return {
+        "title": each.title,
+        "periodic": each.algorithm in PERIODIC,
+        "near": each is DATA_PARALLEL or close,
+        "quality": [
+            f"{' '.join(words.split()[1:])}: {figure.text}".removeprefix(": ")
+            for words, figures in known.items()
+            for figure in figures
+        ],
+        "seconds": seconds,
+    }
+
+
+def times(
+    each: Method, arguments: Sequence[str], search: Sequence[str], axes: Axes
+) -> Iterator[float | None]:
+    """Yield the seconds of a step of a method, in the order of `simulated_grid`."""
+    for nodes in axes.nodes:
+        request = read_request([*arguments, f"nodes={nodes}"], search)
+        found: dict[tuple[float, float, int], float | None] = {}
+        try:
+            run = experiment_of([*request.words, *each.words]).run
+            found = simulated(run, axes, axes.periods if each.algorithm in PERIODIC else (0,))
+        except (ConfigError, RankFailed):
+            pass
+        for latency, rate in product(axes.latencies, axes.rates):
+            for period in axes.periods if each.algorithm in PERIODIC else (0,):
+                yield found.get((latency, rate, period))
+
+
+def simulated(
+    run: Run, axes: Axes, periods: Sequence[int]
+) -> dict[tuple[float, float, int], float | None]:
+    """Return the seconds of a step by latency, rate and H.
+
+    Where even a longer latency, a lower rate and a smaller H are hidden by the gradient, so are
+    these, and nothing is simulated.
+
+    periods: (0,): the algorithm has no H
+    """
+    found: dict[tuple[float, float, int], float | None] = {}
+    hidden: list[tuple[float, float, int]] = []
+    for latency, rate, period in product(reversed(axes.latencies), axes.rates, periods):
+        here = latency, rate, period
+        worse = [
+            point
+            for point in hidden
+            if point[0] >= latency and point[1] <= rate and point[2] <= period
+        ]
+        if worse:
+            found[here] = found[worse[0]]
+            continue
+        at = at_rate(replace(run, cluster=with_latency(run.cluster, latency)), rate)
+        if period:
+            algo: Any = at.algo
+            at = replace(at, algo=replace(algo, period=period))
+        timing = time_steps(at)
+        found[here] = float(f"{timing.seconds:.6g}")
+        if timing.seconds <= HIDDEN * timing.compute < inf:
+            hidden.append(here)
+    return found

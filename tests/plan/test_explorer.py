@@ -1,0 +1,123 @@
+"""``sgp-run plan --html``: the grid of timing studies, and the page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sgp_runner.cli.main import main
+from sgp_runner.plan import grid
+from sgp_runner.plan.explorer import explorer_page
+from sgp_runner.plan.grid import Axes, axes_of, including, simulated_grid
+from sgp_runner.plan.request import read_request
+
+# A billion parameters of 4 bytes: a step of 1 s, and 32e9 / rate seconds for 2 nodes.
+WORDS = [
+    *("parameters=1e9", "step=1s", "nodes=2", "bandwidth=8Gbit/s", "latency=0", "steps=3600"),
+    "cluster.collectives.overlap=0",
+]
+AXES = Axes((8e9, 3.2e10), (0.0,), (2,), (10, 100))
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, Any]:
+    return simulated_grid([*WORDS, "methods=ar_sgd,diloco,osgp"], axes=AXES)
+
+
+def test_own_values_replace_the_nearest_ones_of_an_axis() -> None:
+    assert including((1e8, 1e9, 1e10), 2e9) == [1e8, 2e9, 1e10]
+    assert including((1e8, 1e9), 1e9) == [1e8, 1e9]
+    assert including((50e-6, 1e-3), 0.0) == [0.0, 1e-3]
+
+
+def test_times_of_the_grid_are_those_of_timing_studies(small: dict[str, Any]) -> None:
+    times = {each["title"]: each["seconds"] for each in small["methods"]}
+    assert times == {
+        "Data parallel": [5.0, 2.0],
+        "DiLoCo": [1.4, 1.04, 1.1, 1.01],
+        "OSGP, tau 1": [4.0, 1.0],
+    }
+    assert [each["near"] for each in small["methods"]] == [True, True, False]
+    assert small["start"] == {"rate": 8e9, "latency": 0.0, "nodes": 2, "period": 100}
+    assert small["budget"]["steps"] == 3600 and not small["budget"]["divided"]
+
+
+def test_a_plan_has_960_points_with_its_own_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = axes_of(WORDS, (), read_request(WORDS))
+    assert 8e9 in axes.rates and 0.0 in axes.latencies and 2 in axes.nodes
+    sizes = [len(each) for each in (axes.rates, axes.latencies, axes.nodes, axes.periods)]
+    assert sizes == [8, 4, 5, 6]
+
+
+def test_a_profile_with_regions_has_one_number_of_nodes() -> None:
+    words = ["cluster=regions_2x4", "model=llama_1b", "nodes=8"]
+    assert axes_of(words, (), read_request(words)).nodes == [8]
+
+
+def test_the_command_writes_a_page_that_loads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(grid, "RATES", (8e9,))
+    monkeypatch.setattr(grid, "LATENCIES", (0.0,))
+    monkeypatch.setattr(grid, "NODES", (2,))
+    path = tmp_path / "plan.html"
+    assert main(["plan", *WORDS, "methods=ar_sgd", "--html", str(path)]) == 0
+    assert capsys.readouterr().out.endswith(f"explorer in {path}\n")
+    text = path.read_text()
+    assert not re.search(r'(src|href)="(?!data:)', text)
+    assert '"seconds": [5.0]' in text
+    assert (
+        main(["plan", *WORDS, "methods=ar_sgd", "--html", str(tmp_path / "none" / "plan.html")])
+        == 2
+    )
+    assert "--html: cannot write" in capsys.readouterr().err
+
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_in_a_browser(tmp_path: Path, small: dict[str, Any], width: int) -> None:
+    """At 16 Gbit/s between two points, data parallel takes 1 + 32 / 16 s, as in the simulator."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = tmp_path / "plan.html"
+    path.write_text(explorer_page([{**small, "title": "two nodes"}], "Which method?"))
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(path.as_uri())
+
+        def cells() -> dict[str, list[str]]:
+            rows = page.locator("#methods tr").all()
+            found = [row.locator("td").all_inner_texts() for row in rows]
+            return {first.strip(): rest for first, *rest in found}
+
+        assert page.inner_text("#answer") == (
+            "DiLoCo, H 100: 1.04 h instead of 5 h, 96.2 % of it computing. Below 32 Gbit/s, "
+            "data parallel computes less than half of the time."
+        )
+        assert page.inner_text("#source") == "Simulated at this point."
+        assert cells()["OSGP, tau 1"][:3] == ["4", "25 %", "4"]
+        page.locator("#rate").fill("500")
+        assert page.inner_text("#rate-value") == "16 Gbit/s"
+        assert page.inner_text("#source") == "Interpolated between simulated points."
+        assert cells()["Data parallel"][:3] == ["3", "33 %", "3"]
+        assert cells()["DiLoCo, H 100"][:3] == ["1.02", "98 %", "1.02"]
+        page.locator("#period").fill("0")
+        assert cells()["DiLoCo, H 10"][0] == "1.2"
+        page.locator("#rate").fill("1000")
+        page.locator("#methods tr", has_text="OSGP").locator("input").check()
+        assert page.inner_text("#answer b") == "OSGP, tau 1: 1 h"
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert complaints == []
+        browser.close()
