@@ -38,7 +38,7 @@ test-gpu: .venv/.installed  ## run the tests that need GPUs
 reproduce: .venv/.installed  ## reproduce the papers' tables in results/; about an hour, resumable
 	.venv/bin/python scripts/reproduce.py
 
-claims: .venv/.installed  ## test the papers' conclusions, into results/reproduced/; resumable
+claims: .venv/.installed  ## test the papers' conclusions, into results/claims.md; resumable
 	.venv/bin/python scripts/claims.py
 
 logs:  ## unpack the runs behind both into results/reproduced/runs/

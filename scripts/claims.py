@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Tests of the papers' conclusions: ``make claims`` makes missing runs and writes the pages.
 
-The pages are ``results/reproduced/claims.md`` and ``.html``. The script first unpacks archived
-runs, and at the end archives all runs.
+The pages are ``results/claims.md`` and those in ``results/claims``. The script first unpacks
+archived runs, and at the end archives all runs.
 
     scripts/claims.py [NUMBER ...]     make only the runs of these claims; the pages show all
                                        finished claims
@@ -12,70 +12,40 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-from claims import (
-    asynchronous,
-    averaging,
-    gossip,
-    heterogeneity,
-    local_steps,
-    pipeline,
-    slow_momentum,
-    speedup,
-    timing,
-    warmup,
-)
-from claims.evidence import Claim
+from claims.claim_files import all_claims
 from claims.page import write
-from claims.tuning import remaining
 from reproduce.archives import pack, unpack
 from sgp_runner.session.job_pool import run_and_say
 from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.units import duration
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = Path("results", "reproduced")  # relative to ROOT
-
-
-def all_claims() -> Iterator[Claim]:
-    every = [
-        *averaging.claims(),
-        *timing.claims(OUT),
-        *gossip.claims(OUT),
-        *slow_momentum.claims(OUT),
-        *asynchronous.claims(OUT),
-        *pipeline.claims(OUT),
-        *speedup.claims(OUT),
-        *warmup.claims(OUT),
-        *local_steps.claims(OUT),
-        *heterogeneity.claims(OUT),
-    ]
-    yield from sorted(every, key=lambda claim: claim.number)
+PAGES = Path("results")  # relative to ROOT
+OUT = Path("results", "reproduced")  # the runs
 
 
 def main(words: Sequence[str]) -> int:
     os.chdir(ROOT)
     show_messages()
     unpack(OUT)
-    known = {str(claim.number): claim for claim in all_claims()}
+    known = {str(claim.number): claim for claim in all_claims(OUT)}
     if unknown := [word for word in words if word not in known]:
         print(
             f"scripts/claims.py: '{unknown[0]}' is not a claim; choose from {', '.join(known)}",
             file=sys.stderr,
         )
         return 2
-    claims = [known[word] for word in words or known]
     failed = 0
-    for claim in claims:
+    for word in words or known:
         began = monotonic()
-        failed += sum(map(run_and_say, remaining(claim.searches)))
-        failed += run_and_say(claim.jobs)
-        print(f"claim {claim.number}: {duration(round(monotonic() - began))}", flush=True)
-    for view in write(list(known.values()), OUT):
-        print(f"{view.claim.number}. {view.claim.subject}: {view.headline}")
+        failed += run_and_say(known[word].jobs)
+        print(f"claim {word}: {duration(round(monotonic() - began))}", flush=True)
+    for view in write(list(known.values()), OUT, PAGES):
+        print(f"{view.claim.number}. {view.texts['subject']}: {view.together}")
     pack(OUT)
     return 1 if failed else 0
 

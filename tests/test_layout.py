@@ -38,9 +38,9 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 976,
+    "scripts": 970,
     "scripts/benchmarks": 1289,
-    "scripts/claims": 1296,
+    "scripts/claims": 871,
     "scripts/pages": 573,
     "scripts/reproduce": 409,
     "scripts/validation": 645,
@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2046,
     "sgp_runner/session": 719,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 2214,
+    "sgp_runner/studies": 2227,
     "sgp_runner/topology": 601,
     "sgp_runner/utils": 1453,
 }

@@ -103,7 +103,7 @@ def test_a_wheel_holds_the_package_and_its_data_alone(built: Path) -> None:
     assert not [
         name
         for name in names
-        if {"claims", "reproduce", "results", "tests"} & set(PurePosixPath(name).parts)
+        if {"scripts", "reproduce", "results", "tests"} & set(PurePosixPath(name).parts)
     ]
 
 

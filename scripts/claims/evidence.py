@@ -1,21 +1,22 @@
-"""Evidence for a claim: paired differences over seeds, tests of ranges, and verdicts."""
+"""Evidence for a claim: effects, tests of expected ranges, and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from claims.tuning import Joint, Search
 from sgp_runner.session.job_pool import RunJob
-from sgp_runner.studies.power import MAX_SEEDS, SeedPlan, seeds_needed
+from sgp_runner.studies.power import wanted
 from sgp_runner.studies.statistics import LEVEL, Between, Interval, holm
+
+LOOKS = 2  # samples of a finding that has a second one
 
 
 class Verdict(Enum):
     REPRODUCED = "reproduced"
     CONTRADICTED = "contradicted"
-    UNDECIDED = "undecided at this scale"
+    UNDECIDED = "undecided"
 
 
 def verdict_of(expected: Between, effect: Interval) -> tuple[Verdict, float]:
@@ -39,9 +40,9 @@ class Finding:
 
     part: the part of the claim's sentence that it tests. what: a description. unit: unit of the
     effect. jobs: the runs that give the effect. beside: the same comparison by another measure,
-    shown as text and without influence on the verdict. primary: whether it has a separate test and
-    a number of seeds chosen for it; all other findings share one level. earlier: whether it is only
-    shown, because a second sample decides, which was specified before it was run.
+    without influence on the verdict. primary: whether it has a separate test and a number of seeds
+    chosen for it; all other findings share one level. earlier: whether it is only shown, because a
+    second sample decides, which was specified before it was run.
     """
 
     part: str
@@ -57,11 +58,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judged:
-    """A finding with its verdict and its adjusted p-value; None for a result without randomness."""
+    """A finding with its verdict and its adjusted p-value; None for a result without randomness.
+
+    looks: the number of samples of the finding; its p-value counts `LOOKS` times in `in_family`
+    """
 
     finding: Finding
     verdict: Verdict
     p: float | None
+    looks: int = 1
 
     @property
     def wanted(self) -> str:
@@ -72,98 +77,16 @@ class Judged:
         effect = self.finding.effect
         if self.verdict is not Verdict.UNDECIDED or effect.spreadless:
             return ""
-        distance = self.finding.expected.distance(effect.mean)
-        seeds = seeds_needed(distance, effect.spread) if distance > 0 else None
-        return f"about {seeds} seeds" if seeds else f"over {MAX_SEEDS} seeds"
+        return wanted(self.finding.expected.distance(effect.mean), effect.spread)
 
-
-@dataclass(frozen=True)
-class Curves:
-    """A figure of at most eight curves on logarithmic axes, labelled at their ends.
-
-    lines: the points (x, y) of each curve, by its label.
-    """
-
-    x: str
-    y: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Runs that are judged together.
-
-    searches: the tuning before the runs. jobs: the runs; call it only after the tuning has
-    finished. find: the findings; call it only after the runs have finished.
-    """
-
-    jobs: Callable[[], Sequence[RunJob]]
-    find: Callable[[], Sequence[Finding]]
-    searches: tuple[Search | Joint, ...] = ()
+    def at(self, p: float | None) -> Verdict:
+        """Return the verdict if its p-value is ``p``."""
+        return self.verdict if p is None or p <= LEVEL else Verdict.UNDECIDED
 
     @property
-    def tuned(self) -> bool:
-        return all(search.finished for search in self.searches)
-
-    @property
-    def finished(self) -> bool:
-        return self.tuned and all(job.finished for job in self.jobs())
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of a paper and its test.
-
-    subject: a short title. answer: one line for a judged claim; ``{0}`` stands for the mean of the
-    first finding, ``{0:size}`` for its absolute value, and so on for other findings. source: paper
-    and table or figure; empty for an explanation of another claim. tried: a text about the runs and
-    their test, and about further attempts if the claim was not reproduced. samples: the first
-    sample is required; later ones count once they have finished. plan: the power of the primary
-    finding; None if the result is not random, or if the runs are older than the rule about power.
-    earlier: the verdict of an earlier design, whose page is still available. curves: what the
-    figure shows; None: it shows the findings. explains: the number of the claim whose verdict it
-    explains; 0 for an independent claim.
-    """
-
-    number: int
-    subject: str
-    sentence: str
-    tried: str
-    samples: tuple[Sample, ...]
-    source: str = ""
-    plan: SeedPlan | None = None
-    answer: str = ""
-    earlier: str = ""
-    curves: Callable[[], Curves] | None = None
-    explains: int = 0
-
-    @property
-    def origin(self) -> str:
-        """The source of the sentence."""
-        if self.explains:
-            return f"Ours, a reason for the verdict of claim {self.explains}, decided after it"
-        return self.source
-
-    @property
-    def searches(self) -> tuple[Search | Joint, ...]:
-        return tuple(search for sample in self.samples for search in sample.searches)
-
-    @property
-    def jobs(self) -> tuple[RunJob, ...]:
-        """The runs of all samples whose searches have finished; no other runs are known yet."""
-        return tuple(job for sample in self.samples if sample.tuned for job in sample.jobs())
-
-    @property
-    def judged(self) -> bool:
-        return self.samples[0].finished
-
-    @property
-    def complete(self) -> bool:
-        return all(sample.finished for sample in self.samples)
-
-    def find(self) -> list[Finding]:
-        """Return the findings of all finished samples; the claim must be `judged`."""
-        return [finding for sample in self.samples if sample.finished for finding in sample.find()]
+    def of_looks(self) -> Verdict:
+        """The verdict at `LEVEL` divided by the number of samples."""
+        return self.at(None if self.p is None else self.p * self.looks)
 
 
 def judge(findings: Sequence[Finding]) -> list[Judged]:
@@ -180,11 +103,13 @@ def judge(findings: Sequence[Finding]) -> list[Judged]:
         if not (finding.primary or finding.earlier or finding.effect.seeds == 1)
     ]
     adjusted = dict(zip(shared, holm([tests[place][1] for place in shared]), strict=True))
+    again = {finding.part for finding in findings if finding.earlier}
     out = []
     for place, (finding, (verdict, p)) in enumerate(zip(findings, tests, strict=True)):
-        level = adjusted.get(place, p)
-        told = verdict if level <= LEVEL else Verdict.UNDECIDED
-        out.append(Judged(finding, told, None if finding.effect.seeds == 1 else level))
+        level = None if finding.effect.seeds == 1 else adjusted.get(place, p)
+        looks = LOOKS if finding.part in again else 1
+        judged = Judged(finding, verdict, level, looks)
+        out.append(replace(judged, verdict=judged.at(level)))
     return out
 
 
@@ -208,24 +133,18 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict.REPRODUCED
 
 
-def headline(judged: Sequence[Judged]) -> str:
-    """Return how many parts are reproduced, and the names of the other parts."""
-    by_part = parts(judged)
-    if len(by_part) == 1:
-        return next(each.value for each in by_part.values())
-    named = {
-        verdict: [part for part, each in by_part.items() if each is verdict] for verdict in Verdict
+def primary_of(judged: Sequence[Judged]) -> Judged:
+    return next(each for each in judged if each.finding.primary)
+
+
+def in_family(primary: Mapping[int, Judged]) -> dict[int, tuple[Verdict, float]]:
+    """Return verdict and p-value of each claim's ``primary`` finding, adjusted for all of them.
+
+    The p-values are adjusted by Holm's method. A finding whose second sample decides had two looks,
+    each of which may take half of the level.
+    """
+    random = {number: each for number, each in primary.items() if each.p is not None}
+    adjusted = holm([(each.p or 0.0) * each.looks for each in random.values()])
+    return {
+        number: (each.at(p), p) for (number, each), p in zip(random.items(), adjusted, strict=True)
     }
-    said = [f"{len(named[Verdict.REPRODUCED])} of {len(by_part)} parts reproduced"]
-    if contradicted := named[Verdict.CONTRADICTED]:
-        said.append(f"contradicted: {', '.join(contradicted)}")
-    if undecided := named[Verdict.UNDECIDED]:
-        said.append(f"undecided: {', '.join(with_needs(judged, undecided))}")
-    return "; ".join(said)
-
-
-def with_needs(judged: Sequence[Judged], undecided: Sequence[str]) -> Iterator[str]:
-    """Yield each undecided part, with the seeds that its first undecided finding needs."""
-    for part in undecided:
-        needs = [each.wanted for each in judged if each.finding.part == part and each.wanted]
-        yield f"{part} ({needs[0]})" if needs else part

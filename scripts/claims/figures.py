@@ -1,18 +1,16 @@
-"""Figures of the claims: effects with their intervals, curves, and a summary of all claims."""
+"""Figures of the effects of a claim, with their intervals and expected ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, log
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from claims.evidence import Curves, Judged, Verdict
-from sgp_runner.report.plots.style import ticks_between
+from claims.evidence import Judged, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,21 +26,7 @@ LOOKS = {
     Verdict.CONTRADICTED: ("#d55e00", "X"),
     Verdict.UNDECIDED: ("#8a8a8a", "D"),
 }
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222", "#8a8a8a")
-FIRST_MARK, MARKS = 12.5, 6  # first mark in the summary, and number of marks with room
 APART = 20.0  # a larger ratio of effects of the same sign needs a logarithmic axis
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the summary: a claim, with a mark for each of its parts.
-
-    parts: empty if the runs of the claim have not finished.
-    """
-
-    number: int
-    subject: str
-    parts: tuple[Verdict, ...]
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -50,10 +34,6 @@ def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": path.name}):
         figure.savefig(path, metadata={"Date": None, "Creator": None})
-
-
-def blank(height: float) -> Figure:
-    return Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
 
 
 def grouped(judged: Iterable[Judged]) -> Mapping[str, Mapping[str, Sequence[Judged]]]:
@@ -74,7 +54,11 @@ def forest(judged: Sequence[Judged]) -> Figure:
     units = grouped(judged)
     lines = [sum(map(height, rows.values())) for rows in units.values()]
     with rc_context({"font.size": FONT, "text.color": INK}):
-        figure = blank(ROW * sum(lines) + 0.75 * len(lines))
+        figure = Figure(
+            figsize=(WIDTH, ROW * sum(lines) + 0.75 * len(lines)),
+            layout="constrained",
+            facecolor="white",
+        )
         panels = figure.subplots(len(units), height_ratios=lines, squeeze=False)[:, 0]
         for axes, (unit, rows) in zip(panels, units.items(), strict=True):
             draw_effects(axes, unit, rows)
@@ -144,100 +128,3 @@ def draw_effect(axes: Axes, place: float, each: Judged, low: float, high: float)
     colour, marker = LOOKS[each.verdict]
     axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=2)
     axes.plot(effect.mean, place, marker, color=colour, markersize=7, markeredgecolor="white")
-
-
-def curves(wanted: Curves) -> Figure:
-    """Return a figure of curves with names at their ends. Raise ValueError for more than eight."""
-    if len(wanted.lines) > len(COLOURS):
-        raise ValueError(f"{len(wanted.lines)} curves are more than {len(COLOURS)}.")
-    with rc_context({"font.size": FONT, "text.color": INK}):
-        figure = blank(4.2)
-        axes = figure.subplots()
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        for colour, points in zip(COLOURS, wanted.lines.values(), strict=False):
-            axes.plot(*zip(*points, strict=True), color=colour, linewidth=2, marker="o")
-        xs = sorted({x for points in wanted.lines.values() for x, _ in points})
-        axes.set_xticks(xs, [f"{x:g}" for x in xs])
-        ys = ticks_between(*axes.get_ylim())
-        axes.set_yticks(ys, [f"{y:g}" for y in ys])
-        axes.minorticks_off()
-        axes.set_xlabel(wanted.x)
-        axes.set_title(wanted.y, fontsize=FONT, loc="left")
-        for side in ("right", "top"):
-            axes.spines[side].set_visible(False)
-        name_ends(axes, wanted)
-    return figure
-
-
-def name_ends(axes: Axes, wanted: Curves) -> None:
-    """Write the names to the right of the last points, in their order and without overlap."""
-    low, high = map(log, axes.get_ylim())
-    apart = 0.058  # as a fraction of the axis
-    last = {
-        name: (log(points[-1][1]) - low) / (high - low) for name, points in wanted.lines.items()
-    }
-    colours = dict(zip(wanted.lines, COLOURS, strict=False))
-    heights = spaced([last[name] for name in sorted(last, key=last.__getitem__)], apart)
-    for name, height in zip(sorted(last, key=last.__getitem__), heights, strict=True):
-        axes.text(1.02, height, name, transform=axes.transAxes, va="center", color=colours[name])
-
-
-def spaced(heights: Sequence[float], apart: float) -> list[float]:
-    """Return the increasing heights, moved ``apart`` and, if there is room, below 1."""
-    out: list[float] = []
-    for height in heights:
-        out.append(max(height, out[-1] + apart) if out else height)
-    top = 1.0
-    for place in reversed(range(len(out))):
-        out[place] = min(out[place], top)
-        top = out[place] - apart
-    return out
-
-
-def summary(claims: Sequence[Line], reasons: Sequence[Line] = ()) -> Figure:
-    """Return a figure of all claims, with a mark for the verdict on each part.
-
-    reasons: claims that explain verdicts on other claims, drawn below these claims.
-    """
-    places = dict(enumerate(claims))
-    places |= dict(enumerate(reasons, start=len(claims) + 1))  # below a title
-    rows = max(places) + 1
-    with rc_context({"font.size": FONT, "text.color": INK}):
-        figure = blank(0.27 * rows + 0.9)
-        axes = figure.subplots()
-        if reasons:
-            axes.text(0.3, len(claims), "Reasons for verdicts", va="center", fontweight="bold")
-        for place, line in places.items():
-            axes.text(0.0, place, f"{line.number}", va="center", ha="right", color=PALE)
-            axes.text(0.3, place, line.subject, va="center")
-            for number, verdict in enumerate(sorted(line.parts, key=list(LOOKS).index)):
-                colour, marker = LOOKS[verdict]
-                axes.plot(FIRST_MARK + number, place, marker, color=colour, markersize=9)
-            if not line.parts:
-                axes.text(FIRST_MARK - 0.3, place, "runs to be made", va="center", color=PALE)
-        for verdict, (colour, marker) in LOOKS.items():
-            axes.plot([], [], marker, color=colour, label=verdict.value)
-        axes.legend(
-            loc="lower center",
-            bbox_to_anchor=(0.5, 1.0),
-            ncols=len(LOOKS),
-            frameon=False,
-            handletextpad=0.1,
-            columnspacing=1.0,
-            title="Each mark is a part of a claim",
-        )
-        most = max(len(line.parts) for line in places.values())
-        axes.set_xlim(-0.8, FIRST_MARK + max(MARKS, most))
-        axes.set_ylim(rows - 0.4, -0.6)
-        axes.axis("off")
-    return figure
-
-
-def caption(judged: Sequence[Judged]) -> str:
-    """Return the alternative text of a figure."""
-    return "; ".join(
-        f"{each.finding.part}: {each.finding.effect.mean:.3g}, {each.verdict.value}"
-        for each in judged
-        if not each.finding.earlier
-    )

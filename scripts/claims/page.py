@@ -1,188 +1,260 @@
-"""The page of the claims in Markdown and HTML: a table of answers, then each claim in detail.
+"""The pages of the claims: a table of answers, a page for each claim, and two tables as CSV.
 
-The templates are ``page.md`` and ``page.html``.
+The templates are ``index.md`` and ``page.md``.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from claims import figures
-from claims.evidence import Claim, Judged, Verdict, headline, judge, parts
-from claims.tuning import SEEDS, Joint, Search
-from reproduce.archives import LOST, archived
+from claims.claim_files import STUDIES, Claim
+from claims.evidence import (
+    Judged,
+    Verdict,
+    in_family,
+    judge,
+    parts,
+    primary_of,
+)
+from claims.recorded import search_of
+from reproduce.archives import LOST
 from sgp_runner.report.read.runs import version
-from sgp_runner.session.job_pool import RunJob, outdated
-from sgp_runner.studies.statistics import Interval
-from sgp_runner.studies.study_tasks import HOLDOUT
+from sgp_runner.report.render.pictures import save
+from sgp_runner.session.job_pool import outdated
+from sgp_runner.studies.conduct import ArmResult, Conducted
+from sgp_runner.studies.power import power
+from sgp_runner.studies.statistics import Between, Interval
+from sgp_runner.studies.study_file import RATE
+from sgp_runner.studies.study_plots import tuning_plots
+from sgp_runner.studies.tuning import Candidate, Space, Trial, Tuned
+from sgp_runner.utils.units import counted
 
-PICTURES = "figures"  # a folder next to the pages
-INTRO = (
-    "Each finding is an effect with its 95 % confidence interval over seeds, the same for both "
-    "sides, and the range that is expected: reproduced if a test shows that it lies inside, "
-    "contradicted if outside, else undecided at this scale. That it lies between two bounds is "
-    "shown by two one-sided tests. One finding of each claim is primary, marked by a star, and the "
-    "number of seeds was chosen for it; the p-values of the others are adjusted by Holm's method. "
-    "Intervals are not adjusted, so one that lies inside the range can still be undecided. An "
-    "undecided part names the seeds that it needs if effect and spread are as measured. "
-    "All tests are at 2.5 % on one side. A claim has parts, and each part its verdict: "
-    "contradicted by any of its findings, reproduced by all of them. Simulated results without "
-    "randomness have one seed and no width; seeds that all gave the same difference do not show "
-    "its spread and decide nothing. Where a second sample was specified after a first one had been "
-    "seen, it decides alone, and the first is still shown. Ranges and numbers of seeds were "
-    "committed before the runs that they judge, but simulated times of claims 2, 3, 7 and 9 were "
-    "known. Of claims 1, 3 and 10 parts and primary finding were named after their results, and no "
-    "number of seeds was chosen for them; the verdicts of claim 10 are the same if its primary "
-    "finding is adjusted with the others. The link of a log names an archive and, behind #, "
-    "the file in it; `make logs` unpacks all archives."
+FOLDER = "claims"  # of the pages of the claims, next to the table of answers
+MAX_ROWS = 2  # findings of a part with rows of their own
+MAX_LISTED = 4  # effects of a part that are listed one by one
+UNITS = {
+    "validation loss, nats": "nats [95 %]",
+    "% of the validation loss": "% [95 %]",
+    "exponent of the mean squared gradient norm": "exponent [95 %]",
+}
+KINDS = {
+    "measured": "measured claim",
+    "formulas": "claim about formulas, without training",
+    "reasons": "our reason for a verdict",
+}
+FINDINGS = (
+    *("claim", "number", "part", "finding", "unit", "mean", "low", "high", "seeds", "least"),
+    *("most", "p", "verdict", "samples", "verdict_at_level_per_sample", "primary", "decides"),
+    *("other_measures", "runs"),
 )
-NOT_JUDGED = (
-    "Some of their runs have not finished; this command makes them. The verdict of an earlier "
-    "design, whose runs are not part of this one, is on its own page."
-)
-TUNING = (
-    "Learning rates, and SlowMo's momentum with them, are chosen for each algorithm, variant and "
-    f"number of nodes, by the same search for all, with seeds {' and '.join(map(str, SEEDS))}. On "
-    f"images it validates on {HOLDOUT:.0%} of the training samples, which are not trained on "
-    "meanwhile; on text, whose training part is new for each seed, on the validation set that "
-    "decides later. A score is the mean validation loss. A search begins with a few values and "
-    "tries half and double the best one until that lies between others."
-)
-WAITS = ". It has a further sample, specified but not yet run, which this command adds."
-EARLIER = "Earlier sample, which no longer decides:"
+SEARCHES = ("claim", "arm", "search", "settings", "losses", "seeds", "chosen")
 
 
-class Mean(float):
-    """A rounded mean in an answer; ``{0:size}`` formats it without its sign."""
+class Shown(float):
+    """The mean of an effect in an answer; its format adds an interval or takes the sign away.
+
+    ``{0}``: 0.0631. ``{0:ci}``: 0.0631 [0.0433, 0.0829]. ``-`` changes the sign; ``size`` omits
+    it.
+    """
+
+    effect: Interval
+
+    def __new__(cls, effect: Interval) -> Shown:
+        self = super().__new__(cls, effect.mean)
+        self.effect = effect
+        return self
 
     def __format__(self, spec: str) -> str:
-        return rounded(abs(self) if spec == "size" else float(self))
+        effect = self.effect.mirrored if spec.startswith("-") else self.effect
+        if spec.endswith("ci"):
+            return shown(effect)
+        return rounded(abs(self) if spec == "size" else effect.mean)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A finding as a row of text.
+    """A finding, or all findings of a part, as a row of the table."""
 
-    runs: groups of runs; each has a name and, for each run, the seed and the path of the log.
-    """
-
-    number: int
-    part: str
     what: str
     effect: str
     expected: str
-    seeds: int
-    p: str
     verdict: str
-    runs: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
 
 @dataclass(frozen=True)
 class View:
-    """A judged claim, prepared for the templates."""
+    """A judged claim, prepared for the templates.
+
+    family: the verdict on the primary finding, and its p-value, among those of all measured claims;
+        None for a reason, or without randomness
+    """
 
     claim: Claim
     judged: tuple[Judged, ...]
-    rows: tuple[Row, ...]
-    earlier: tuple[Row, ...]
-    runs: tuple[RunJob, ...]
+    searches: Mapping[str, Tuned]
+    family: tuple[Verdict, float] | None = None
 
     @property
-    def parts(self) -> Mapping[str, Verdict]:
-        return parts(self.judged)
+    def texts(self) -> Mapping[str, Any]:
+        return self.claim.texts
 
     @property
-    def headline(self) -> str:
-        return headline(self.judged)
+    def primary(self) -> Judged:
+        return primary_of(self.judged)
 
     @property
-    def primary(self) -> str:
-        """The verdict on the primary finding."""
-        return next(each.verdict.value for each in self.judged if each.finding.primary)
+    def kind(self) -> str:
+        """The table in which the claim stands."""
+        if self.claim.explains:
+            return "reasons"
+        return "formulas" if self.primary.p is None else "measured"
+
+    @property
+    def parts(self) -> str:
+        """How many parts are reproduced."""
+        verdicts = list(parts(self.judged).values())
+        return f"{verdicts.count(Verdict.REPRODUCED)}/{len(verdicts)}"
 
     @property
     def answer(self) -> str:
-        return self.claim.answer.format(*(Mean(each.finding.effect.mean) for each in self.judged))
+        means = (Shown(each.finding.effect) for each in self.judged)
+        return str(self.texts["answer"]).format(*means)
+
+    @property
+    def origin(self) -> str:
+        """The source of the sentence."""
+        if self.claim.explains:
+            return f"Ours, for claim {self.claim.explains}"
+        return str(self.texts["source"])
 
     @property
     def plan(self) -> str:
         """The planned number of seeds and the measured spread; empty without a plan."""
-        if self.claim.plan is None:
+        plan = self.claim.plan
+        if plan is None:
             return ""
-        primary = next(each.finding.effect for each in self.judged if each.finding.primary)
-        return f"{self.claim.plan} {self.claim.plan.measured(primary.spread)}"
+        spread = self.primary.finding.effect.spread
+        found = power(plan.matters, spread, plan.seeds, equivalence=plan.equivalence)
+        return (
+            f"{plan.seeds} seeds (spread {spread:.2g}, planned {plan.spread:g}; power "
+            f"{100 * min(found, 0.99):.0f} %)."
+        )
 
     @property
-    def figure(self) -> str:
-        return f"{PICTURES}/claim{self.claim.number}.svg"
+    def unit(self) -> str:
+        """The title of the column of effects."""
+        return UNITS.get(self.primary.finding.unit, "effect")
 
     @property
-    def caption(self) -> str:
-        return figures.caption(self.judged)
+    def together(self) -> str:
+        """The verdict on the primary finding, and that of all measured claims if it differs."""
+        alone = self.primary.verdict
+        if self.family is None or self.family[0] is alone:
+            return alone.value
+        return f"{alone.value} alone, {self.family[0].value} together"
 
     @property
-    def logs(self) -> int:
-        """The number of runs in all findings."""
-        rows = (*self.rows, *self.earlier)
-        return len({log for row in rows for _, logs in row.runs for log in logs})
+    def rows(self) -> list[Row]:
+        return [*rows_of(self.judged, earlier=False), *rows_of(self.judged, earlier=True)]
 
     @property
-    def outdated(self) -> str:
-        """A sentence about the runs made before a correction; empty without any."""
-        return outdated(self.runs)
+    def search(self) -> str:
+        """A sentence about the searches; empty without any."""
+        if not self.searches:
+            return ""
+        runs = sum(each.runs for each in self.searches.values())
+        return f"{counted(len(self.searches), 'search', 'searches')}, {counted(runs, 'run')}"
 
     @property
-    def lost(self) -> str:
-        """A sentence about runs of commits that are not in the repository; empty without any."""
-        count = sum(version(job.folder)["commit"] in LOST for job in self.runs)
-        return f"The commits of {count} of these runs are not in the repository." if count else ""
+    def edges(self) -> str:
+        """The arms whose searches ended at an edge."""
+        return ", ".join(arm for arm, each in self.searches.items() if each.at_the_edge)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences about runs of lost commits, and about runs made before a correction."""
+        lost = sum(version(job.folder)["commit"] in LOST for job in self.claim.jobs)
+        said = f"The commits of {lost} of these runs are not in the repository."
+        return [*([said] if lost else []), *filter(None, [outdated(self.claim.jobs)])]
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """The commands that repeat the runs, each with the name of its study, if it is one."""
+        names = [study.name for study in self.claim.studies]
+        studies = [(f"sgp-run study claims/{name.partition('-')[0]}", name) for name in names]
+        computed = (f".venv/bin/python scripts/claims.py {self.claim.number}", "")
+        return [*studies, *([computed] if self.claim.computed.jobs or not studies else [])]
 
     @property
     def cost(self) -> str:
-        """The number of the runs and their total duration."""
-        if not self.runs:
+        """The number of the runs, without searches, and their total duration on one core."""
+        jobs = self.claim.jobs
+        if not jobs:
             return "no runs"
-        seconds = sum(float(str((job.summary or {}).get("real_s", 0))) for job in self.runs)
-        return f"{len(self.runs)} runs, {seconds / 3600:.1f} hours one after the other"
+        seconds = sum(float(str((job.summary or {}).get("real_s", 0))) for job in jobs)
+        return f"{counted(len(jobs), 'run')}, {counted(ceil(seconds / 60), 'minute')}"
 
 
-def command(claim: Claim) -> str:
-    return f".venv/bin/python scripts/claims.py {claim.number}"
+def rows_of(judged: Sequence[Judged], earlier: bool) -> Iterator[Row]:
+    """Yield the rows of the findings that decide, or of the earlier ones."""
+    by_part: dict[str, list[Judged]] = {}
+    for each in judged:
+        if each.finding.earlier is earlier:
+            by_part.setdefault(each.finding.part, []).append(each)
+    for part, members in by_part.items():
+        if len(members) > MAX_ROWS:
+            yield joint_row(part, members)
+            continue
+        for each in members:
+            finding = each.finding
+            star = " *" if finding.primary else ""
+            yield Row(
+                f"{finding.what}{star}",
+                shown(finding.effect),
+                range_of(finding.expected),
+                "first sample" if earlier else verdict_text(each),
+            )
 
 
-def view(claim: Claim, out: Path) -> View:
-    """Prepare a judged claim for a page in the folder ``out``; links are relative to ``out``."""
-    judged = tuple(judge(claim.find()))
-    rows = [row(number, each, out) for number, each in enumerate(judged, start=1)]
-    decides, earlier = (
-        tuple(
-            shown
-            for shown, each in zip(rows, judged, strict=True)
-            if each.finding.earlier is wanted
-        )
-        for wanted in (False, True)
-    )
-    searched = (job for search in claim.searches for job in search.jobs)
-    runs = {job.name: job for job in (*claim.jobs, *searched) if job.finished}
-    return View(claim, judged, decides, earlier, tuple(runs.values()))
-
-
-def row(number: int, judged: Judged, out: Path) -> Row:
-    finding = judged.finding
+def joint_row(part: str, members: Sequence[Judged]) -> Row:
+    """Return one row for many findings: their effects, or the least and the largest one."""
+    means = [each.finding.effect.mean for each in members]
+    listed = len(means) <= MAX_LISTED
+    effect = ", ".join(map(rounded, means)) if listed else " to ".join(map(rounded, ends(means)))
+    star = " *" if any(each.finding.primary for each in members) else ""
+    verdicts = {each.verdict for each in members}
+    contradicted = sum(each.verdict is Verdict.CONTRADICTED for each in members)
     return Row(
-        number,
-        f"{finding.part}{' *' if finding.primary else ''}",
-        f"{finding.what}, {finding.unit}",
-        "; ".join(filter(None, (shown(finding.effect), finding.beside))),
-        str(finding.expected),
-        finding.effect.seeds,
-        "" if judged.p is None else f"{judged.p:.2g}",
-        judged.verdict.value,
-        groups(finding.jobs, out),
+        f"{part}: {len(members)} findings{star}",
+        effect,
+        ", ".join(dict.fromkeys(range_of(each.finding.expected) for each in members)),
+        next(iter(verdicts)).value if len(verdicts) == 1 else f"{contradicted} contradicted",
     )
+
+
+def range_of(expected: Between) -> str:
+    """Return the range as on a page, such as ``≤ 0.02``."""
+    return str(expected).replace("at most", "≤").replace("at least", "≥")
+
+
+def ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def verdict_text(each: Judged) -> str:
+    """Return the verdict, the seeds that it needs, and whether it depends on the second sample."""
+    needs = f", {each.wanted}" if each.wanted else ""
+    other = each.of_looks
+    looks = f" ({other.value} at 1.25 %)" if other is not each.verdict else ""
+    return f"{each.verdict.value}{needs}{looks}"
 
 
 def shown(effect: Interval) -> str:
@@ -190,7 +262,7 @@ def shown(effect: Interval) -> str:
     mean, low, high = map(rounded, (effect.mean, effect.low, effect.high))
     if effect.spreadless:
         return f"{mean} (all seeds alike)"
-    return mean if low == high else f"{mean} ({low} to {high})"
+    return mean if low == high else f"{mean} [{low}, {high}]"
 
 
 def rounded(value: float) -> str:
@@ -198,110 +270,123 @@ def rounded(value: float) -> str:
     return f"{0.0 if abs(value) < 1e-9 else value:.3g}"
 
 
-def groups(
-    jobs: Iterable[RunJob], out: Path
-) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    """Group runs whose names differ only in the seed at the end."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for job in jobs:
-        name, *seed = re.split(r"-s(?=\d+$)", job.name)
-        found.setdefault(name, []).append(
-            (
-                (*seed, "log")[0],
-                (archived(job.folder).relative_to(out) / "metrics.jsonl").as_posix(),
-            )
-        )
-    return tuple((name, tuple(logs)) for name, logs in found.items())
-
-
-def write(claims: Sequence[Claim], out: Path) -> list[View]:
-    """Write ``claims.md``, ``claims.html`` and their figures into ``out``.
-
-    Claims that are not judged yet are only listed. Returns the judged claims.
-    """
-    from jinja2 import Environment, PackageLoader, select_autoescape
-
-    views = [view(claim, out) for claim in claims if claim.judged]
-    waiting = [claim for claim in claims if not claim.judged]
-    draw(claims, views, out)
-    pages = Environment(
-        loader=PackageLoader("claims", "."),
-        autoescape=select_autoescape(["html"]),
-        trim_blocks=True,
-        keep_trailing_newline=True,
+def views_of(claims: Sequence[Claim], results: Path) -> list[View]:
+    """Return the claims of which all runs have finished, with their verdicts."""
+    views = []
+    for claim in claims:
+        if claim.finished:
+            searches = {
+                arm: search_of(results, name)
+                for arm, name in claim.texts.get("searches", {}).items()
+            }
+            views.append(View(claim, tuple(judge(claim.find())), searches))
+    family = in_family(
+        {each.claim.number: each.primary for each in views if each.kind == "measured"}
     )
+    return [replace(each, family=family.get(each.claim.number)) for each in views]
+
+
+def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
+    """Write ``claims.md``, and the folder `FOLDER` with pages, figures and tables, into ``out``.
+
+    results: the folder of the runs. Returns the judged claims.
+    """
+    from jinja2 import Environment, PackageLoader
+
+    views = views_of(claims, results)
+    folder = out / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    templates = Environment(
+        loader=PackageLoader("claims", "."), trim_blocks=True, keep_trailing_newline=True
+    )
+    design = os.path.relpath(STUDIES, folder)
+    done = {study.name for claim in claims for study in claim.studies}
+    others = sorted({path.stem for path in STUDIES.glob("*.yaml")} - done)
+    made = {path.stem for path in folder.glob("*.md")}
     facts = {
-        "groups": list(answers(views, waiting)),
-        "views": views,
-        "waiting": waiting,
-        "searches": finished_searches(claims),
-        "intro": INTRO,
-        "not_judged": NOT_JUDGED,
-        "tuning": TUNING,
-        "about_earlier": EARLIER,
-        "waits": WAITS,
-        "summary": f"{PICTURES}/summary.svg",
+        "groups": {kind: [each for each in views if each.kind == kind] for kind in KINDS},
+        "titles": KINDS,
+        "waiting": [claim for claim in claims if not claim.finished],
+        "studies": [(name, *page_head(folder / f"{name}.md")) for name in others if name in made],
+        "designs": [name for name in others if name not in made],
+        "design_folder": os.path.relpath(STUDIES, out),
     }
-    functions = {"scores": scores, "chosen": chosen, "command": command, "links": links}
-    for kind in ("md", "html"):
-        page = pages.get_template(f"page.{kind}").render(facts, **functions)
-        (out / f"claims.{kind}").write_text(page, encoding="utf-8")
+    page = templates.get_template("index.md").render(facts)
+    (out / "claims.md").write_text(page, encoding="utf-8")
+    for view in views:
+        draw(view, folder / "figures")
+        page = templates.get_template("page.md").render(view=view, design_folder=design)
+        page = page.replace("{design}", design)
+        (folder / f"{view.claim.name}.md").write_text(page, encoding="utf-8")
+    write_table(folder / "findings.csv", FINDINGS, finding_lines(views))
+    write_table(folder / "searches.csv", SEARCHES, search_lines(views))
     return views
 
 
-def draw(claims: Sequence[Claim], views: Sequence[View], out: Path) -> None:
-    """Draw the figures of the judged claims, and the summary of all."""
-    by_number = {each.claim.number: tuple(each.parts.values()) for each in views}
-    groups = [
-        [
-            figures.Line(claim.number, claim.subject, by_number.get(claim.number, ()))
-            for claim in claims
-            if bool(claim.explains) is reasons
-        ]
-        for reasons in (False, True)
-    ]
-    figures.save(figures.summary(*groups), out / PICTURES / "summary.svg")
-    for each in views:
-        curves = each.claim.curves
-        figure = figures.curves(curves()) if curves else figures.forest(each.judged)
-        figures.save(figure, out / each.figure)
+def page_head(path: Path) -> tuple[str, str]:
+    """Return title and answer of the page of a study that is no claim; it is written by hand."""
+    title, _, answer, *_ = path.read_text(encoding="utf-8").splitlines()
+    return title.removeprefix("# "), answer
 
 
-def answers(
-    views: Sequence[View], waiting: Sequence[Claim]
-) -> Iterator[tuple[str, list[View], list[Claim]]]:
-    """Yield each table of answers that is not empty.
+def draw(view: View, folder: Path) -> None:
+    """Draw the effects of a claim, or its own plot, and its searches."""
+    plot = view.claim.computed.plot
+    if plot:
+        save([plot()], folder, f"claim{view.claim.number}", ("svg",))
+    else:
+        figures.save(figures.forest(view.judged), folder / f"claim{view.claim.number}.svg")
+    if view.searches:
+        plots = [*tuning_plots(searched(view))]
+        save(plots, folder, f"tuning{view.claim.number}", ("svg",))
 
-    A table is its title, the judged claims, and the claims that are not judged yet.
+
+def searched(view: View) -> Conducted:
+    """Return the searches of a claim as those of a study, with the best score at each rate.
+
+    A score above the loss of guessing counts as that of a diverged run.
     """
-    for title, reasons in (("claim", False), ("reason for a verdict", True)):
-        judged = [view for view in views if bool(view.claim.explains) is reasons]
-        others = [claim for claim in waiting if bool(claim.explains) is reasons]
-        if judged or others:
-            yield title, judged, others
+    arms = {arm.name: arm for each in view.claim.studies for arm in each.arms}
+    study = replace(view.claim.studies[0], arms=tuple(arms.values()))
+    results = []
+    for name, tuned in view.searches.items():
+        best: dict[float, float] = {}
+        for candidate, losses in tuned.scores().items():
+            value, score = candidate.value or 0.0, fmean(losses)
+            known = score if score < view.claim.arms[name].guess else inf
+            best[value] = min(known, best.get(value, inf))
+        scores = {Trial(Candidate(value), 0): score for value, score in best.items()}
+        one = replace(tuned, chosen=Candidate(tuned.chosen.value), losses=scores)
+        results.append(ArmResult(arms[name], Space(RATE, tuple(best)), one, ()))
+    return Conducted(study, results, study.seeds, None)
 
 
-def links(row: Row) -> str:
-    """Return links to the logs of a finding, in Markdown."""
-    return ", ".join(
-        f"{name} {' '.join(f'[{seed}]({path})' for seed, path in logs)}" for name, logs in row.runs
-    )
+def finding_lines(views: Sequence[View]) -> Iterator[tuple[object, ...]]:
+    for view in views:
+        for number, each in enumerate(view.judged, start=1):
+            finding, effect = each.finding, each.finding.effect
+            yield (
+                *(view.claim.number, number, finding.part, finding.what, finding.unit),
+                *(effect.mean, effect.low, effect.high, effect.seeds),
+                *(finding.expected.least, finding.expected.most, each.p, each.verdict.value),
+                *(each.looks, each.of_looks.value, finding.primary, not finding.earlier),
+                *(finding.beside, " ".join(job.name for job in finding.jobs)),
+            )
 
 
-def finished_searches(claims: Sequence[Claim]) -> list[Search | Joint]:
-    """Return each finished search once.
-
-    A search of two settings follows the searches that it consists of.
-    """
-    every = (
-        each for claim in claims for search in claim.searches for each in (*search.parts, search)
-    )
-    return [each for each in dict.fromkeys(every) if each.finished]
-
-
-def scores(search: Search | Joint) -> str:
-    return ", ".join(f"{value:g}: {search.score(value):.4g}" for value in search.tried)
+def search_lines(views: Sequence[View]) -> Iterator[tuple[object, ...]]:
+    for view in views:
+        for arm, tuned in view.searches.items():
+            for candidate, losses in sorted(tuned.scores().items()):
+                yield (
+                    *(view.claim.number, arm, f"tune-{view.texts['searches'][arm]}"),
+                    " ".join((*candidate.others, f"{RATE}={candidate.value:g}")),
+                    *(" ".join(map(str, losses)), len(losses), candidate == tuned.chosen),
+                )
 
 
-def chosen(search: Search | Joint) -> str:
-    return f"{search.best:g}{', at the edge of the search' if search.at_the_edge else ''}"
+def write_table(path: Path, head: Sequence[str], lines: Iterator[tuple[object, ...]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(head)
+        table.writerows(lines)

@@ -1,30 +1,52 @@
-"""Claims about time, simulated without training on profiles of the papers' clusters."""
+"""Claims about time and bytes, simulated on profiles of the papers' clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
-from claims.evidence import Claim, Curves, Finding, Sample
+from claims.computed import Computed
+from claims.evidence import Finding
+from claims.recorded import job_of
+from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
+from sgp_runner.report.plots.style import ticks_between
 from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.measures import number
-from sgp_runner.studies.statistics import Between, exactly
+from sgp_runner.studies.statistics import Between, alike, exactly, mean_of
+from sgp_runner.studies.study_tasks import GRAMMAR
 
-SIZES = (4, 8, 16, 32)
-SLOW = (2, 10, 100)
-KINDS = ("node", "link")
-ALGORITHMS = {"ar_sgd": "AR-SGD", "d_psgd": "D-PSGD", "ad_psgd": "AD-PSGD"}
-WHERE = {"node": "sgp_infiniband", "link": "sgp_ethernet"}
 RATIO = "ratio of times per iteration"
+TIMED = ("model=timing_only", "log_every=480")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222", "#8a8a8a")
+
+ROWS = {"AR-SGD": "sgp_ar_sgd_90", "SGP": "sgp_sgp_90", "1-OSGP": "sgp_osgp_270"}
+SIZES = (4, 8, 16, 32)
 PLACES = {"sgp_ethernet": "Ethernet", "sgp_infiniband": "InfiniBand"}
-COMMON = ("model=timing_only", "row=null", "log_every=480")
 
+SLOW = (2, 10, 100)
+SLOWED = {"ar_sgd": "AR-SGD", "d_psgd": "D-PSGD", "ad_psgd": "AD-PSGD"}
+WHERE = {"node": "sgp_infiniband", "link": "sgp_ethernet"}
 
-def claims(results: Path) -> Iterator[Claim]:
-    yield flat_in_n(results)
-    yield one_slow_node(results)
-    yield slow_link_of_a_slow_network(results)
+# Models of the timing studies; AlexNet has more parameters relative to its compute time.
+MODELS = {"resnet18": (), "alexnet": ("timed_as.model=alexnet", "timed_as.num_parameters=61100840")}
+BASELINES = {"PS-Sync": "pipesgd_ps_sync", "D-Sync": "pipesgd_d_sync"}
+PIPES = {
+    "none": "pipesgd_pipe_sgd",
+    "truncate16": "pipesgd_pipe_sgd_truncate16",
+    "quantize8": "pipesgd_pipe_sgd_quantize8",
+}
+WIDTHS = (2, 3, 4)
+JITTER_SEEDS = (1, 2, 3, 4, 5)
+
+SLOWMO_ROWS = (
+    "slowmo_imagenet_local_sgd",
+    "slowmo_imagenet_sgp",
+    "slowmo_imagenet_osgp",
+    "slowmo_wmt16_local_adam",
+)
 
 
 def ms(job: RunJob) -> float:
@@ -38,228 +60,235 @@ def compute_ms(job: RunJob) -> float:
     return 1000 * float(job.config["cluster"]["compute"]["step_seconds"]["resnet50"])
 
 
-def flat_in_n(results: Path) -> Claim:
-    def job(row: str, cluster: str, nodes: int) -> RunJob:
-        words = (f"experiment={row}", f"cluster={cluster}", f"nodes={nodes}", *COMMON)
-        return RunJob(f"claim3-{row}-{cluster}-n{nodes}", words, results)
+def ratio(
+    part: str, what: str, above: RunJob, below: RunJob, expected: Between, unit: str = RATIO
+) -> Finding:
+    """Return the ratio of the times of two timing studies."""
+    return Finding(part, what, unit, exactly(ms(above) / ms(below)), expected, (above, below))
 
-    rows = {"AR-SGD": "sgp_ar_sgd_90", "SGP": "sgp_sgp_90", "1-OSGP": "sgp_osgp_270"}
 
-    def find() -> Sequence[Finding]:
-        def growth(
-            part: str, name: str, cluster: str, expected: Between, primary: bool = False
-        ) -> Finding:
-            first, last = (job(rows[name], cluster, nodes) for nodes in (SIZES[0], SIZES[-1]))
-            what = f"{name} on {cluster}: 32 nodes over 4"
-            return Finding(
-                part,
-                what,
-                RATIO,
-                exactly(ms(last) / ms(first)),
-                expected,
-                (first, last),
-                primary=primary,
-            )
+def marked(findings: Sequence[Finding], place: int) -> list[Finding]:
+    """Return the findings, with the one at ``place`` as the primary one."""
+    return [replace(each, primary=i == place) for i, each in enumerate(findings)]
 
-        def ratio(part: str, cluster: str, expected: Between) -> Finding:
-            slow, fast = (job(rows[name], cluster, 32) for name in ("AR-SGD", "SGP"))
-            return Finding(
-                part,
-                f"AR-SGD over SGP on {cluster}, 32 nodes",
-                RATIO,
-                exactly(ms(slow) / ms(fast)),
-                expected,
-                (slow, fast),
-            )
 
-        hidden = job(rows["1-OSGP"], "sgp_ethernet", 32)
-        return [
-            growth("SGP is flat", "SGP", "sgp_ethernet", Between(0.95, 1.05), primary=True),
-            growth("OSGP is flat", "1-OSGP", "sgp_ethernet", Between(0.95, 1.05)),
-            growth("AR-SGD grows", "AR-SGD", "sgp_ethernet", Between(least=1.5)),
-            ratio("advantage on Ethernet", "sgp_ethernet", Between(least=2.0)),
-            ratio("none on InfiniBand", "sgp_infiniband", Between(0.9, 1.1)),
+def curves(name: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> Plot:
+    """Return a plot of named curves on logarithmic axes."""
+    points = [point for line in lines.values() for point in line]
+    ticks = sorted({x for x, _ in points})
+    heights = [y for _, y in points]
+    return labelled(
+        Plot(
+            name,
+            y,
+            "",
+            Axis(x, "log", ticks),
+            Axis("", "log", ticks_between(min(heights), max(heights))),
+            [
+                Series(label, Style(colour, "circle", dash="solid"), *zip(*line, strict=True))
+                for colour, (label, line) in zip(COLOURS, lines.items(), strict=False)
+            ],
+        )
+    )
+
+
+def growth(results: Path) -> Computed:
+    """Return the times per iteration as the number of nodes grows."""
+
+    def job(name: str, cluster: str, nodes: int) -> RunJob:
+        words = (f"experiment={ROWS[name]}", f"cluster={cluster}", f"nodes={nodes}")
+        return job_of(
+            results, [*words, *TIMED, "row=null"], f"claim3-{ROWS[name]}-{cluster}-n{nodes}"
+        )
+
+    def grown(part: str, name: str, expected: Between) -> Finding:
+        first, last = (job(name, "sgp_ethernet", nodes) for nodes in (SIZES[0], SIZES[-1]))
+        what = f"{name}, {SIZES[-1]} nodes / {SIZES[0]}"
+        return ratio(part, what, last, first, expected)
+
+    def advantage(part: str, cluster: str, expected: Between) -> Finding:
+        slow, fast = (job(name, cluster, 32) for name in ("AR-SGD", "SGP"))
+        return ratio(part, f"AR-SGD / SGP, {PLACES[cluster]}", slow, fast, expected)
+
+    def find() -> list[Finding]:
+        hidden = job("1-OSGP", "sgp_ethernet", 32)
+        every = [
+            grown("SGP is flat", "SGP", Between(0.95, 1.05)),
+            grown("OSGP is flat", "1-OSGP", Between(0.95, 1.05)),
+            grown("AR-SGD grows", "AR-SGD", Between(least=1.5)),
+            advantage("advantage on Ethernet", "sgp_ethernet", Between(least=2.0)),
+            advantage("none on InfiniBand", "sgp_infiniband", Between(0.9, 1.1)),
             Finding(
                 "1-OSGP hides its communication",
-                "1-OSGP on sgp_ethernet over its compute time alone",
+                "1-OSGP / its compute time",
                 RATIO,
                 exactly(ms(hidden) / compute_ms(hidden)),
                 Between(1.0, 1.02),
                 (hidden,),
             ),
         ]
+        return marked(every, 0)
 
-    def curves() -> Curves:
-        return Curves(
-            "nodes",
-            "ms per iteration, simulated",
-            {
-                f"{name}, {where}": [
-                    (float(nodes), ms(job(row, cluster, nodes))) for nodes in SIZES
-                ]
-                for (name, row), (cluster, where) in product(rows.items(), PLACES.items())
-            },
-        )
+    def plot() -> Plot:
+        lines = {
+            f"{name}, {place}": [(float(n), ms(job(name, cluster, n))) for n in SIZES]
+            for name, (cluster, place) in product(ROWS, PLACES.items())
+        }
+        return curves("claim3", "nodes", "ms per iteration, simulated", lines)
 
-    return Claim(
-        number=3,
-        curves=curves,
-        subject="Time per iteration as nodes grow",
-        sentence=(
-            "SGP's and OSGP's time per iteration is flat in the number of nodes on Ethernet while "
-            "AR-SGD's grows; on InfiniBand the advantage vanishes; 1-OSGP hides its communication."
-        ),
-        answer=(
-            "Yes, in the model of the cluster. From 4 to 32 nodes, SGP's time stays the same "
-            "and AR-SGD's grows {2} times. On InfiniBand, AR-SGD takes {4} times as long as "
-            "SGP."
-        ),
-        source="Assran et al. 2019, authors' slides",
-        tried=(
-            "Timing studies. The Ethernet profile was fitted at 32 nodes; other sizes and "
-            "InfiniBand are predictions that only a cluster can confirm. Its compute time was "
-            "fitted on 1-OSGP as if communication were hidden, so that finding shows no more than "
-            "that the model is consistent. These times were known when the ranges were set."
-        ),
-        samples=(
-            Sample(
-                jobs=lambda: tuple(
-                    job(row, cluster, nodes)
-                    for row, cluster, nodes in product(rows.values(), PLACES, SIZES)
-                ),
-                find=find,
-            ),
-        ),
-    )
+    return Computed([job(*each) for each in product(ROWS, PLACES, SIZES)], find, plot)
 
 
-def one_slow(
-    results: Path, claim: str, algo: str, kind: str, factor: int, words: Sequence[str] = ()
-) -> RunJob:
+def one_slow(results: Path, algo: str, kind: str, factor: int, words: Sequence[str] = ()) -> RunJob:
     """Return a run of 16 nodes; one node, or its link, is ``factor`` times slower."""
-    faults = () if factor == 1 else (f"faults.slow_{kind}s={{3: {factor}}}",)
     every = (
-        f"algo={algo}",
-        "nodes=16",
-        f"cluster={WHERE[kind]}",
-        *faults,
-        "model=timing_only",
-        "model.sample_steps=null",
-        "epochs=16",
-        "row=null",
-        "log_every=100000",
-        *words,
+        *(f"algo={algo}", "nodes=16", f"cluster={WHERE[kind]}", "epochs=16"),
+        *(() if factor == 1 else (f"faults.slow_{kind}s={{3: {factor}}}",)),
+        *("model=timing_only", "model.sample_steps=null", "row=null", "log_every=100000", *words),
     )
-    return RunJob(f"{claim}-{algo}-slow_{kind}-x{factor}", every, results)
+    claim = "claim24" if words else "claim6"
+    return job_of(results, every, f"{claim}-{algo}-slow_{kind}-x{factor}")
 
 
-def one_slow_node(results: Path) -> Claim:
-    def job(algo: str, kind: str, factor: int) -> RunJob:
-        return one_slow(results, "claim6", algo, kind, factor)
-
-    def slow_down(algo: str, kind: str, factor: int) -> Finding:
-        slowed, plain = job(algo, kind, factor), job(algo, kind, 1)
-        name, stays = ALGORITHMS[algo], algo == "ad_psgd"
-        return Finding(
-            f"a slow {kind}: {name}",
-            f"{name} on {WHERE[kind]}, one {kind} of 16 slowed {factor} times",
-            "slow-down of the run",
-            exactly(ms(slowed) / ms(plain)),
-            Between(most=1.15) if stays else Between(least=0.8 * factor),
-            (slowed, plain),
-            primary=stays and kind == "node" and factor == SLOW[-1],
-        )
-
-    def curves() -> Curves:
-        return Curves(
-            "how many times slower one node or link is",
-            "how many times longer the run takes",
-            {
-                f"{name}, {kind}": [
-                    (float(factor), ms(job(algo, kind, factor)) / ms(job(algo, kind, 1)))
-                    for factor in SLOW
-                ]
-                for (algo, name), kind in product(ALGORITHMS.items(), KINDS)
-            },
-        )
-
-    return Claim(
-        number=6,
-        earlier="contradicted",
-        curves=curves,
-        subject="One slow node or link",
-        sentence=(
-            "One node or link slowed 2, 10 or 100 times costs AR-SGD and D-PSGD that factor and "
-            "AD-PSGD almost nothing."
-        ),
-        answer=(
-            "A slow link stretches only the transfers of AR-SGD, and these are only part of "
-            "its step. With a link 10 times slower, AR-SGD takes {10} times as long (claim "
-            "24)."
-        ),
-        source="Lian et al. 2018",
-        tried=(
-            "Timing studies of 16 nodes, 5,008 steps of each, every event simulated. A slow node's "
-            "factor applies to its compute time and is asked for where computing sets the pace, on "
-            "sgp_infiniband; a slow link's applies to its transfers and is asked for where they "
-            "matter, on sgp_ethernet. 'That factor' is taken as at least 0.8 times it, 'almost "
-            "nothing' as at most 15 %. In the earlier design both were on sgp_ethernet, where a "
-            "step is mostly transfers, and a node 100 times slower cost AR-SGD 21.9 times the "
-            "time; AD-PSGD made 313 steps, a third of which the last gradient of such a node can "
-            "last."
-        ),
-        samples=(
-            Sample(
-                jobs=lambda: tuple(
-                    job(algo, kind, factor)
-                    for algo, kind, factor in product(ALGORITHMS, KINDS, (1, *SLOW))
-                ),
-                find=lambda: [
-                    slow_down(algo, kind, factor)
-                    for kind, algo, factor in product(KINDS, ALGORITHMS, SLOW)
-                ],
-            ),
-        ),
-    )
+def slow_down(
+    job: partial[RunJob], part: str, what: str, factor: int, stays: bool = False
+) -> Finding:
+    """Return how many times longer a run takes with a slow node or link."""
+    expected = Between(most=1.15) if stays else Between(least=0.8 * factor)
+    return ratio(part, what, job(factor), job(1), expected, "slow-down of the run")
 
 
-def slow_link_of_a_slow_network(results: Path) -> Claim:
+def slow_parts(results: Path) -> Computed:
+    """Return what one slow node, or link, costs each algorithm."""
+    jobs = {
+        (kind, algo): partial(one_slow, results, algo, kind)
+        for kind, algo in product(WHERE, SLOWED)
+    }
+
+    def find() -> list[Finding]:
+        every = [
+            slow_down(
+                jobs[kind, algo],
+                f"a slow {kind}: {SLOWED[algo]}",
+                f"{SLOWED[algo]} on {WHERE[kind]}, one {kind} of 16 slowed {factor} times",
+                factor,
+                stays=algo == "ad_psgd",
+            )
+            for kind, algo, factor in product(WHERE, SLOWED, SLOW)
+        ]
+        return marked(every, 8)
+
+    def plot() -> Plot:
+        lines = {
+            f"{SLOWED[algo]}, {kind}": [(float(x), ms(job(x)) / ms(job(1))) for x in SLOW]
+            for (kind, algo), job in jobs.items()
+        }
+        x = "how many times slower one node or link is"
+        return curves("claim6", x, "how many times longer the run takes", lines)
+
+    return Computed([job(x) for job in jobs.values() for x in (1, *SLOW)], find, plot)
+
+
+def slow_network(results: Path) -> Computed:
+    """Return what a slow link costs AR-SGD where all links are slow."""
+
     def job(factor: int) -> RunJob:
-        return one_slow(results, "claim24", "ar_sgd", "link", factor, ("cluster.bandwidth=1e9",))
+        return one_slow(results, "ar_sgd", "link", factor, ("cluster.bandwidth=1e9",))
 
-    def slow_down(factor: int) -> Finding:
-        slowed, plain = job(factor), job(1)
-        return Finding(
-            "that factor",
-            f"AR-SGD, one link of 16 slowed {factor} times, 1 Gbit/s",
-            "slow-down of the run",
-            exactly(ms(slowed) / ms(plain)),
-            Between(least=0.8 * factor),
-            (slowed, plain),
-            primary=factor == SLOW[-1],
+    what = "AR-SGD, one link of 16 slowed {} times"
+
+    def find() -> list[Finding]:
+        return marked(
+            [slow_down(partial(job), "that factor", what.format(x), x) for x in SLOW], len(SLOW) - 1
         )
 
-    return Claim(
-        number=24,
-        explains=6,
-        subject="One slow link of a slow network",
-        answer=(
-            "Yes. With a link 10 times slower it takes {1} times as long, and with a link 100 "
-            "times slower {2} times."
-        ),
-        sentence=(
-            "That a slow link costs AR-SGD less than its factor in claim 6 is due to the share of "
-            "transfers in a step: where links are ten times slower it costs that factor."
-        ),
-        tried=(
-            "As claim 6, but with links of 1 Gbit/s. Of a step on 10 Gbit/s transfers are 60 %, "
-            "so on 1 Gbit/s they are 94 %, and a link 10 times slower should take 9.4 times as "
-            "long: the expected range is that of claim 6."
-        ),
-        samples=(
-            Sample(
-                jobs=lambda: tuple(map(job, (1, *SLOW))),
-                find=lambda: list(map(slow_down, SLOW)),
-            ),
-        ),
+    return Computed([job(x) for x in (1, *SLOW)], find)
+
+
+def slowmo_times(results: Path) -> Computed:
+    """Return the time per iteration with SlowMo over that without, for published rows."""
+
+    def timed(row: str) -> RunJob:
+        return job_of(results, (f"experiment={row}", *TIMED), f"timing-{row}")
+
+    def find() -> list[Finding]:
+        part, what = "negligible time", "{}: with SlowMo over without"
+        return [
+            ratio(part, what.format(row), timed(f"{row}_slowmo"), timed(row), Between(most=1.02))
+            for row in SLOWMO_ROWS
+        ]
+
+    return Computed([timed(f"{row}{end}") for row in SLOWMO_ROWS for end in ("", "_slowmo")], find)
+
+
+def pipe_study(results: Path, row: str, model: str) -> RunJob:
+    """Return the timing study of a published row of Pipe-SGD for a model in `MODELS`."""
+    words = (f"experiment={row}", *TIMED, *MODELS[model])
+    return RunJob(f"timing-{row}-{model}", words, results)
+
+
+def pipe_times(results: Path) -> Computed:
+    """Return the time per iteration of Pipe-SGD against its baselines and for wider pipelines."""
+    study = partial(pipe_study, results)
+
+    def wide(width: int, model: str, seed: int | None = None) -> RunJob:
+        plain = study(PIPES["none"], model)
+        if width == WIDTHS[0] and seed is None:
+            return plain
+        gamma = () if seed is None else ("cluster.compute_time=gamma", f"seed={seed}")
+        name = "-".join([f"claim9-k{width}-{model}", *gamma])
+        return job_of(results, [*plain.words, f"algo.depth={width}", "row=null", *gamma], name)
+
+    def jittery(width: int, model: str) -> list[RunJob]:
+        return [wide(width, model, seed) for seed in JITTER_SEEDS]
+
+    def against_baselines() -> Iterator[Finding]:
+        for model, (name, row), (coding, pipe) in product(MODELS, BASELINES.items(), PIPES.items()):
+            what = f"{model}: {name} over Pipe-SGD, width 2, compression {coding}"
+            slow, fast = study(row, model), study(pipe, model)
+            yield ratio(f"faster than {name}", what, slow, fast, Between(least=1.05))
+
+    def wider() -> Iterator[Finding]:
+        part, expected = "wider: no faster", Between(least=0.98)
+        for model, width in product(MODELS, WIDTHS[1:]):
+            what = f"{model}: width {width} over width 2"
+            yield ratio(part, what, wide(width, model), wide(2, model), expected)
+        for model in MODELS:
+            pairs = list(zip(jittery(4, model), jittery(2, model), strict=True))
+            ratios = [ms(a) / ms(b) for a, b in pairs]
+            what = f"{model}: width 4 over width 2, compute times varying by a Gamma law (10 %)"
+            same = alike(ratios)  # if the network limits the speed
+            effect = exactly(ratios[0]) if same else mean_of(ratios)
+            jobs = (*(a for a, _ in pairs), *(b for _, b in pairs))
+            yield Finding(part, what, RATIO, effect, expected, jobs)
+
+    every = [study(row, m) for row, m in product((*BASELINES.values(), *PIPES.values()), MODELS)]
+    every += [wide(width, model) for width, model in product(WIDTHS[1:], MODELS)]
+    every += [job for width, model in product((2, 4), MODELS) for job in jittery(width, model)]
+    return Computed(every, lambda: [*against_baselines(), *wider()])
+
+
+def two_nodes(results: Path) -> Computed:
+    """Return the bytes of Streaming DiLoCo in 4 bits over those in 32 bits, between two nodes."""
+    plain = (*GRAMMAR.settings("streaming_diloco", 2, 1), "optim.lr=0.04", "seed=1")
+    words = {"fp4": ("codec@algo.codec=fp4",), "whole": ()}
+    coded, whole = (
+        job_of(results, [*plain, *own, "algo.period=10"], f"claim25-{name}")
+        for name, own in words.items()
     )
+
+    def find() -> list[Finding]:
+        sent = [number(job, "bytes_per_node") for job in (coded, whole)]
+        return [
+            Finding(
+                "an eighth of the bytes",
+                "4 bits / 32, bytes",
+                "ratio of the bytes that a node sends",
+                exactly(sent[0] / sent[1]),
+                Between(most=0.13),
+                (coded, whole),
+                primary=True,
+            )
+        ]
+
+    return Computed((coded, whole), find)

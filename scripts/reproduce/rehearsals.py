@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import log
 
-from claims import pipeline
+from claims.timing import MODELS
 from reproduce.order import agreement, ranks, stated
 from reproduce.runs import (
     METRICS,
@@ -218,7 +218,7 @@ def lower_loss(better: str, worse: str) -> str:
 def less_time(better: str, worse: str) -> str:
     """Return whether an iteration of one row takes less simulated time than of another row."""
     parts = []
-    for model in pipeline.MODELS:
+    for model in MODELS:
         one, other = pipe_sgd(better, model).summary, pipe_sgd(worse, model).summary
         if one is None or other is None:
             return TO_RUN

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from claims import pipeline
+from claims.timing import MODELS, pipe_study
 from reproduce.archives import archived
 from reproduce.order import stated
 from sgp_runner.report.read.published import Published, published
@@ -58,7 +58,7 @@ def scaling(row: str, nodes: int, cluster: str) -> RunJob:
 
 
 def pipe_sgd(row: str, model: str) -> RunJob:
-    return pipeline.study(OUT.relative_to(ROOT), row, model)
+    return pipe_study(OUT.relative_to(ROOT), row, model)
 
 
 def rehearsal(row: str, seed: int) -> RunJob:
@@ -84,7 +84,7 @@ def jobs(parts: Sequence[str]) -> Iterator[RunJob]:
             yield scaling(row, nodes, "sgp_ethernet")
         for row, nodes in product(SCALED, (4, 8, 16, 32)):
             yield scaling(row, nodes, "sgp_infiniband")
-        for row, model in product(PIPE_SGD, pipeline.MODELS):
+        for row, model in product(PIPE_SGD, MODELS):
             yield pipe_sgd(row, model)
     if "rehearsal" in parts:
         for seed, table in product(SEEDS, TABLES):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from claims import pipeline
+from claims.timing import MODELS
 from reproduce.archives import archived
 from reproduce.rehearsals import rehearsal_section, stated_section
 from reproduce.runs import (
@@ -54,7 +54,7 @@ What these numbers are:
   samples or more. Comparable is the order of the rows of one table, and of their simulated times.
   Not comparable are losses and accuracies with any published number, and rows of different tables.
   Learning rates follow the published rule and are not tuned for each row, as they are in
-  [claims.md](reproduced/claims.md), which tests single sentences with more seeds.
+  [claims.md](claims.md), which tests single sentences with more seeds.
 - **Needs a cluster and the data:** every published accuracy; the presets in `configs/experiment/`
   are the commands, for example
   `sbatch --nodes=32 --gpus-per-node=8 slurm/run.sbatch experiment=sgp_sgp_90 network=nccl`.
@@ -201,8 +201,8 @@ def scaling_section() -> str:
 def pipe_sgd_section() -> str:
     lines = []
     for row in PIPE_SGD:
-        both = [pipe_sgd(row, model).summary for model in pipeline.MODELS]
-        slowest = [pipe_sgd(PIPE_SGD[0], model).summary for model in pipeline.MODELS]
+        both = [pipe_sgd(row, model).summary for model in MODELS]
+        slowest = [pipe_sgd(PIPE_SGD[0], model).summary for model in MODELS]
         cells = []
         for summary, base in zip(both, slowest, strict=True):
             if summary is None or base is None:

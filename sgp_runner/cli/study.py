@@ -27,6 +27,7 @@ command continues a study.
 
   sgp-run study mine.yaml              make all runs that are missing, and the page
   sgp-run study mine.yaml --dry-run    runs, hours, disk and power; nothing is trained
+  sgp-run study claims/02              a study of this package, in configs/study
   sgp-run study mine.yaml --sbatch hydra.launcher.partition=gpu
                                        the runs are arrays of Slurm jobs
   sgp-run study new mine.yaml algo=./mine.py,sgp,ar_sgd task=images seeds=5 budget=8

@@ -245,7 +245,8 @@ def check_arms(maker: RunMaker) -> dict[str, Space]:
             )
         for others in space.combinations:
             value = space.first[0] if space.first else None
-            maker.words(study.arm(name), space.words(Candidate(value, others)), role="tuning")
+            words = space.words(Candidate(value, others))
+            maker.experiment(maker.words(study.arm(name), words, role="tuning"), name)
     return spaces
 
 

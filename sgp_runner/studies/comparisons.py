@@ -14,7 +14,7 @@ from typing import Literal
 
 from sgp_runner.studies.conduct import Conducted
 from sgp_runner.studies.measures import Measure, RunResult, reached_by, samples
-from sgp_runner.studies.power import MAX_SEEDS, seeds_needed
+from sgp_runner.studies.power import wanted
 from sgp_runner.studies.statistics import (
     LEVEL,
     Between,
@@ -67,8 +67,7 @@ class Comparison:
         """The number of seeds that would decide at the measured effect and spread."""
         if self.verdict != "undecided" or self.effect.spreadless or self.effect.mean == 0:
             return ""
-        seeds = seeds_needed(abs(self.effect.mean), self.effect.spread)
-        return f"about {seeds} seeds" if seeds else f"over {MAX_SEEDS} seeds"
+        return wanted(abs(self.effect.mean), self.effect.spread)
 
 
 @dataclass(frozen=True)

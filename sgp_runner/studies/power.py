@@ -44,6 +44,12 @@ def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -
     return high
 
 
+def wanted(distance: float, spread: float) -> str:
+    """Return how many seeds would show an effect at this ``distance`` from the nearest bound."""
+    seeds = seeds_needed(distance, spread) if distance > 0 else None
+    return f"about {seeds} seeds" if seeds else f"over {MAX_SEEDS} seeds"
+
+
 def detectable(seeds: int) -> float:
     """Return the smallest effect that ``seeds`` find with a power of `WANTED`.
 

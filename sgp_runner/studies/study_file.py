@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sgp_runner.config.choices import CONFIGS
 from sgp_runner.studies.measures import Measure, measure_of
 from sgp_runner.studies.study_tasks import TASKS
 from sgp_runner.utils.errors import ConfigError, nearest
@@ -34,6 +35,7 @@ NOT_SHARED = {  # settings that a study makes itself -> what to write instead
     "experiment": "task, or the settings themselves",
 }
 DEFAULT_SEEDS, MAX_SEEDS = 5, 10_000
+SHIPPED = CONFIGS / "study"  # studies that are part of the package
 NAME = re.compile(r"[\w.+-]{1,80}")
 
 
@@ -119,7 +121,11 @@ class StudyFile:
 
 
 def read_study(path: Path) -> StudyFile:
-    """Read and check the file of a study. Raises ConfigError."""
+    """Read and check the file of a study. Raises ConfigError.
+
+    A path without an ending can be the beginning of a name in `SHIPPED`, such as ``claims/02``.
+    """
+    path = located(path)
     try:
         tree = read_yaml(path)
     except FileNotFoundError:
@@ -130,6 +136,14 @@ def read_study(path: Path) -> StudyFile:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise ConfigError("study", f"{path} cannot be read: {reason}.") from None
     return study_of(tree, path.stem)
+
+
+def located(path: Path) -> Path:
+    """Return the only file of `SHIPPED` whose name begins with ``path``, or ``path`` itself."""
+    if path.suffix or path.is_absolute() or path.exists():
+        return path
+    found = [*SHIPPED.glob(f"{path}.yaml"), *SHIPPED.glob(f"{path}-*.yaml")]
+    return found[0] if len(found) == 1 else path
 
 
 def study_of(tree: object, name: str) -> StudyFile:

@@ -1,4 +1,4 @@
-"""Statistics and verdicts of claims, what is tuned before, and the claim that needs no run."""
+"""Verdicts of claims, findings of arms, and the claim that needs no run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from pathlib import Path
 import pytest
 
 from claims.averaging import find, unevenness
-from claims.evidence import Finding, Verdict, headline, judge, parts, verdict_of
-from claims.trained import Side, all_jobs, compare, extra, searches, side
-from claims.trained import time_ratio as ratio
-from claims.tuning import Joint, Search, remaining
+from claims.claim_files import ArmRuns, finding_of
+from claims.evidence import (
+    Finding,
+    Verdict,
+    in_family,
+    judge,
+    parts,
+    primary_of,
+    verdict_of,
+)
+from claims.recorded import job_of, search_of
 from sgp_runner.session.job_pool import RunJob
-from sgp_runner.studies.measures import loss
 from sgp_runner.studies.statistics import Between, exactly, paired
-from sgp_runner.studies.study_tasks import GRAMMAR, IMAGES
-from sgp_runner.studies.tuning import doublings
+from sgp_runner.studies.tuning import Candidate
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.CONTRADICTED, Verdict.UNDECIDED
 
@@ -52,10 +57,12 @@ def test_seeds_that_all_differ_alike_decide_nothing(expected: Between) -> None:
     assert paired([0.3, 0.2], [0.2, 0.1]).spreadless  # up to rounding
 
 
-def finding(part: str, mean: float, *, primary: bool = False, seeds: int = 3) -> Finding:
+def finding(
+    part: str, mean: float, *, primary: bool = False, seeds: int = 3, earlier: bool = False
+) -> Finding:
     """An effect whose standard error is 1/sqrt(3), expected to be at least 0."""
     effect = paired([mean - 1, mean, mean + 1], [0.0] * 3) if seeds > 1 else exactly(mean)
-    return Finding(part, "", "", effect, Between(least=0.0), primary=primary)
+    return Finding(part, "", "", effect, Between(least=0.0), primary=primary, earlier=earlier)
 
 
 def test_the_primary_finding_is_tested_alone_and_the_others_share_the_level() -> None:
@@ -81,7 +88,7 @@ def test_the_primary_finding_is_tested_alone_and_the_others_share_the_level() ->
     assert [each.verdict for each in judged] == [YES, OPEN, OPEN]
 
 
-def test_the_headline_counts_parts_and_says_what_the_open_ones_need() -> None:
+def test_a_part_has_one_verdict_and_an_open_finding_says_what_it_needs() -> None:
     findings = [
         finding("few", 3.0, primary=True),
         finding("many", 0.5),
@@ -91,16 +98,31 @@ def test_the_headline_counts_parts_and_says_what_the_open_ones_need() -> None:
     ]
     judged = judge(findings)
     assert parts(judged) == {"few": YES, "many": OPEN, "late": NO, "time": YES}
-    assert headline(judged) == (
-        "2 of 4 parts reproduced; contradicted: late; undecided: many (about 34 seeds)"
-    )
-    assert headline(judge(findings[:1])) == "reproduced"
+    assert [each.wanted for each in judged] == ["", "about 34 seeds", "", "", ""]
 
 
 def test_averaging_is_exact_for_powers_of_two_only() -> None:
     assert [unevenness(n) for n in (2, 8, 64)] == [0.0, 0.0, 0.0]
     assert unevenness(3) == unevenness(6) == 0.5  # 3: weights 1/2, 1/4, 1/4
-    assert headline(judge(find())) == "2 of 2 parts reproduced"
+    assert parts(judge(find())) == {"powers of two": YES, "other numbers": YES}
+
+
+def test_primary_findings_of_all_claims_share_the_level() -> None:
+    # 1.75 % for 3, which counts twice after a second sample, and 0.46 % for 6.
+    one, two, none = (
+        primary_of(judge(findings))
+        for findings in (
+            [finding("few", 6.0, primary=True)],
+            [finding("few", 3.0, earlier=True), finding("few", 3.0, primary=True)],
+            [finding("few", 1.0, primary=True, seeds=1)],
+        )
+    )
+    assert (two.verdict, two.of_looks) == (YES, OPEN)
+    found = in_family({2: one, 5: two, 7: none})
+    assert {number: verdict for number, (verdict, _) in found.items()} == {2: YES, 5: OPEN}
+    assert [p for _, p in found.values()] == pytest.approx(
+        [2 * tail(6 * math.sqrt(3)), 2 * tail(3 * math.sqrt(3))]
+    )
 
 
 def pretend(job: RunJob, score: float | None, seconds: float = 1.0) -> None:
@@ -120,106 +142,64 @@ def pretend(job: RunJob, score: float | None, seconds: float = 1.0) -> None:
     (job.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
-def finish(search: Search | Joint, score: dict[str, float | None]) -> list[str]:
-    """Run the search, with the loss of each setting; the names of the runs, round by round."""
-    names = []
-    for jobs in remaining([search]):
-        for job in jobs:
-            settings = " ".join(word for word in job.words if word.startswith(("optim", "algo.")))
-            pretend(job, score[settings])
-        names.append(" ".join(job.name for job in jobs))
-    return names
-
-
-def test_a_search_goes_on_until_the_best_value_lies_between_others(tmp_path: Path) -> None:
-    search = Search("sgp", ("algo=sgp",), tmp_path, (0.1, 0.4), doublings(0.1, 3), seeds=(101,))
-    rounds = finish(
-        search,
-        {
-            "optim.lr=0.1": 0.5,
-            "optim.lr=0.4": None,
-            "optim.lr=0.05": 0.25,
-            "optim.lr=0.2": 0.75,
-            "optim.lr=0.025": 0.375,
-        },
-    )
-    assert rounds == [
-        "tune-sgp-lr0.1-s101 tune-sgp-lr0.4-s101",
-        "tune-sgp-lr0.05-s101 tune-sgp-lr0.2-s101",
-        "tune-sgp-lr0.025-s101",
-    ]
-    assert search.finished and search.tried == (0.025, 0.05, 0.1, 0.2, 0.4)
-    assert (search.best, search.at_the_edge, search.chosen) == (0.05, False, ("optim.lr=0.05",))
-    assert search.jobs[0].words == ("algo=sgp", "optim.lr=0.025", "seed=101")
-    assert loss(search.job(0.4, 101)) == math.inf
-
-
-def test_two_settings_at_once_are_the_best_of_all_their_pairs(tmp_path: Path) -> None:
-    rate = Search("slowmo", ("algo=slowmo",), tmp_path, (0.1,), (0.1,), seeds=(101,))
-    both = Joint(rate, "algo.beta", (0.25,), (0.25, 0.5, 0.75))
-    losses = {0.25: 0.5, 0.5: 0.25, 0.75: 0.375}
-    rounds = finish(
-        both, {f"algo.beta={beta} optim.lr=0.1": value for beta, value in losses.items()}
-    )
-    assert rounds == [
-        "tune-slowmo-beta0.25-lr0.1-s101",
-        "tune-slowmo-beta0.5-lr0.1-s101",
-        "tune-slowmo-beta0.75-lr0.1-s101",
-    ]
-    assert both.finished and both.chosen == ("algo.beta=0.5", "optim.lr=0.1")
-    assert not both.at_the_edge and Joint(rate, both.key, (0.25,), (0.25, 0.5)).at_the_edge
-
-
-def pretend_all(each: Side, scores: tuple[float | None, ...], seconds: float = 1.0) -> None:
-    while not each.search.finished:
-        for job in each.search.jobs:
-            if not job.finished:
-                pretend(job, 0.5)
-    for job, score in zip(each.jobs, scores, strict=True):
+def arm(
+    results: Path, name: str, scores: tuple[float | None, ...], seconds: float = 1.0
+) -> ArmRuns:
+    jobs = tuple(RunJob(f"{name}-s{seed}", (), results) for seed in range(len(scores)))
+    for job, score in zip(jobs, scores, strict=True):
         pretend(job, score, seconds)
+    return ArmRuns(jobs, math.log(10), images=True)
 
 
-def test_a_side_is_the_tuned_algorithm_with_its_seeds(tmp_path: Path) -> None:
-    longer = side(tmp_path, IMAGES, "sgp", seeds=(1, 2), times=3)
-    (search,) = searches([longer, longer])
-    assert {"data.holdout=0.2", "epochs=15"} <= set(search.words)
-    pretend_all(longer, (0.5, 0.5))
-    assert [job.name for job in longer.jobs] == ["images-sgp-n32-x3-s1", "images-sgp-n32-x3-s2"]
-    wanted = {"algo=sgp", "nodes=32", "batch_size=8", "epochs=15", "optim.lr=4.88281e-05", "seed=1"}
-    assert wanted <= set(longer.jobs[0].words)  # of equal losses, the smallest rate
-    assert not any(word.startswith("data.holdout") for word in longer.jobs[0].words)
-    few = side(tmp_path, IMAGES, "sgp", seeds=(1, 2), nodes=4)
-    assert "batch_size=64" in few.words and few.search != longer.search
-    larger = few.lengthened(4, (1,))
-    assert (larger.name, larger.seeds) == ("images4x-sgp-n4", (1,))
-    assert "data.train_size=256000" in larger.words and larger.search == few.search
-    like = side(tmp_path, IMAGES, "sgp", "late", seeds=(1, 2), like=longer.search)
-    assert [job.words[-1] for job in all_jobs([longer, like])] == ["seed=1"] * 2 + ["seed=2"] * 2
-
-
-def test_sides_are_compared_seed_by_seed(tmp_path: Path) -> None:
-    sgp, all_reduce = (side(tmp_path, IMAGES, algo, seeds=(1, 2)) for algo in ("sgp", "ar_sgd"))
-    pretend_all(sgp, (0.75, 0.5), seconds=1.0)
-    pretend_all(all_reduce, (0.5, 0.5), seconds=4.0)
-    found = compare("few", "SGP minus AR-SGD", sgp, all_reduce, Between(least=0.0))
-    assert (found.effect.mean, found.what, len(found.jobs)) == (
-        0.125,
-        "images: SGP minus AR-SGD",
-        4,
-    )
+def test_arms_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    arms = {
+        "SGP": arm(tmp_path, "sgp", (0.75, 0.5)),
+        "AR-SGD": arm(tmp_path, "ar_sgd", (0.5, 0.5), seconds=4.0),
+    }
+    entry = {"part": "few", "of": ["SGP", "AR-SGD"], "least": 0.0}
+    found = finding_of(entry, arms)
+    assert (found.effect.mean, found.what, len(found.jobs)) == (0.125, "SGP − AR-SGD", 4)
     assert found.beside == (
         "accuracy -12.50 points (-171.33 to +146.33); training loss +0.125 (-1.463 to +1.713)"
     )
-    twice = extra("", "", (sgp, all_reduce), (all_reduce, sgp), Between())
-    assert (twice.effect.mean, len(twice.jobs)) == (0.25, 4)
+    twice = finding_of({**entry, "beyond": ["AR-SGD", "SGP"]}, arms)
+    assert (twice.effect.mean, twice.what) == (0.25, "(SGP − AR-SGD) − (AR-SGD − SGP)")
     assert twice.beside.startswith("accuracy -25.00 points (-342.66 to +292.66); training")
-    assert ratio("", "", sgp, all_reduce, Between(most=0.5)).effect == exactly(0.25)
+    time = finding_of({**entry, "measure": "time_s"}, arms)
+    assert (time.effect, time.what) == (exactly(0.25), "SGP / AR-SGD, time")
+    excess = finding_of({**entry, "measure": "percent"}, arms)
+    assert (excess.effect.mean, excess.unit) == (25.0, "% of the validation loss")
 
 
 def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
-    sgp, all_reduce = (side(tmp_path, GRAMMAR, algo, seeds=(1, 2)) for algo in ("sgp", "ar_sgd"))
-    pretend_all(sgp, (None, 1.0))
-    pretend_all(all_reduce, (1.0, 1.0))
-    assert sgp.losses == [math.log(256), 1.0]
-    found = compare("", "", sgp, all_reduce, Between())
-    assert found.effect.mean == (math.log(256) - 1) / 2 and found.beside == ""
+    arms = {"a": arm(tmp_path, "a", (None, 1.0)), "b": arm(tmp_path, "b", (1.0, 1.0))}
+    found = finding_of({"part": "", "of": ["a", "b"]}, arms)
+    assert (found.effect.mean, found.beside) == ((math.log(10) - 1) / 2, "")
+
+
+def archive(results: Path, commands: dict[str, str]) -> None:
+    lines = "".join(f"{name},sgp-run {command}\n" for name, command in commands.items())
+    (results / "runs.csv").write_text(f"run,command\n{lines}", encoding="utf-8")
+
+
+def test_an_archived_run_is_found_by_its_settings(tmp_path: Path) -> None:
+    archive(tmp_path, {"old-s1": "algo=sgp nodes=4 seed=1", "older-s1": "nodes=4 algo=sgp seed=1"})
+    words = ["nodes=8", "seed=1", "algo=sgp", "nodes=4"]  # of two values, the last one counts
+    assert job_of(tmp_path, words, "new").name == "old-s1"
+    assert job_of(tmp_path, words[:3], "new").name == "new"
+
+
+def test_the_best_run_of_an_archived_search_is_chosen(tmp_path: Path) -> None:
+    scores = {
+        "beta0.3-lr0.1": 0.5,
+        "beta0.5-lr0.1": 0.25,
+        "beta0.5-lr0.2": 0.75,
+        "beta0.5-lr0.05": 1,
+    }
+    names = {f"tune-slowmo-{each}-s101": score for each, score in scores.items()}
+    archive(tmp_path, dict.fromkeys([*names, "tune-slowmo-late-lr0.1-s101"], "algo=slowmo"))
+    for name, score in names.items():
+        pretend(RunJob(name, (), tmp_path), score)
+    found = search_of(tmp_path, "slowmo")
+    assert (found.chosen, found.at_the_edge) == (Candidate(0.1, ("algo.beta=0.5",)), False)
+    assert found.runs == 4

@@ -1,37 +1,25 @@
-"""The runs of the claims: that each is an experiment with a name of its own, and what is read from
-them.
-"""
+"""The runs of the claims: that they are archived, and what is read from them."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from helpers.paths import ROOT
 
-from claims import page
-from claims.evidence import Claim, Finding, Verdict, headline, judge
-from claims.speedup import LOOKS, NODES, STEPS, learning_rate, linear_speed_up, mean_square
-from claims.tuning import remaining
-from sgp_runner.config.command_line import parse
-from sgp_runner.config.experiment import make_experiment
-from sgp_runner.config.overrides import compose, configs
+from claims.claim_files import STUDIES, Claim, all_claims
+from claims.evidence import Verdict, judge, parts
+from claims.recorded import commands
+from claims.speedup import LOOKS, NODES, STEPS, computed, learning_rate, mean_square
 from sgp_runner.session.job_pool import RunJob
+from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.studies.study_file import read_study
 
-FACTS = {
-    "average_loss": 0.5,
-    "average": 0.5,
-    "worker_mean": 0.5,
-    "time_s": 2.0,
-    "bytes_per_node": 64.0,
-}
+ARCHIVE = ROOT / "results" / "reproduced"
 
 
 def script() -> ModuleType:
@@ -42,128 +30,91 @@ def script() -> ModuleType:
     return module
 
 
-def finish(job: RunJob) -> None:
-    """As if it had been run, with the result of all others; a search finds a rate of 0.05."""
-    if job.finished:
-        return
-    job.folder.mkdir(parents=True)
-    rates = [float(word[9:]) for word in job.words if word.startswith("optim.lr=")]
-    tuned = {"average_loss": abs(rates[0] - 0.06)} if job.name.startswith("tune-") else {}
-    facts = {**FACTS, "ms_per_iteration": 40.0, **tuned}
-    (job.folder / "summary.json").write_text(json.dumps(facts))
-    record = {"kind": "average", "time_s": 0.0, "gradient_norm": 1.0, "consensus_distance": 0.25}
-    batch = {"kind": "train", "time_s": 0.0, "rank": 0, "loss": 0.5}
-    lines = [json.dumps(batch), *[json.dumps(record)] * LOOKS]
-    (job.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (job.folder / "config.yaml").write_text(
-        "cluster: {compute: {step_seconds: {resnet50: 0.04}}}\n"
-    )
-
-
-@dataclass(frozen=True)
-class Equal:
-    claims: list[Claim]
-    jobs: dict[str, RunJob]
-    findings: list[list[Finding]]
-
-
-def later(claim: Claim) -> Iterator[Sequence[RunJob]]:
-    """The runs that are known once the searches have finished."""
-    yield claim.jobs
-
-
 @pytest.fixture(scope="module")
-def equal(tmp_path_factory: pytest.TempPathFactory) -> Equal:
-    """All claims, whose runs have finished with the same result; these runs; the findings."""
-    module = script()
-    module.OUT = tmp_path_factory.mktemp("results")
-    claims, jobs = list(module.all_claims()), {}
+def claims() -> list[Claim]:
+    return all_claims(ARCHIVE)
+
+
+def test_every_run_of_a_claim_is_archived_with_the_settings_of_its_file(
+    claims: list[Claim],
+) -> None:
+    assert [claim.number for claim in claims] == list(range(1, 29))
+    assert {job.name for claim in claims for job in claim.jobs} - set(commands(ARCHIVE)) == set()
+    assert sum(len(claim.jobs) for claim in claims) == 1111
+
+
+def test_findings_name_arms_and_use_every_run(claims: list[Claim]) -> None:
     for claim in claims:
-        for needed in chain(remaining(claim.searches), later(claim)):
-            for job in needed:
-                assert jobs.setdefault(job.name, job) == job  # a name stands for one setting
-                finish(job)
-    return Equal(claims, jobs, [claim.find() for claim in claims])
+        entries = claim.texts.get("findings", [])
+        named = {arm for entry in entries for arm in (*entry["of"], *entry.get("beyond", ()))}
+        assert named == set(claim.arms), claim.number
+        assert set(claim.texts.get("searches", ())) <= named
+        assert sum(entry.get("primary", False) for entry in entries) <= 1
 
 
-def test_a_claim_has_one_primary_finding_and_every_run_is_in_a_finding(equal: Equal) -> None:
-    assert [claim.number for claim in equal.claims] == list(range(1, 29))
-    assert max(len(claim.subject) for claim in equal.claims) <= 32  # fits the summary
-    assert len(equal.jobs) == len({job.words for job in equal.jobs.values()})
-    for claim, findings in zip(equal.claims, equal.findings, strict=True):
-        claim.answer.format(
-            *map(page.Mean, range(len(findings)))
-        )  # it names no finding that there is not
-        found = {job for finding in findings for job in finding.jobs}
-        assert claim.complete and found <= set(claim.jobs)
-        assert found == set(claim.jobs) or claim.curves  # which show more sizes
-        assert sum(finding.primary for finding in findings) == 1
-        if claim.plan:
-            (primary,) = (finding for finding in findings if finding.primary)
-            assert primary.effect.seeds == claim.plan.seeds
-
-
-def test_nothing_is_claimed_where_all_results_are_equal(equal: Equal) -> None:
-    for findings in equal.findings:
-        random = [each for each in judge(findings) if each.finding.effect.seeds > 1]
-        assert {each.verdict for each in random} <= {Verdict.UNDECIDED}
+def test_archived_searches_were_made_with_the_settings_of_their_arm(claims: list[Claim]) -> None:
+    for claim in claims:
+        for arm, name in claim.texts.get("searches", {}).items():
+            starts = tuple(f"tune-{name}-{key}" for key in ("beta", "lr"))
+            runs = [run for run in commands(ARCHIVE) if run.startswith(starts)]
+            assert runs, name
+            tuned = ("optim.lr", "algo.beta", "seed", "data.holdout")
+            own = {word for word in claim.arms[arm].jobs[0].words if not word.startswith(tuned)}
+            tried = {word for word in commands(ARCHIVE)[runs[0]] if not word.startswith(tuned)}
+            size = ("data.train_size", "eval_every")  # of the arms that are four times longer
+            assert {word for word in own ^ tried if not word.startswith(size)} == set(), name
 
 
 @pytest.mark.slow
-def test_runs_of_claims_are_experiments(equal: Equal) -> None:
-    searches = [search for claim in equal.claims for search in claim.searches]
-    wanted = {search.jobs[0] for search in searches}
-    wanted |= {job for claim in equal.claims for job in claim.jobs[:1]}
-    with configs():
-        for job in wanted:
-            make_experiment(compose(parse([*job.words, f"name={job.name}"])))
+def test_every_study_of_the_claims_can_be_run() -> None:
+    for path in STUDIES.glob("*.yaml"):
+        check_arms(RunMaker(read_study(path)))
 
 
-def test_the_script_runs_one_claim_and_writes_the_page_of_all(
+def test_the_script_runs_one_claim_and_writes_the_pages_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = script()
     module.ROOT = tmp_path
     assert module.main(["1"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("claim 1: ") and out[1:] == [
-        "1. Exact averages by gossip: 2 of 2 parts reproduced"
-    ]
-    text = (tmp_path / module.OUT / "claims.md").read_text(encoding="utf-8")
-    assert page.NOT_JUDGED in text and "### 22. SlowMo over 1-OSGP, longer" in text
+    assert out[0].startswith("claim 1: ")
+    assert out[1:] == ["1. Exact averages by gossip: reproduced"]
+    text = (tmp_path / "results/claims.md").read_text(encoding="utf-8")
+    assert "[1 Exact averages by gossip](claims/01-averaging.md): reproduced, 2/2" in text
+    assert "Runs to be made: 2 SGP against AR-SGD" in text
     assert module.main(["29"]) == 2
     assert "'29' is not a claim; choose from 1, 2, 3" in capsys.readouterr().err
 
 
 def leave(job: RunJob, gradient_norm: float) -> None:
     """As if it had been run."""
-    finish(job)
+    job.folder.mkdir(parents=True)
+    (job.folder / "summary.json").write_text("{}")
     record = {"kind": "average", "time_s": 0.0, "gradient_norm": gradient_norm}
-    batch = {"kind": "train", "time_s": 0.0, "rank": 0, "loss": 0.5}
-    lines = [json.dumps(batch), *[json.dumps(record)] * LOOKS]
+    lines = [json.dumps(record)] * LOOKS
     (job.folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
 def test_speed_up_is_judged_by_the_exponents_of_nodes_and_steps(tmp_path: Path) -> None:
     assert (learning_rate(1, 1024), learning_rate(64, 1024)) == (1 / 64, 1 / 8)
-    claim = linear_speed_up(tmp_path)
-    for job in claim.jobs:
+    found = computed(tmp_path)
+    for job in found.jobs:
         nodes, steps = (int(part[1:]) for part in job.name.split("-")[1:3])
         if not job.folder.exists():
             norm = 3 * (nodes * steps) ** -0.25 if "-fast-" not in job.name else 9.0
             leave(
                 job, norm * (1 + 1e-6 * ((int(job.name[-1]) ** 2 + nodes) * steps % 11))
             )  # seeds that are all alike decide nothing
-    assert mean_square(claim.jobs[0]) == pytest.approx(9 / 32, rel=1e-4)
-    findings = claim.find()
-    claim.answer.format(*findings)
+    assert mean_square(found.jobs[0]) == pytest.approx(9 / 32, rel=1e-4)
+    findings = found.find()
     assert [finding.effect.mean for finding in findings] == pytest.approx(
         [-0.5, -0.5, -0.5, 9 * (NODES[-1] * STEPS) ** 0.5, -0.5], rel=1e-4
     )
     assert [finding.effect.seeds for finding in findings] == [5, 5, 5, 5, 10]
     assert [finding.earlier for finding in findings] == [False, True, False, False, False]
-    assert headline(judge(findings)) == "4 of 4 parts reproduced"
-    assert claim.curves is not None
-    nodes, steps, _ = claim.curves().lines.values()
-    assert [x for x, _ in nodes] == [1024, 4096, 16384, 65536]
-    assert [y for _, y in steps] == pytest.approx([9 / 32, 9 / 64, 9 / 128], rel=1e-4)
+    assert set(parts(judge(findings)).values()) == {Verdict.REPRODUCED}
+    assert found.plot is not None
+    nodes, steps, _ = found.plot().series
+    assert list(nodes.x) == [1024, 4096, 16384, 65536]
+    assert list(steps.y) == pytest.approx([9 / 32, 9 / 64, 9 / 128], rel=1e-4)

@@ -199,3 +199,10 @@ def test_measures_have_names_and_units() -> None:
     assert (measure_of("time").text(90.0), measure_of("bytes").text(1e6)) == ("1 min 30 s", "1 MB")
     assert measure_of("accuracy").difference(-0.0123) == "1.2 points"
     assert not measure_of("accuracy").less_is_better and measure_of("loss").less_is_better
+
+
+def test_a_study_of_the_package_is_found_by_the_beginning_of_its_name() -> None:
+    study = read_study(Path("claims/02"))
+    assert (study.name, study.primary, study.baseline) == ("02-sgp", "SGP", "AR-SGD")
+    with pytest.raises(ConfigError, match="there is no file 'claims/0'"):
+        read_study(Path("claims/0"))

@@ -1,0 +1,26 @@
+"""Findings that a function computes, where a claim compares more than the arms of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from claims.evidence import Finding
+from sgp_runner.report.plots.figure import Plot
+from sgp_runner.session.job_pool import RunJob
+
+
+def nothing() -> Sequence[Finding]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Runs and the findings that they give.
+
+    find, plot: call them only after the runs have finished. plot: shown instead of the effects.
+    """
+
+    jobs: Sequence[RunJob] = ()
+    find: Callable[[], Sequence[Finding]] = nothing
+    plot: Callable[[], Plot] | None = None
