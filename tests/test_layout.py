@@ -51,7 +51,7 @@ CEILINGS = {
     "sgp_runner/cli": 2110,
     "sgp_runner/cluster": 906,
     "sgp_runner/config": 2020,
-    "sgp_runner/core": 3157,
+    "sgp_runner/core": 3176,
     "sgp_runner/data": 2464,
     "sgp_runner/distributed": 3332,
     "sgp_runner/elastic": 431,

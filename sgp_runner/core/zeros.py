@@ -8,7 +8,6 @@ results never differ.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import isfinite
@@ -18,8 +17,7 @@ import torch
 from torch import Tensor
 
 from sgp_runner.core.state import mapped
-
-SINGLE = array("f", [0.0])  # rounds a stored number to float32
+from sgp_runner.core.zero_memory import Memory
 
 
 def zeros(length: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
@@ -28,37 +26,6 @@ def zeros(length: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
     device: cpu, or meta: operations that need the tensor lose its values
     """
     return cast("Tensor", Zeros(Memory(length, 0.0, dtype, device), 0, length))
-
-
-class Memory:
-    """The state that all views of a vector share.
-
-    number: the last entry; all other entries are zero. dtype: float32 or float64. device: cpu or
-    meta. version: number of writes. tensor: the materialised vector, or None before an operation
-    needs it.
-    """
-
-    __slots__ = ("device", "dtype", "number", "size", "tensor", "version")
-
-    def __init__(self, size: int, number: float, dtype: torch.dtype, device: str) -> None:
-        self.size, self.number, self.dtype, self.device = size, number, dtype, device
-        self.version = 0
-        self.tensor: Tensor | None = None
-
-    def rounded(self, number: float) -> float:
-        if self.dtype is not torch.float32:
-            return float(number)
-        SINGLE[0] = number
-        return SINGLE[0]
-
-    def materialise(self) -> Tensor:
-        """Return the tensor with the same entries; the first call creates it."""
-        if self.tensor is None:
-            self.tensor = torch.zeros(self.size, dtype=self.dtype, device=self.device)
-            if self.number:
-                self.tensor[-1] = self.number
-            self.version -= self.tensor._version
-        return self.tensor
 
 
 class Zeros:
@@ -255,26 +222,30 @@ class Zeros:
         self.write(memory.number + alpha * number if number else memory.number)
         return True
 
+    def changed(self, method: str, *args: Any, **keywords: Any) -> Zeros:
+        """Change the tensor by ``method``; values of the meta device do not change."""
+        if self.is_meta:
+            self.memory.version += 1
+        else:
+            getattr(self.tensor(), method)(*tensors_in(args), **tensors_in(keywords))
+        return self
+
     def add_(self, other: Any, *, alpha: float = 1) -> Zeros:
         other = compact(other)
-        if not self.adds(other, alpha):
-            self.tensor().add_(tensors_in(other), alpha=alpha)
-        return self
+        return self if self.adds(other, alpha) else self.changed("add_", other, alpha=alpha)
 
     def sub_(self, other: Any, *, alpha: float = 1) -> Zeros:
         return self.add_(other, alpha=-alpha)
 
     def mul_(self, other: Any) -> Zeros:
         if (by := self.factor(other)) is None:
-            self.tensor().mul_(tensors_in(other))
-            return self
+            return self.changed("mul_", other)
         number = self.memory.number
         return self.write(number and number * by)
 
     def div_(self, other: Any) -> Zeros:
         if not (by := self.factor(other)):
-            self.tensor().div_(tensors_in(other))
-            return self
+            return self.changed("div_", other)
         number = self.memory.number
         return self.write(number and number / by)
 
@@ -284,8 +255,7 @@ class Zeros:
         if empty and self.factor(weight) is not None:
             self.memory.version += 1
             return self
-        self.tensor().lerp_(tensors_in(end), tensors_in(weight))
-        return self
+        return self.changed("lerp_", end, weight)
 
     def copy_(self, other: Any) -> Zeros:
         other = compact(other)
@@ -293,15 +263,13 @@ class Zeros:
             number = other.memory.number if other.reaches else 0.0
             if self.reaches or not number:
                 return self.write(number)
-        self.tensor().copy_(tensors_in(other))
-        return self
+        return self.changed("copy_", other)
 
     def fill_(self, value: Any) -> Zeros:
         known = value == 0 or (self.reaches and self.length == 1)
         if type(value) in (int, float) and known and self.memory.tensor is None:
             return self.write(value)
-        self.tensor().fill_(tensors_in(value))
-        return self
+        return self.changed("fill_", value)
 
     def zero_(self) -> Zeros:
         return self.fill_(0)
@@ -310,10 +278,16 @@ class Zeros:
 
     # Arithmetic that makes new vectors.
 
+    def computed(self, method: str, *args: Any, **keywords: Any) -> Any:
+        """Return the result of an elementwise ``method`` of the tensor."""
+        if self.is_meta and not any(broadcasts(self, other) for other in args):
+            return self.clone()
+        return getattr(self.tensor(), method)(*tensors_in(args), **tensors_in(keywords))
+
     def add(self, other: Any, *, alpha: float = 1) -> Any:
         if self.fits(other):
             return self.clone().add_(other, alpha=alpha)
-        return self.tensor().add(tensors_in(other), alpha=alpha)
+        return self.computed("add", other, alpha=alpha)
 
     def sub(self, other: Any, *, alpha: float = 1) -> Any:
         return self.add(other, alpha=-alpha)
@@ -321,14 +295,19 @@ class Zeros:
     def mul(self, other: Any) -> Any:
         if self.factor(other) is not None:
             return self.clone().mul_(other)
-        return self.tensor().mul(tensors_in(other))
+        return self.computed("mul", other)
 
     def div(self, other: Any) -> Any:
         if self.factor(other):
             return self.clone().div_(other)
-        return self.tensor().div(tensors_in(other))
+        return self.computed("div", other)
 
     __add__, __sub__, __mul__, __rmul__, __truediv__ = add, sub, mul, mul, div
+
+
+def broadcasts(vector: Zeros, other: Any) -> bool:
+    """Return whether ``other`` may give a result of an elementwise operation another shape."""
+    return isinstance(other, Zeros | Tensor) and bool(other.ndim) and other.shape != vector.shape
 
 
 def tensors_in(value: Any) -> Any:
@@ -377,6 +356,15 @@ DELEGATED = (
 )
 
 
+ELEMENTWISE = ("abs", "sign", "sqrt", "lerp", "addcmul", "addcdiv", "sqrt_", "addcmul_", "addcdiv_")
+
+
+def elementwise(name: str) -> Callable[..., Any]:
+    """Return a method that calls ``name`` of the materialised tensor, if it has values."""
+    call = Zeros.changed if name.endswith("_") else Zeros.computed
+    return lambda self, *args, **keywords: call(self, name, *args, **keywords)
+
+
 def delegated(name: str) -> Callable[..., Any]:
     """Return a method that calls ``name`` of the materialised tensor."""
 
@@ -391,6 +379,8 @@ def looked_up(name: str) -> property:
     return property(lambda self: getattr(self.tensor(), name))
 
 
+for _name in ELEMENTWISE:
+    setattr(Zeros, _name, elementwise(_name))
 for _name in DELEGATED:
     setattr(Zeros, _name, delegated(_name))
 # `__getattr__` instead would make every attribute lookup three times as slow.

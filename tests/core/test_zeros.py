@@ -132,7 +132,10 @@ def test_vectors_of_the_meta_device_lose_their_values_to_other_operations() -> N
     assert type(x) is Zeros and x.memory.tensor is None
     code: Any = x.new_empty(10**13, dtype=torch.uint8)
     assert type(code) is torch.Tensor and code.is_meta
-    assert type(root := x.sqrt()) is torch.Tensor and root.is_meta
+    step = (x / (x.sqrt() + 1e-8)).addcmul_(x, x, value=0.1)
+    assert type(step) is Zeros and step.memory.tensor is None and len(step) == 4
+    table = step.view(2, 2) + step[:2]
+    assert type(table) is torch.Tensor and table.is_meta and table.shape == (2, 2)
 
 
 def test_a_study_of_fragments_computes_nothing(tmp_path: Path) -> None:

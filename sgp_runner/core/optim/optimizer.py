@@ -75,5 +75,5 @@ def check_clip(group: str, clip: float | None) -> None:
 
 def clipped(g: Tensor, clip: float | None, shapes: Shapes) -> None:
     """Scale ``g`` down to the norm ``clip``, in place, if its norm is larger."""
-    if clip is not None:
+    if clip is not None and not g.is_meta:
         g.mul_((clip / (norm(g, shapes) + 1e-6)).clamp(max=1.0))
