@@ -38,7 +38,7 @@ def ranks_are_forked() -> Iterator[None]:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write reports without PNG and SVG, for which matplotlib takes a second per plot."""
-    monkeypatch.setattr("sgp_runner.report.render.write.save_all", lambda plots, folder: None)
+    monkeypatch.setattr("sgp_runner.report.render.pictures.save_all", lambda plots, folder: None)
 
 
 @pytest.fixture(autouse=True)

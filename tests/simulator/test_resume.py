@@ -271,7 +271,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
     algo, number = variant.partition(",")[0], list(VARIANTS).index(variant)
     network = SLOW_NETWORK if number % 2 else ()
     words = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *network)
-    whole_and_interrupted(tmp_path, events, number, "model=mlp", "batch_size=64", *words)
+    whole_and_interrupted(tmp_path, events, number, "model=mlp", *words)
     assert "worker.state" not in capsys.readouterr().err  # all state is kept
 
 
