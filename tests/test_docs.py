@@ -35,6 +35,8 @@ from sgp_runner.config.choices import groups
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
+from sgp_runner.plan.observation import read_observation
+from sgp_runner.plan.request import read_request
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CLASSES = ("run", "long", "dry", "other")
@@ -193,6 +195,12 @@ def dry_run(words: list[str]) -> None:
     if words[:1] == ["download"]:
         assert words[1] in download.NAMES, words
         return
+    if words[:1] == ["plan"]:
+        read_request(words[1:])
+        return
+    if words[:1] == ["doctor"]:
+        assert "--measure" in words or read_observation(words[1:])
+        return
     if words[:1] == ["check"]:
         words = words[1:]
     if words[:1] == ["calibrate"]:
@@ -268,7 +276,7 @@ def test_every_algorithm_has_a_page() -> None:
 @pytest.mark.parametrize("name", ["sgp", "osgp", "pipe_sgd", "gap_aware", "streaming_diloco"])
 def test_lines_beside_a_listing_are_those_of_the_code(name: str) -> None:
     page = (ROOT / f"docs/algorithms/{name}.md").read_text()
-    lines = re.findall(r"^\|.*\| `(.+)` \|$", page, flags=re.MULTILINE)
+    lines = re.findall(r"^\|[^|]*\| `([^|]+)` \|$", page, flags=re.MULTILINE)
     module = (ROOT / f"sgp_runner/algorithms/{name}.py").read_text()
     assert len(lines) > 4
     assert [line for line in lines if line not in module] == []

@@ -98,7 +98,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "cluster.bandwidth=1ms",
         "cluster.links.bandwidth",
-        "'1ms' is not a number in bit/s (such as 100Mbit/s) or a list such as [1,2].",
+        "'1ms' is not a number in bit/s (such as 100Mbit/s) or an interval such as 4..10Gbit/s.",
     ),
     (
         "network=gloo network.latency_seconds=5MB",

@@ -93,21 +93,23 @@ def test_settings_of_a_preset_go_with_the_choice_that_is_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     warn_of_replaced.cache_clear()
-    words = ["experiment=diloco_measured", "algo=local_sgd"]
+    words = ["experiment=diloco_measured", "algo=pipe_sgd"]
     experiment = experiment_of(words)
-    assert (experiment.run.algo.title, experiment.run.nodes) == ("Local SGD", 4)
+    assert (experiment.run.algo.title, experiment.run.nodes) == ("Pipe-SGD", 4)
     assert capsys.readouterr().err == (
-        "warning: algo.period of experiment=diloco_measured is left out: algo=local_sgd has no "
+        "warning: algo.period of experiment=diloco_measured is left out: algo=pipe_sgd has no "
         "such setting.\n"
     )
-    with pytest.raises(ConfigError, match=r"^algo\.period: there is no such setting; algo has tau"):
+    with pytest.raises(
+        ConfigError, match=r"^algo\.period: there is no such setting; algo has depth"
+    ):
         experiment_of([*words, "algo.period=4"])
     assert capsys.readouterr().err == ""
 
 
 def test_settings_of_a_file_of_the_user_stay_unknown(tmp_path: Path) -> None:
     (tmp_path / "algo").mkdir()
-    (tmp_path / "algo/mine.yaml").write_text("name: local_sgd\nperiod: 4\n")
+    (tmp_path / "algo/mine.yaml").write_text("name: pipe_sgd\nperiod: 4\n")
     words = [search_in(str(tmp_path)), "experiment=diloco_measured", "algo=mine"]
     with pytest.raises(ConfigError, match=r"^algo\.period: there is no such setting"):
         experiment_of(words)

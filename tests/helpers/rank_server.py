@@ -19,6 +19,7 @@ from functools import cache
 from multiprocessing import get_context, reduction
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
 from typing import Any
 
 import torch
@@ -76,10 +77,11 @@ def start(
 ) -> children.Child:
     """Start ``python program words``, as `children.start` does.
 
-    Programs that are not listed above get an interpreter: they change PyTorch before it is
-    imported, or the limits of their process.
+    Programs that are not listed above get an interpreter, because they change PyTorch before it is
+    imported, and so do ranks with a limit of this process, which the server does not have.
     """
-    if program[0] != "-m" and Path(program[0]).name not in FORKED:
+    limited = getrlimit(RLIMIT_FSIZE)[0] != RLIM_INFINITY
+    if limited or (program[0] != "-m" and Path(program[0]).name not in FORKED):
         return children.start(program, words, environment, fork)
     outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
     arguments = (list(program), list(words), dict(environment), os.getcwd(), outputs)

@@ -326,7 +326,7 @@ def test_a_forged_checkpoint_of_one_real_rank_falls_back_on_all(
     def kill_later() -> None:
         while len(saved_steps(checkpoints)) < 2:
             time.sleep(0.01)
-        os.kill(ranks_of(RUN)[0], signal.SIGKILL)
+        os.kill(ranks_of(RUN.absolute())[0], signal.SIGKILL)
 
     thread = Thread(target=kill_later)
     thread.start()

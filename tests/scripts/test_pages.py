@@ -39,7 +39,8 @@ def test_links_leave_the_repository_for_the_site() -> None:
 def test_a_choice_has_its_settings_with_type_default_and_description() -> None:
     lines = settings.of_choice("algo=local_sgd").splitlines()
     said = (
-        "steps between exact averages, the last one at the end; null: never, as the base of SlowMo"
+        "steps between exact averages, the last one at the end; null: never, as the base of "
+        "SlowMo; algo.period is the same setting"
     )
     assert lines == [
         "| key | default | description | type |",
