@@ -412,12 +412,12 @@ def test_the_runs_of_a_study_are_arrays_of_jobs(cluster: Cluster) -> None:
     code, _, error = cluster.run("sgp-run", "study", "two.yaml", "--sbatch", "algo=sgp")
     assert code == 2 and "--sbatch takes settings of the launcher" in error
     words = ("sgp-run", "study", "two.yaml", "--sbatch", "hydra.launcher.timeout_min=10")
-    code, _, error = cluster.run(*words)
+    code, out, error = cluster.run(*words)
     assert code == 0, error
     folder = cluster.folder / "results/studies/two"
     assert len(list(folder.glob("runs/*/summary.json"))) == 4
     assert len(list(folder.glob("slurm/slurm/*/*_submitted.pkl"))) == 4
-    assert (folder / "study.zip").exists() and "[4/4]" in error
+    assert (folder / "study.zip").exists() and "[4/4]" in out
 
 
 @pytest.mark.parametrize(("network", "machines"), [("sim", 1), ("gloo", 1), ("gloo", 2)])
