@@ -99,7 +99,7 @@ ALONE = {
     "ad_psgd": ("nodes=1",),
     "async_diloco": ("nodes=1", "algo.period=3"),
     "gap_aware": ("nodes=1",),
-    "halos": ("nodes=1", "algo.regions=1", "algo.period=3", "algo.arrivals=2"),
+    "halos": ("nodes=1", "algo.regions=1", "algo.period=3", "algo.arrivals=100"),
     "heloco": ("nodes=1", "algo.period=3"),
     "rescaled_asgd": ("nodes=1",),
     "rennala": ("nodes=1", "algo.batch=2"),
