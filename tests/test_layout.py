@@ -60,7 +60,7 @@ CEILINGS = {
     "sgp_runner/recording": 2321,
     "sgp_runner/replay": 564,
     "sgp_runner/report": 2046,
-    "sgp_runner/session": 719,
+    "sgp_runner/session": 721,
     "sgp_runner/simulator": 2184,
     "sgp_runner/studies": 2227,
     "sgp_runner/topology": 601,

@@ -21,7 +21,7 @@ from threading import Thread
 from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
-from sgp_runner.utils.messages import logger, show_messages
+from sgp_runner.utils.messages import QUIET, logger, show_messages
 from sgp_runner.utils.signals import SAVED, SIGNALS, blocked, end_at_once, install
 
 # Imported once by the server, without starting a thread.
@@ -126,7 +126,8 @@ class Pool:
 
     def start(self, task: PoolTask) -> None:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=work, args=(theirs, task.call, task.log))
+        quiet = os.environ.get(QUIET, "")  # now; the server of the context may be older
+        process = self.context.Process(target=work, args=(theirs, task.call, task.log, quiet))
         process.start()
         theirs.close()
         self.processes[ours] = task, process, time.monotonic()
@@ -153,8 +154,11 @@ class Pool:
             process.terminate()
 
 
-def work(connection: Connection, call: Callable[[], object], log: Path | None) -> NoReturn:
+def work(
+    connection: Connection, call: Callable[[], object], log: Path | None, quiet: str
+) -> NoReturn:
     """Make the call in this process, and send its result."""
+    os.environ[QUIET] = quiet
     print_to(log or Path(os.devnull))
     show_messages()
     install("")

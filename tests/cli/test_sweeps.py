@@ -106,7 +106,7 @@ def test_runs_beside_each_other_give_the_bytes_of_commands_alone(
         assert [row["job"] for row in csv.DictReader(file)] == [
             f"nodes={nodes} algo={algo}" for nodes in (2, 4) for algo in ("sgp", "osgp")
         ]
-    assert "\n[2/4] nodes=2 algo=osgp\n" in (folder / "logs/2.log").read_text()
+    assert "\n[2/4] nodes=2 algo=osgp\nThis run has" in (folder / "logs/2.log").read_text()
 
 
 def test_a_job_that_fails_says_so_on_its_line_and_the_others_go_on(
