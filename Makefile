@@ -18,8 +18,10 @@ help:  ## list the targets
 demo: .venv/.installed  ## compare eight algorithms on 16 simulated nodes; under a minute
 	.venv/bin/sgp-run experiment=compare
 
-picture: .venv/.installed  ## draw the picture of the README from the runs of make demo's command
-	.venv/bin/python scripts/compare_picture.py
+picture: .venv/.installed  ## take the pictures of the README from the report of make demo's command
+	rm -rf build/compare && .venv/bin/sgp-run experiment=compare results=build/compare
+	cp build/compare/sweeps/*/report/plots/accuracy-against-time-*.svg docs/pictures/compare.svg
+	cp build/compare/sweeps/*/report/plots/time_to_target-*.svg docs/pictures/compare_times.svg
 
 # A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy. Interpreters
 # that tests start read bytecode, also where a container asks not to write it.

@@ -38,7 +38,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 768,
+    "scripts": 690,
     "scripts/benchmarks": 1289,
     "scripts/claims": 871,
     "scripts/pages": 573,
