@@ -39,7 +39,7 @@ MAX_STATEMENTS = 50  # of a function
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
     "scripts": 690,
-    "scripts/benchmarks": 1289,
+    "scripts/benchmarks": 983,
     "scripts/claims": 871,
     "scripts/pages": 573,
     "scripts/reproduce": 409,
