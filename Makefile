@@ -33,6 +33,7 @@ coverage: .venv/.fairseq  ## run the fast tests, and list the lines of the packa
 
 test-slow: .venv/.fairseq  ## run the slow tests; those that need Slurm are skipped without it
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
+	SGP_TEST_DEEP=1 OMP_NUM_THREADS=1 .venv/bin/pytest tests/algorithms/test_invariants.py
 
 test-slurm: .venv/.installed  ## run the tests that need Slurm on a local cluster; skipped without Slurm
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slurm and not slow"
