@@ -38,8 +38,8 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 970,
-    "scripts/benchmarks": 1289,
+    "scripts": 690,
+    "scripts/benchmarks": 983,
     "scripts/claims": 867,
     "scripts/pages": 573,
     "scripts/reproduce": 407,
