@@ -38,10 +38,10 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 970,
+    "scripts": 1048,
     "scripts/benchmarks": 1289,
     "scripts/claims": 871,
-    "scripts/pages": 573,
+    "scripts/pages": 577,
     "scripts/reproduce": 409,
     "scripts/validation": 645,
     "sgp_runner": 38,
@@ -50,13 +50,13 @@ CEILINGS = {
     "sgp_runner/calibration": 552,
     "sgp_runner/cli": 2110,
     "sgp_runner/cluster": 906,
-    "sgp_runner/config": 2020,
+    "sgp_runner/config": 2058,
     "sgp_runner/core": 3176,
     "sgp_runner/data": 2464,
     "sgp_runner/distributed": 3332,
     "sgp_runner/elastic": 431,
     "sgp_runner/models": 811,
-    "sgp_runner/plan": 1309,
+    "sgp_runner/plan": 1311,
     "sgp_runner/recording": 2321,
     "sgp_runner/replay": 564,
     "sgp_runner/report": 2046,
