@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from sgp_runner.config.composed import PREPARED, composed_once
 from sgp_runner.config.overrides import experiment_of, prepare_algorithms
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
 from sgp_runner.plan.known_quality import all_known
+from sgp_runner.plan.methods import methods
 from sgp_runner.plan.models import known_models
 from sgp_runner.plan.request import read_request
-from sgp_runner.plan.table import assumptions, faults
+from sgp_runner.plan.table import assumptions, faults, quality, table
 from sgp_runner.plan.timing import SAVES, highest_rate
 from sgp_runner.plan.words import both_ends
 from sgp_runner.report.read.published import published
@@ -232,6 +234,20 @@ def test_the_command_prints_80_columns_and_writes_json(
     assert command.startswith("sgp-run model=timing_only nodes=2 ")
 
 
+def test_a_table_with_all_columns_has_80_columns_too() -> None:
+    """Every method has the times of data parallel here."""
+    codecs = "cluster.codecs.encode_seconds={int8:1ns} cluster.codecs.decode_seconds={int8:1ns}"
+    made = plan(f"{WORDS} methods=ar_sgd steps=1e6 price_per_hour=2 watts=500 {codecs}")
+    coded = row(made, "Data parallel, int8")
+    rows = [replace(coded, method=each) for each in methods()]
+    lines = list(table(replace(made, rows=tuple(rows))))
+    assert lines[0].split() == (
+        ["s/step", "comp.", "hours", "coding", "sent", "memory", "cost", "kWh", "pays", "<"]
+    )
+    assert set(map(len, lines)) == {80}
+    assert lines[1].startswith("Data parallel  ") and lines[2].startswith("Data parallel, i")
+
+
 def test_an_interval_has_one_notation_in_plans_and_in_clusters() -> None:
     for text in ("4..10Gbit/s", "[4Gbit/s,10Gbit/s]", "4Gbit/s..10Gbit/s"):
         assert RATE_INTERVAL.number(text) == [4_000_000_000, 10_000_000_000]
@@ -271,8 +287,9 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
     [
         (
             "nodes=4 bandwidth=10Gbit/s",
-            "model: there is none: write model=gpt2, or parameters=1e9 and step=0.4s.",
+            "model: there is none: write model=gpt2, or parameters=1e9.",
         ),
+        ("", "model: there is none: write model=gpt2, or parameters=1e9."),
         (
             "model=gpt2 nodes=4 bandwidth=10Gbit/s",
             "step: the time of a gradient of gpt2 on one node is not known: write step=0.4s, or "
@@ -280,6 +297,21 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
         ),
         (f"{WORDS} price_per_hour=-3", "price_per_hour: -3 must be zero or positive."),
         (f"{WORDS} periods=0", "periods: H is a number of steps, at least 1, not '0'."),
+        (f"{WORDS} H=0", "periods: H is a number of steps, at least 1, not '0'."),
+        (
+            f"{WORDS} price_per_hour=3",
+            "price_per_hour: it has no effect without tokens= or epochs= or steps=.",
+        ),
+        (f"{WORDS} steps=9 kwh_price=3", "kwh_price: it has no effect without watts=."),
+        (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: it has no effect without sites=."),
+        (
+            f"{WORDS} bandwidth=1G",
+            "bandwidth: '1G' is not a rate: write bandwidth=1Gbit/s, for example.",
+        ),
+        (
+            f"{WORDS} bandwidth=4..10",
+            "bandwidth: '4..10' is not a rate: write bandwidth=10Gbit/s, for example.",
+        ),
         (f"{WORDS} sites=3", "sites: 2 nodes cannot be in 3 sites: use sites=2."),
         (
             f"{WORDS} sites=2",
@@ -320,6 +352,14 @@ def test_a_request_that_cannot_work_is_one_sentence(
 ) -> None:
     assert main(["plan", *words.split()]) == 2
     assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
+
+
+def test_assumptions_have_numbers_and_titles() -> None:
+    made = plan("model=resnet50 nodes=2 bandwidth=10Gbit/s batch=128 methods=gap_aware periods=30")
+    lines = list(assumptions(made))
+    assert "- A step takes 115 ms, as in cluster=ethernet_10g (step=)." in lines
+    assert "Left out: Gap-Aware takes its momentum step on the server and needs optim=sgd," in lines
+    assert list(quality(made)) == ["Nothing is known here about the quality."]
 
 
 def test_a_method_that_the_machines_cannot_run_is_left_out() -> None:
