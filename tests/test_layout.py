@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2046,
     "sgp_runner/session": 721,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 2227,
+    "sgp_runner/studies": 2238,
     "sgp_runner/topology": 601,
     "sgp_runner/utils": 1453,
 }
