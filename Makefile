@@ -10,7 +10,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims logs faults docs board bench lint lock release-check clean
+.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims logs faults explorer docs board bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ logs:  ## unpack the runs behind both into results/reproduced/runs/
 
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
+
+explorer: .venv/.installed  ## simulate the plans of docs/explorer.html again, and draw the README's map of them; minutes
+	.venv/bin/python scripts/explorer.py
 
 docs: .venv/.docs  ## write the generated parts of docs/ and build the site into site/; a warning is an error
 	OMP_NUM_THREADS=1 .venv/bin/python scripts/write_pages.py
