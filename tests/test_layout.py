@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2047,
     "sgp_runner/session": 723,
     "sgp_runner/simulator": 2185,
-    "sgp_runner/studies": 2228,
+    "sgp_runner/studies": 2239,
     "sgp_runner/topology": 602,
     "sgp_runner/utils": 1462,
 }
