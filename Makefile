@@ -15,7 +15,7 @@ endef
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: .venv/.installed  ## compare eight algorithms on 16 simulated nodes; under a minute
+demo: .venv/.run  ## compare eight algorithms on 16 simulated nodes; under a minute
 	.venv/bin/sgp-run experiment=compare
 
 picture: .venv/.installed  ## take the pictures of the README from the report of make demo's command
@@ -84,11 +84,16 @@ clean:  ## remove .venv, caches and build products; results stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # All but torch and torchvision is checked against the hashes of requirements/, also what builds. Those
-# two differ between CPU and GPUs; their dependencies are there when they come.
-.venv/.installed: pyproject.toml $(wildcard requirements/*.txt)
-	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (minutes the first time)"
-	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/lock.txt && \
-	$(PIP) --requirement requirements/torch.txt && $(PIP) --no-deps --editable . && touch $@
+# two differ between CPU and GPUs; their dependencies are there when they come. These packages are
+# enough for make demo.
+.venv/.run: pyproject.toml $(wildcard requirements/*.txt)
+	@$(PYTHON) -c '$(CHECK_VERSION)' && echo "Installing into .venv (a minute or two the first time)"
+	@$(PYTHON) -m venv .venv && $(LOCKED) requirements/build.txt && $(LOCKED) requirements/run.txt && \
+	$(PIP) --constraint requirements/torch.txt torch && $(PIP) --no-deps --editable . && touch $@
+
+.venv/.installed: .venv/.run
+	@echo "Installing the packages of tests and checks into .venv (a minute or two the first time)"
+	@$(LOCKED) requirements/lock.txt && $(PIP) --requirement requirements/torch.txt && touch $@
 
 # What it shares with lock.txt is there.
 .venv/.docs: .venv/.installed

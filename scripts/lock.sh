@@ -36,6 +36,8 @@ lock build.txt "$@" - <<<$'setuptools\nwheel'
 # All packages to run and test, and the packages that fairseq needs to build and to run.
 lock lock.txt "$@" --constraint build.txt --extra dev ../pyproject.toml - \
     <<<$'bitarray\ncffi\ncython\nninja\nregex\ntqdm\nwheel'
+# The packages of a run with the defaults.
+lock run.txt "$@" --constraint lock.txt ../pyproject.toml
 # fairseq is locked separately: it pins older versions of hydra-core and omegaconf, although it runs
 # with the versions in lock.txt.
 lock fairseq.txt "$@" --no-deps - <<<'fairseq-fixed==0.12.3.1'

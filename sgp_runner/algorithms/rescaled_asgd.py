@@ -21,6 +21,7 @@ from typing import ClassVar
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ps_sgd import push_and_pull
 from sgp_runner.core.worker import Worker
+from sgp_runner.utils.sums import sum_in_order
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,4 @@ class RescaledASGD(Algorithm):
         rates: dict[int, float] = server.state("rates", dict)
         counts[i] = counts.get(i, 0) + 1
         rates[i] = counts[i] / server.now
-        return sum(rates.values()) / len(rates) / rates[i]
+        return sum_in_order(rates.values()) / len(rates) / rates[i]

@@ -166,9 +166,7 @@ def keeping(
 
                 value = stack.enter_context(sets.kept(value, loss, data_keys))
             if in_memory:
-                name = value.type if key == "model" else "this data set"
-                extension = InMemory(IN_MEMORY, type(value), name, None)
-                choices.extend(extension, [(key, IN_MEMORY)])
+                choices.extend(InMemory(IN_MEMORY, type(value), None), [(key, IN_MEMORY)])
             return Value(title, list(overrides_of(key, value)))
 
         yield bring

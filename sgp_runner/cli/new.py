@@ -208,7 +208,7 @@ README = """# NAME
     sgp-run GROUP=./NAME.py nodes=8     # train, simulated
     sgp-run GROUP=./NAME.py network=gloo nodes=4
     sgp-run GROUP=./NAME.py --cfg job   # all settings
-    python -m pytest                    # check it
+    python -m pytest                    # check it; pip install pytest
 
 Modules that NAME.py imports from this folder belong to it: they are hashed into the identity of
 its runs.
@@ -247,7 +247,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("new", f"cannot write to {folder}: {error.strerror}.") from error
     print(f"{folder}/: run it with", flush=True)
     print(f"  cd {folder} && sgp-run {group}=./{name}.py nodes=8", flush=True)
-    print("  python -m pytest  # takes a minute", flush=True)
+    print("  python -m pytest  # takes a minute; pip install pytest", flush=True)
     return 0
 
 

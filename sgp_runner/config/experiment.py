@@ -207,9 +207,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     assert isinstance(run, Run)
     config = plain(part, run)
     version = tree.get(corrections.KEY, corrections.results_version(config))
-    found = list(extensions_in(part, ""))
-    refuse_in_memory(run, found)
-    used = [(key, each) for key, each in found if each.hash is not None]
+    used = [(key, each) for key, each in extensions_in(part, "") if each.hash is not None]
     digests = hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
     identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests}
     config |= {key: value for key, value in identity.items() if value}
@@ -224,18 +222,6 @@ def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | I
     for name, value in part.values.items():
         if isinstance(value, CheckedPart):
             yield from extensions_in(value, join(key, name))
-
-
-def refuse_in_memory(run: Run, found: Sequence[tuple[str, Plugin | InMemory]]) -> None:
-    """Raise ConfigError if a real run would need objects in the memory of a Python program."""
-    for key, extension in found:
-        if isinstance(extension, InMemory) and run.network.clock == "wall":
-            raise ConfigError(
-                key,
-                f"{extension.title} is in the memory of this program, where the processes of "
-                f"network={run.network.name} cannot see it: use network=sim, or write it as a "
-                f"plug-in, {key}=./mine.py.",
-            )
 
 
 def load_experiment(path: Path, group: str | None) -> Experiment:

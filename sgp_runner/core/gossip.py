@@ -10,6 +10,7 @@ from sgp_runner.core.optim import Updates
 from sgp_runner.core.push_sum import descending
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Exchange, Topology
+from sgp_runner.utils.sums import sum_in_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tens
 
     for weight, share in zip(weights, shares, strict=True):
         torch.mul(x, weight, out=share)
-    x *= 1 - sum(weights)
+    x *= 1 - sum_in_order(weights)
 
 
 def divide_by(x: Tensor, parts: int) -> None:

@@ -13,6 +13,7 @@ from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.seeding import seed_of, seeds_of
+from sgp_runner.utils.sums import sum_in_order
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +98,7 @@ class Grammar:
         other = [1] if self.holdout else []
         texts = valid.texts(rows, seed_of(self.language_seed, _VALID, *other))
         best = Mixture(languages)
-        floor = -sum(map(best.log_probability, texts)) / (self.valid_size * self.block)
+        floor = -sum_in_order(map(best.log_probability, texts)) / (self.valid_size * self.block)
         return Dataset(
             name=self.name,
             task=LanguageModelling(BYTES, self.block, floor),
@@ -204,7 +205,7 @@ def usual(rules: Rules) -> dict[str, list[float]]:
         name: rare.get(name, [1 / (rank + 3) for rank in range(len(alternatives))])
         for name, alternatives in rules.items()
     }
-    return {name: [weight / sum(w) for weight in w] for name, w in weights.items()}
+    return {name: [weight / sum_in_order(w) for weight in w] for name, w in weights.items()}
 
 
 def spoken(

@@ -16,6 +16,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
+from sgp_runner.utils.sums import sum_in_order
+
 Symbol: TypeAlias = "bytes | str"
 Rules: TypeAlias = "Mapping[str, Sequence[Sequence[Symbol]]]"
 
@@ -135,7 +137,7 @@ class Language:
         for length in self.word_lengths[rule]:
             if text[:length] in words:
                 return text[:length], words[text[:length]]
-        return text, sum(p for word, p in words.items() if word.startswith(text))
+        return text, sum_in_order(p for word, p in words.items() if word.startswith(text))
 
     @cached_property
     def word_lengths(self) -> dict[str, list[int]]:
@@ -158,4 +160,4 @@ class Mixture:
         most = max(logs)
         if most == -math.inf:
             return most
-        return most + math.log(sum(math.exp(log - most) for log in logs) / len(logs))
+        return most + math.log(sum_in_order(math.exp(log - most) for log in logs) / len(logs))

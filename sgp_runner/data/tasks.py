@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sgp_runner.data.dataset import Batch, Split, read
+from sgp_runner.utils.sums import sum_in_order
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -53,7 +54,7 @@ class Summed(ABC):
 
 def added(parts: Iterable[Sequence[float]]) -> list[float]:
     """Add ``parts`` element by element, in their order."""
-    return [sum(numbers) for numbers in zip(*parts, strict=True)]
+    return [sum_in_order(numbers) for numbers in zip(*parts, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from types import FrameType
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.plugins.loading import OPTION
+from sgp_runner.config.plugins.loading import OPTION, Plugin
 from sgp_runner.distributed.children import Child, start
 from sgp_runner.distributed.private_folder import private_folder
+from sgp_runner.distributed.program_objects import write_objects
 from sgp_runner.distributed.store import LocalStore
 from sgp_runner.distributed.watchdog import BUILT, CAME, SIGNAL
 from sgp_runner.elastic.vote import DEAD, LOST
@@ -51,11 +52,12 @@ def launch(
 
     program, fork: as in `start`; ranks with GPUs are not forked, as GPUs do not work in forks
 
-    Each process reads the run's ``config.yaml`` and loads the plug-ins named by its options. Raises
-    RankFailed or Diverged as the first failing rank, the ConfigError that all ranks agree on, or
-    Stopped or KeyboardInterrupt after a signal.
+    Each process reads the run's ``config.yaml`` and the objects of a Python program, and loads the
+    plug-ins named by its options. Raises RankFailed or Diverged as the first failing rank, the
+    ConfigError that all ranks agree on, or Stopped or KeyboardInterrupt after a signal.
     """
     with interruptible(), private_folder() as private:
+        write_objects(private)
         return launch_with(experiment, program, fork, private / "store")
 
 
@@ -79,7 +81,8 @@ def launch_with(
     }
     words = [str(experiment.directory / "config.yaml")]
     words += [experiment.group] if experiment.group else []
-    words += [f"{OPTION}={plugin.where}" for plugin in experiment.plugins]
+    plugins = [plugin for plugin in experiment.plugins if isinstance(plugin, Plugin)]
+    words += [f"{OPTION}={plugin.where}" for plugin in plugins]
     network = experiment.run.network
     fork = fork and network.name == "gloo" and device_of(network) == "cpu"
     children: list[Child] = []

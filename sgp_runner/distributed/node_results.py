@@ -15,6 +15,7 @@ from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.recording.observer import Observer, results, spread, total_cost
 from sgp_runner.recording.throughput import Throughput
 from sgp_runner.utils.devices import peak_flops
+from sgp_runner.utils.sums import sum_in_order
 
 
 def throughput_of(problem: Problem, layout: RankLayout) -> Throughput | None:
@@ -46,7 +47,7 @@ def results_of(
     if run.algo.servers:
         average = ranks[-1]["metrics"]
     else:
-        squares = sum(node["square"] for node in nodes)
+        squares = sum_in_order(node["square"] for node in nodes)
         observer.record_average(
             worker,
             run.epochs,

@@ -16,6 +16,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import as_list
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
+from sgp_runner.utils.sums import sum_in_order
 
 if TYPE_CHECKING:
     from sgp_runner.core.worker import Worker
@@ -97,7 +98,7 @@ def time_steps(run: Run) -> Timing:
         (end - begin) / counted,
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
         (after - before) / counted / run.nodes,
-        sum(simulation.coding_seconds[: run.nodes]) / run.nodes / (sum(steps) + TAIL),
+        sum_in_order(simulation.coding_seconds[: run.nodes]) / run.nodes / (sum(steps) + TAIL),
         vectors_in(workers[0].buffers, workers[0]),
         vectors_in(workers[0].state, workers[0]),
         simulation.now(),

@@ -22,6 +22,7 @@ from sgp_runner.elastic.membership import Membership, full_membership, membershi
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.recording.throughput import Throughput, mean_rates
+from sgp_runner.utils.sums import sum_in_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +103,7 @@ def spread(
 
 def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, float]:
     values = [each[name] for each in metrics]
-    return {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}
+    return {"mean": sum_in_order(values) / len(values), "min": min(values), "max": max(values)}
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,9 @@ class Observer:
         now = worker.now
         worker.check_now()
         progress = worker.progress
-        logged = {name: sum(each) / len(each) for name, each in progress.observed.items() if each}
+        logged = {
+            name: sum_in_order(each) / len(each) for name, each in progress.observed.items() if each
+        }
         progress.observed.clear()
         record: dict[str, object] = {
             "step": worker.step,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sgp_runner.data.dataset import TensorSplit
 from sgp_runner.data.sampler import TokenSampler
 from sgp_runner.data.tasks import LanguageModelling, Translation
+from sgp_runner.utils.sums import sum_in_order
 
 if TYPE_CHECKING:
     from sgp_runner.core.problem import Problem
@@ -140,5 +141,5 @@ def mean_rates(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     for name in RATES:
         values = [node[name] for node in nodes if name in node]
         if values:
-            means[name] = None if None in values else sum(values) / len(values)
+            means[name] = None if None in values else sum_in_order(values) / len(values)
     return means

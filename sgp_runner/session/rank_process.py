@@ -38,6 +38,7 @@ def main(
     from sgp_runner.config.experiment import load_experiment
     from sgp_runner.config.plugins.loading import without_options
     from sgp_runner.distributed.launch import STARTED
+    from sgp_runner.distributed.program_objects import read_objects
     from sgp_runner.recording.recorder import write_summary
     from sgp_runner.session.execution import print_traceback_if_wanted
     from sgp_runner.session.start import execute
@@ -52,6 +53,7 @@ def main(
 
     try:
         config, *group = without_options(words)
+        read_objects()
         experiment = load_experiment(Path(config), group[0] if group else None)
     except ConfigError as error:  # a plug-in has changed since the launch
         if os.environ.get("RANK") == "0":

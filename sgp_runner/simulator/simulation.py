@@ -24,6 +24,7 @@ from sgp_runner.simulator.machines import ModelledMachines
 from sgp_runner.simulator.repetition import Journals, Repetition, copied
 from sgp_runner.utils.errors import Lost
 from sgp_runner.utils.memory import few_collections
+from sgp_runner.utils.sums import sum_in_order
 
 T = TypeVar("T")
 ITS_GRADIENT = ("its gradient",)  # what a worker waits for
@@ -228,7 +229,7 @@ class Simulation:
     @property
     def coding(self) -> dict[str, float]:
         """The mean seconds that gradient workers have coded, for the summary; empty if none did."""
-        seconds = sum(self.coding_seconds[: self.size]) / self.size
+        seconds = sum_in_order(self.coding_seconds[: self.size]) / self.size
         return {"coding_s": seconds} if seconds else {}
 
     # Saving and resuming, when no worker is ready to run.

@@ -12,6 +12,8 @@ from math import inf, isclose, sqrt
 from statistics import median
 from typing import TypeVar
 
+from sgp_runner.utils.sums import sum_in_order
+
 Name = TypeVar("Name", bound=Hashable)
 LEVEL = 0.025  # of a one-sided test: 95 % intervals leave 2.5 % on each side
 
@@ -117,7 +119,7 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     from scipy.stats import ttest_rel
 
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    mean = sum(differences) / len(differences)
+    mean = sum_in_order(differences) / len(differences)
     if alike(differences):  # the test would divide by a spread of 0
         return Interval(mean, mean, mean, len(differences))
     low, high = ttest_rel(ours, theirs).confidence_interval(0.95)

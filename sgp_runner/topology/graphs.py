@@ -20,6 +20,7 @@ from math import isqrt
 from typing import ClassVar, Protocol, runtime_checkable
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.sums import sum_in_order
 
 Peers = tuple[int, ...]
 Weights = tuple[float, ...]
@@ -95,7 +96,7 @@ def matrix(topology: Topology, size: int, step: int) -> list[list[float]]:
     mixing = [[0.0] * size for _ in range(size)]
     for j in range(size):
         weights = sent_weights(topology, j, size, step)
-        mixing[j][j] += 1 - sum(weights)
+        mixing[j][j] += 1 - sum_in_order(weights)
         for i, weight in zip(topology.out_peers(j, size, step), weights, strict=True):
             mixing[i][j] += weight
     return mixing

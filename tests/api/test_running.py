@@ -262,13 +262,7 @@ class Mine(Algorithm):
         sgp.run(TINY, algo=algorithm("2.0"), name="mine")
 
 
-def test_what_lives_in_memory_does_not_leave_it(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(sgp.ConfigError, match=r"^algo: Shrink is in the memory of this program"):
-        sgp.run(TINY, algo=Shrink, network="gloo")
-    with pytest.raises(sgp.ConfigError, match=r"^model: Line is in the memory .* network=sim"):
-        sgp.run(model=Line(), network="gloo", nodes=2)
-    with pytest.raises(sgp.ConfigError, match=r"^data: this data set is in the memory of this"):
-        sgp.run(model="mlp", data=pair(), network="gloo", nodes=2)
+def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
     one = sgp.run(TINY, algo=Shrink, name="algorithm").folder
     two = sgp.run(model=Line(), data=pair(), batch_size=4, nodes=2, logger="jsonl", epochs=1).folder
     for folder, key in ((one, "plugins"), (two, "data")):

@@ -18,13 +18,11 @@ IN_MEMORY = "in_memory"  # the choice of a model or of data whose class is of th
 class InMemory:
     """A choice whose class a Python program provides; its code need not be in a file.
 
-    title: name of the class in errors
     hash: hash of the code; None for a class of this package, because its settings identify it
     """
 
     name: str
     cls: type[Any]
-    title: str
     hash: str | None
 
     def class_of(self, group: str, choice: str) -> type[Any]:
@@ -55,5 +53,5 @@ def bring(group: str, cls: type[Any]) -> str:
         return name
     if name in choices.groups()[group]:
         raise ConfigError(group, f"{group}={name} is there already: rename the class.")
-    choices.extend(InMemory(name, cls, name, PYTHON + code_hash(cls)), [(group, name)])
+    choices.extend(InMemory(name, cls, PYTHON + code_hash(cls)), [(group, name)])
     return name

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sgp_runner.report.read.naming import BASELINE, distinguishing_overrides, group_by, timed_models
 from sgp_runner.report.read.run_groups import RunGroup
 from sgp_runner.report.read.runs import FINISHED, TIMING
+from sgp_runner.utils.sums import sum_in_order
 from sgp_runner.utils.units import counted
 
 MAX_TARGET_GAP = (
@@ -72,7 +73,7 @@ class Row:
     @property
     def time(self) -> float:
         """Mean of the times; NaN if there are none."""
-        return sum(self.times) / len(self.times) if self.times else math.nan
+        return sum_in_order(self.times) / len(self.times) if self.times else math.nan
 
     @property
     def missing(self) -> int:
