@@ -205,7 +205,11 @@ def is_sweep(settings: Sequence[Setting]) -> bool:
 
     if all(setting.name != PRESET for setting in settings):
         return False
-    composed = [setting for setting in settings if setting.composed and not setting.swept]
+    composed = [
+        setting
+        for setting in settings
+        if setting.composed and not setting.swept and condition_of(setting.name) is None
+    ]
     try:
         return bool(OmegaConf.select(compose_all(composed, hydra_too=True), PARAMS))
     except ConfigError:  # the run reports the error
