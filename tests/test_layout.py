@@ -59,10 +59,10 @@ CEILINGS = {
     "sgp_runner/plan": 1309,
     "sgp_runner/recording": 2321,
     "sgp_runner/replay": 564,
-    "sgp_runner/report": 2046,
+    "sgp_runner/report": 2047,
     "sgp_runner/session": 721,
     "sgp_runner/simulator": 2184,
-    "sgp_runner/studies": 2227,
+    "sgp_runner/studies": 2282,
     "sgp_runner/topology": 601,
     "sgp_runner/utils": 1453,
 }
