@@ -202,10 +202,10 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
     """Return whether the settings choose a preset that is a sweep."""
-
     if all(setting.name != PRESET for setting in settings):
         return False
-    composed = [setting for setting in settings if setting.composed and not setting.swept]
+    plain = [setting for setting in settings if condition_of(setting.name) is None]
+    composed = [setting for setting in plain if setting.composed and not setting.swept]
     try:
         return bool(OmegaConf.select(compose_all(composed, hydra_too=True), PARAMS))
     except ConfigError:  # the run reports the error

@@ -107,11 +107,12 @@ class RunMaker:
         run = self.run(arm, cluster)
         words = self.plain(arm, cluster)
         keys = {word.partition("=")[0] for word in words}
-        if role == "tuning":
+        if role == "tuning" and self.study.tune.by is None:
             own = [f"eval_every={run.epochs:g}"]
-            own += [f"data.{HELD_OUT}={HOLDOUT:g}"] if has_holdout(run) else []
         else:
             own = [] if "eval_every" in keys else [f"eval_every={run.epochs / EVALUATIONS:g}"]
+        if role == "tuning" and has_holdout(run):
+            own.append(f"data.{HELD_OUT}={HOLDOUT:g}")
         return merged([*words, *candidate, *own])
 
     def plain(self, arm: Arm, cluster: int = 0) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from sgp_runner.replay.retiming import TimeDecides, retime
@@ -16,7 +17,7 @@ from sgp_runner.studies.measures import RunResult, classes_of, loss, number, sam
 from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed
 from sgp_runner.studies.statistics import paired
 from sgp_runner.studies.study_file import Arm, StudyFile
-from sgp_runner.studies.tuning import Space, Trial, Tuned, search
+from sgp_runner.studies.tuning import Score, Space, Trial, Tuned, search
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted
@@ -86,7 +87,7 @@ def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
     """Search the settings of all arms, round by round, and return the results."""
     study, out = maker.study, {}
     searches = {name: search(space, study.tune.budget) for name, space in spaces.items()}
-    answers: dict[str, Sequence[float] | None] = dict.fromkeys(searches)
+    answers: dict[str, Sequence[Score] | None] = dict.fromkeys(searches)
     while answers:
         rounds: dict[str, list[tuple[Trial, RunJob]]] = {}
         for name, answer in answers.items():
@@ -106,8 +107,17 @@ def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
                 for trial, job in each
             ),
         )
-        answers = {name: [loss(job) for _, job in each] for name, each in rounds.items()}
+        answers = {name: [score(study, job) for _, job in each] for name, each in rounds.items()}
     return {name: out[name] for name in spaces}
+
+
+def score(study: StudyFile, job: RunJob) -> Score:
+    """Return the result of a run of a search: its loss, or the cost of the target, and its loss."""
+    value = loss(job)
+    if study.tune.by is None:
+        return Score(value, value)
+    reached, _ = RunResult(job).reached(study.tune.by)
+    return Score(inf if reached is None else reached, value)
 
 
 def tuning_job(maker: RunMaker, space: Space, name: str, trial: Trial) -> RunJob:

@@ -19,7 +19,7 @@ from sgp_runner.studies.study_archive import FOLDERS, write_archive
 from sgp_runner.studies.study_file import StudyFile, study_of
 from sgp_runner.studies.study_page import StudyPage, write_study
 from sgp_runner.studies.study_record import FILE as RECORD
-from sgp_runner.studies.study_record import StudyRecord, changed
+from sgp_runner.studies.study_record import StudyRecord, as_set_down, changed
 from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs, results_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.lock import locked
@@ -53,7 +53,7 @@ def merge(paths: Sequence[Path], name: str) -> StudyPage:
             for each in studies:
                 copy_runs(each, study.folder)
             record = merged_record(study, studies)
-            maker = RunMaker(study, refuse_runs)
+            maker = RunMaker(as_set_down(study, record), refuse_runs)
             page = write_study(maker, results_of(maker, record), record)
             write_archive(maker, page.answer)
             return page
@@ -64,11 +64,12 @@ def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedS
     keys = [key for key in changed(first.study.content, other.study.content) if key not in FREE]
     if not keys and first.found.done.seeds != other.found.done.seeds:
         keys = ["seeds"]
-    if keys:
-        values = "; ".join(
-            f"{key}: {first.study.content.get(key)} and {other.study.content.get(key)}"
-            for key in keys
-        )
+    values = "; ".join(
+        f"{key}: {first.study.content.get(key)} and {other.study.content.get(key)}" for key in keys
+    )
+    if first.record.searched_by != other.record.searched_by:
+        values = f"searches by {first.record.searched_by} and by {other.record.searched_by}"
+    if values:
         raise ConfigError(
             "merge",
             f"{path} and {other_path} have other settings ({values}), and only studies with the "

@@ -8,7 +8,7 @@ from sgp_runner.studies.conduct import conduct
 from sgp_runner.studies.study_archive import write_archive
 from sgp_runner.studies.study_file import StudyFile
 from sgp_runner.studies.study_page import StudyPage, findings_of, write_study
-from sgp_runner.studies.study_record import set_down
+from sgp_runner.studies.study_record import as_set_down, set_down
 from sgp_runner.utils.lock import locked
 
 
@@ -23,6 +23,7 @@ def perform_study(study: StudyFile, run_all: RunAll = run_all) -> StudyPage:
     spaces = check_arms(maker)
     with locked(study.folder):
         record = set_down(study)
+        maker.study = as_set_down(study, record)
         page = write_study(maker, findings_of(maker, conduct(maker, spaces), record), record)
         write_archive(maker, page.answer)
         return page

@@ -65,12 +65,14 @@ class Tuning:
     first: the first values of the ladder; empty: half and double the arm's own value
     lists: key -> its values
     budget: runs of a search, at most; the same for all arms
+    by: the cost of a target, by which searches decide; None: the loss
     """
 
     ladder: bool = False
     first: tuple[float, ...] = ()
     lists: Mapping[str, tuple[str, ...]] | None = None
     budget: int = 0
+    by: Measure | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,7 @@ def study_of(tree: object, name: str) -> StudyFile:
     if baseline == primary:
         raise ConfigError("primary", f"'{primary}' is the baseline too; choose another arm.")
     seeds = seeds_in(tree.get("seeds"), "matters" in tree)
+    measures = measures_in(tree.get("measures", ["loss"]))
     return StudyFile(
         name,
         str(tree.get("question") or f"Is {primary} better than {baseline}?"),
@@ -169,11 +172,11 @@ def study_of(tree: object, name: str) -> StudyFile:
         arms,
         baseline,
         primary,
-        tuning_in(tree.get("tune") or {}, tree.get("task")),
+        tuning_in(tree.get("tune") or {}, tree.get("task"), measures[0]),
         seeds,
         matters_in(tree.get("matters")),
         tuple(map(cluster_in, several("clusters", tree.get("clusters", [""])))),
-        measures_in(tree.get("measures", ["loss"])),
+        measures,
         str(tree.get("amended") or ""),
         Path(str(tree.get("results", "results"))),
         dict(tree),
@@ -263,8 +266,11 @@ def measures_in(value: object) -> tuple[Measure, ...]:
     return tuple(map(measure_of, several("measures", value)))
 
 
-def tuning_in(value: object, task: object) -> Tuning:
-    """Return the searched settings: a key has ``ladder`` or a list of values."""
+def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
+    """Return the searched settings: a key has ``ladder`` or a list of values.
+
+    decides: the first measure, by which searches decide if it has a target
+    """
     if not isinstance(value, Mapping):
         raise ConfigError("tune", "write settings below it, such as optim.lr: ladder.")
     lists: dict[str, tuple[str, ...]] = {}
@@ -287,7 +293,8 @@ def tuning_in(value: object, task: object) -> Tuning:
     budget = value.get("budget")
     if type(budget) is not int or budget < 1:
         raise ConfigError("tune.budget", "give the runs of an arm's search, such as budget: 8.")
-    return Tuning(ladder, first if ladder else (), lists, budget)
+    by = decides if decides.target is not None else None
+    return Tuning(ladder, first if ladder else (), lists, budget, by)
 
 
 def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:

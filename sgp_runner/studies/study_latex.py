@@ -269,6 +269,9 @@ def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:
         "best learning rate lies between two others, then with further seeds for near-ties, of "
         "which the smallest rate is taken."
     )
+    if tune.by is not None:
+        title = escaped(tune.by.on(maker.run(done.study.arms[0]).network.clock))
+        yield f"A search decides by the {title}, and among runs that never reach it by the loss."
     yield (
         f"Searches validate on {100 * HOLDOUT:g}\\,\\% of the training set."
         if has_holdout(maker.run(done.study.arms[0]))

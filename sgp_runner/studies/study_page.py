@@ -104,8 +104,8 @@ def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyP
         Section(
             "Searches",
             f"The rule and the budget are the same for all arms; seeds begin at {FIRST_SEED}.",
-            [*tuning_plots(done)],
-            "No learning rate was searched.",
+            [*tuning_plots(done, clock)],
+            "No learning rate was searched, or none has a result.",
         ),
     ]
     page = out / "index.html"

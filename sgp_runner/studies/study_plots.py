@@ -14,7 +14,7 @@ from statistics import fmean
 from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.quality import MAX_LOSS_RATIO, choose_axis
 from sgp_runner.report.plots.style import ticks_between
-from sgp_runner.report.read.naming import CLOCK, file_name, short_key, time_unit
+from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, short_key, time_unit
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import RATE
@@ -22,6 +22,7 @@ from sgp_runner.utils.units import counted
 
 LOUD, DARK = "#e8112d", "#5b6b7c"
 PALE = ("#7fb3d9", "#8fc79a", "#d9b36c", "#b7a2d6", "#9bb0b8", "#d3a5b5")
+LOSS = "validation loss"
 MAX_TICKS = 8  # that a phone has room for
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
 Point = tuple[float, float, float, float]  # time, mean loss, lowest and highest loss
@@ -121,33 +122,33 @@ def loss_plot(
     )
 
 
-def loss_axis(values: Sequence[float]) -> Axis:
+def loss_axis(values: Sequence[float], title: str = LOSS) -> Axis:
     known = [value for value in values if isfinite(value)]
     log = 0 < MAX_LOSS_RATIO * min(known) < max(known)
-    return (
-        Axis("validation loss", "log", ticks_between(min(known), max(known)))
-        if log
-        else Axis("validation loss")
-    )
+    return Axis(title, "log", ticks_between(min(known), max(known))) if log else Axis(title)
 
 
-def tuning_plots(done: Conducted) -> Iterator[Plot]:
+def tuning_plots(done: Conducted, clock: str = "simulated") -> Iterator[Plot]:
     """Yield the plot of the searches, if there is a ladder."""
+    by, what, unit, size = done.study.tune.by, LOSS, "", 1.0
     series = [line for arm in ordered(done) for line in tuning_lines(done, arm)]
     if not series:
         return
     rates = sorted({float(x) for each in series for x in each.x})
     ticks = ticks_between(rates[0], rates[-1])
     ys = [float(y) for each in series for y in each.y]
+    if by is not None:
+        what, (unit, size) = by.on(clock), (time_unit if by.cost == "time" else byte_unit)(max(ys))
+        series = [replace(each, y=[float(y) / size for y in each.y]) for each in series]
     lines = [each for each in series if each.style.dash]
     plot = labelled(
         Plot(
             "tuning",
-            "validation loss in the searches against the learning rate",
+            f"{what} in the searches against the learning rate",
             "A hollow marker is a rate that was tried, a full one the chosen rate: mean over its "
-            "seeds. Diverged runs are not drawn.",
+            f"seeds. {'Diverged runs' if by is None else 'Rates that miss it'} are not drawn.",
             Axis("learning rate", "log", rates if len(rates) <= MAX_TICKS else ticks),
-            loss_axis(ys),
+            loss_axis([y / size for y in ys], f"{what} in {unit}" if unit else what),
             lines,
         )
     )

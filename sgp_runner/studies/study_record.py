@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_json
 
 FILE = "study.json"
+LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class StudyRecord:
     """The versions of a study's file, the first one first.
 
     versions: of each version its ``digest``, its ``content``, the reason (``amended``), the studies
-        from which it was merged (``merged``), and code, machine, command and time (UTC) as in
-        ``environment.json``
+        from which it was merged (``merged``), the measure by which searches decide
+        (``searched_by``), and code, machine, command and time (UTC) as in ``environment.json``
     """
 
     versions: Sequence[Mapping[str, Any]]
@@ -51,6 +52,11 @@ class StudyRecord:
             f"{each['name']} (set down {each['started']}; {', '.join(each['arms'])})"
             for each in self.versions[0].get("merged", ())
         ]
+
+    @property
+    def searched_by(self) -> str:
+        """The measure by which searches decide."""
+        return str(self.versions[0].get("searched_by", LOSS))
 
     @property
     def commit(self) -> str:
@@ -86,6 +92,7 @@ def set_down(study: StudyFile) -> StudyRecord:
         "digest": study.digest,
         "content": study.content,
         "amended": study.amended,
+        "searched_by": str(study.tune.by or LOSS),
         **environment(),
     }
     record = StudyRecord([*versions, version])
@@ -93,6 +100,13 @@ def set_down(study: StudyFile) -> StudyRecord:
     text = json.dumps({"versions": record.versions}, indent=2, default=str)
     replace_file(path, f"{text}\n")
     return record
+
+
+def as_set_down(study: StudyFile, record: StudyRecord) -> StudyFile:
+    """Return the study with the rule of searches of its record; earlier ones decide by the loss."""
+    if record.searched_by != LOSS:
+        return study
+    return replace(study, tune=replace(study.tune, by=None))
 
 
 def read_versions(path: Path) -> list[Mapping[str, Any]]:

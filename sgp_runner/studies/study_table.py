@@ -13,6 +13,7 @@ from sgp_runner.report.rank.tables import Cell, ReportTable, text
 from sgp_runner.report.read.naming import short_key
 from sgp_runner.studies.comparisons import Compared, Comparison, between, p_text, signed
 from sgp_runner.studies.conduct import ArmResult, Conducted
+from sgp_runner.studies.measures import Measure
 from sgp_runner.studies.statistics import mean_of
 from sgp_runner.utils.units import counted, duration
 
@@ -149,7 +150,7 @@ def raw_lines(
 
 def budget_table(done: Conducted) -> ReportTable:
     """Return what each arm used: runs of its search, runs that decide, steps, and time."""
-    raw = []
+    raw, by = [], done.study.tune.by
     for arm in done.arms:
         summaries = [run.job.summary or {} for run in arm.runs[0]]
         steps = max((float(str(each.get("steps", 0))) for each in summaries), default=0.0)
@@ -162,16 +163,17 @@ def budget_table(done: Conducted) -> ReportTable:
                 "runs that decide": len(done.seeds),
                 "steps of a node": int(steps),
                 "their time, one by one": duration(seconds),
-                "search": search_text(arm),
+                "search": search_text(arm, by),
                 "chosen": " ".join(arm.settings) + (f" {EDGE}" if arm.tuned.at_the_edge else ""),
             }
         )
     head = [*raw[0]]
+    scores = "validation losses" if by is None else f"values of the {by.title}"
     return ReportTable(
         "budget",
         "Budget used",
-        "Every arm may use the same number of runs in its search. Scores are mean validation "
-        "losses, with the number of seeds behind each.",
+        "Every arm may use the same number of runs in its search. Scores are mean "
+        f"{scores}, with the number of seeds behind each.",
         pd.DataFrame(raw),
         head,
         [[text(value if value != "" else "-") for value in line.values()] for line in raw],
@@ -179,12 +181,12 @@ def budget_table(done: Conducted) -> ReportTable:
     )
 
 
-def search_text(arm: ArmResult) -> str:
+def search_text(arm: ArmResult, by: Measure | None) -> str:
     """Return the score of each candidate and its number of seeds."""
     return "; ".join(
         f"{' '.join(map(short_key, arm.space.words(candidate)))}: "
-        f"{fmean(losses):.4g} ({len(losses)})"
-        for candidate, losses in sorted(arm.tuned.scores().items())
+        f"{by.text(fmean(values)) if by else f'{fmean(values):.4g}'} ({len(values)})"
+        for candidate, values in sorted(arm.tuned.scores().items())
     )
 
 

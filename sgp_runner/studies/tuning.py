@@ -10,7 +10,8 @@ A candidate is one value for each tuned setting. The search has two stages:
    are worse than the best by two standard errors of the paired difference drop out. Among those
    that are left, the smallest value of the ladder that lies between two others is chosen.
 
-The search ends early if the next seed would exceed the budget. A diverged run has an infinite loss.
+The search ends early if the next seed would exceed the budget. The value of a run is its loss, or
+the cost at which it reaches a target, and is infinite if it diverged or never reaches the target.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
+from typing import Any, NamedTuple, TypeVar
 
 FIRST_SEED = 101  # of searches; those that decide a study begin at 1
 MAX_SEEDS = 8  # of a candidate
 WIDTH = 2.0  # standard errors within which a candidate is a near-tie
+T = TypeVar("T")
 
 
 def doublings(middle: float, times: int = 10) -> tuple[float, ...]:
@@ -34,7 +37,7 @@ def climb(
     first: Sequence[float],
     ladder: Sequence[float],
     finished: Callable[[float], bool],
-    score: Callable[[float], float],
+    score: Callable[[float], Any],
 ) -> tuple[float, ...]:
     """Return the values to try: ``first``, and more as long as the best value is at an edge.
 
@@ -69,6 +72,20 @@ class Trial:
 
     candidate: Candidate
     seed: int
+
+
+class Score(NamedTuple):
+    """The result of a run of a search; less is better.
+
+    value: the loss, or the cost of the target; infinite if the run diverged or never reaches it
+    loss: the loss, which orders equal values
+    """
+
+    value: float
+    loss: float
+
+
+WORST = Score(inf, inf)
 
 
 @dataclass(frozen=True)
@@ -116,12 +133,14 @@ class Tuned:
     losses: the loss of each run; infinite if it diverged
     at_the_edge: whether a value of the ladder beyond the tried ones may be better
     tied: whether other candidates are near-ties of the chosen one
+    values: the value of each run, by which the search decides; empty: its loss
     """
 
     chosen: Candidate
     losses: Mapping[Trial, float] = field(default_factory=dict)
     at_the_edge: bool = False
     tied: bool = False
+    values: Mapping[Trial, float] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
@@ -129,68 +148,80 @@ class Tuned:
         return len(self.losses)
 
     def scores(self) -> dict[Candidate, list[float]]:
-        """Return the losses of each candidate, one for each of its seeds."""
-        return by_candidate(self.losses)
+        """Return the values of each candidate, one for each of its seeds."""
+        return by_candidate(self.values or self.losses)
 
 
 def halved(count: int) -> int:
     return -(-count // 2)
 
 
-def by_candidate(losses: Mapping[Trial, float]) -> dict[Candidate, list[float]]:
-    out: dict[Candidate, list[float]] = {}
-    for trial, loss in losses.items():
-        out.setdefault(trial.candidate, []).append(loss)
+def by_candidate(results: Mapping[Trial, T]) -> dict[Candidate, list[T]]:
+    out: dict[Candidate, list[T]] = {}
+    for trial, result in results.items():
+        out.setdefault(trial.candidate, []).append(result)
     return out
 
 
-Search = Generator[list[Trial], Sequence[float], Tuned]
+Search = Generator[list[Trial], Sequence[Score], Tuned]
 
 
 def search(space: Space, budget: int) -> Search:
-    """Yield rounds of runs, receive their losses, and return the result.
+    """Yield rounds of runs, receive their scores, and return the result.
 
     The runs of all rounds together are at most ``budget``.
     """
     if space.size == 1:
         value = space.first[0] if space.first else None
         return Tuned(Candidate(value, space.combinations[0]))
-    losses: dict[Trial, float] = {}
+    scores: dict[Trial, Score] = {}
 
-    def score(candidate: Candidate) -> float:
-        return losses.get(Trial(candidate, FIRST_SEED), inf)
+    def score(candidate: Candidate) -> Score:
+        return scores.get(Trial(candidate, FIRST_SEED), WORST)
 
     alive = list(space.combinations)
     while due := [
         trial
         for others in alive
-        for trial in first_trials(space, others, losses)
-        if trial not in losses
-    ][: budget - len(losses)]:
-        losses |= zip(due, (yield due), strict=True)
-        tried = by_candidate(losses)
+        for trial in first_trials(space, others, scores)
+        if trial not in scores
+    ][: budget - len(scores)]:
+        scores |= zip(due, (yield due), strict=True)
+        tried = by_candidate(scores)
         best = {
-            others: min(map(score, (each for each in tried if each.others == others)), default=inf)
+            others: min(
+                map(score, (each for each in tried if each.others == others)), default=WORST
+            )
             for others in alive
         }
         alive = sorted(alive, key=best.__getitem__)[: halved(len(alive))]
-    everything = sorted(by_candidate(losses), key=lambda each: (score(each), each))
-    left = [each for each in everything[: max(2, halved(len(everything)))] if isfinite(score(each))]
+    everything = sorted(by_candidate(scores), key=lambda each: (score(each), each))
+    left = [
+        each
+        for each in everything[: max(2, halved(len(everything)))]
+        if isfinite(score(each).value)
+    ]
     left = left or everything[:1]
     seeds = 1
-    while 1 < len(left) <= budget - len(losses) and seeds < MAX_SEEDS:
+    while 1 < len(left) <= budget - len(scores) and seeds < MAX_SEEDS:
         seeds += 1
         due = [Trial(each, FIRST_SEED + seeds - 1) for each in left]
-        losses |= zip(due, (yield due), strict=True)
-        left = near_ties(left, by_candidate(losses))
+        scores |= zip(due, (yield due), strict=True)
+        left = near_ties(left, by_candidate(scores))
     edges = set(at_edges(space, everything))
     best_first = left if seeds > 1 else left[:1]
     chosen = min(best_first, key=lambda each: (each in edges, each.value or 0.0))
-    return Tuned(chosen, losses, chosen in edges, seeds > 1 and len(left) > 1)
+    return Tuned(
+        chosen,
+        {trial: each.loss for trial, each in scores.items()},
+        chosen in edges,
+        seeds > 1 and len(left) > 1,
+        {trial: each.value for trial, each in scores.items()},
+    )
 
 
 def first_trials(
-    space: Space, others: tuple[str, ...], losses: Mapping[Trial, float]
+    space: Space, others: tuple[str, ...], scores: Mapping[Trial, Score]
 ) -> Iterable[Trial]:
     """Return the runs of one combination with the first seed that are known to be needed."""
     if not space.first:
@@ -202,31 +233,33 @@ def first_trials(
     values = climb(
         space.first,
         space.ladder,
-        lambda value: trial(value) in losses,
-        lambda value: losses[trial(value)],
+        lambda value: trial(value) in scores,
+        lambda value: scores[trial(value)],
     )
     return map(trial, values)
 
 
 def near_ties(
-    candidates: Sequence[Candidate], losses: Mapping[Candidate, Sequence[float]]
+    candidates: Sequence[Candidate], scores: Mapping[Candidate, Sequence[Score]]
 ) -> list[Candidate]:
-    """Return the candidate with the lowest mean loss, and its near-ties, the best first.
+    """Return the candidate with the lowest mean value, and its near-ties, the best first.
 
     Each has the same seeds, at least two.
     """
-    ordered = sorted(candidates, key=lambda each: (fmean(losses[each]), each))
-    best = losses[ordered[0]]
-    if not isfinite(fmean(best)):
+    means = {each: Score(*map(fmean, zip(*scores[each], strict=True))) for each in candidates}
+    ordered = sorted(candidates, key=lambda each: (means[each], each))
+    best = ordered[0]
+    if not isfinite(means[best].value):
         return ordered[:1]
 
-    def tied(sample: Sequence[float]) -> bool:
-        differences = [a - b for a, b in zip(sample, best, strict=True)]
-        if not isfinite(fmean(differences)):
+    def tied(other: Candidate) -> bool:
+        if not isfinite(means[other].value):
             return False
+        pairs = zip(scores[other], scores[best], strict=True)
+        differences = [a.value - b.value for a, b in pairs]
         return fmean(differences) <= WIDTH * stdev(differences) / sqrt(len(differences))
 
-    return [each for each in ordered if tied(losses[each])]
+    return [each for each in ordered if tied(each)]
 
 
 def at_edges(space: Space, candidates: Sequence[Candidate]) -> Iterable[Candidate]:

@@ -34,7 +34,7 @@ from sgp_runner.studies.study_archive import (
 from sgp_runner.studies.study_file import StudyFile, study_of
 from sgp_runner.studies.study_page import Findings, findings_of
 from sgp_runner.studies.study_record import FILE as RECORD
-from sgp_runner.studies.study_record import StudyRecord, read_versions
+from sgp_runner.studies.study_record import StudyRecord, as_set_down, read_versions
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_json
 
@@ -95,7 +95,7 @@ def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, Stu
             )
     if not record.versions:
         raise VerificationFailed(f"{RECORD} holds no study.")
-    return replace(study, results=results), record
+    return replace(as_set_down(study, record), results=results), record
 
 
 def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:

@@ -19,6 +19,7 @@ from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.gasloc import GASLoC
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
+from sgp_runner.algorithms.onebit_adam import OneBitAdam
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
@@ -27,7 +28,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
 from sgp_runner.cli.main import main
-from sgp_runner.cli.sweep import plan
+from sgp_runner.cli.sweep import is_sweep, plan
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import configs
 from sgp_runner.core.codecs.casts import Identity
@@ -106,7 +107,7 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
     ]
 
 
-def test_codecs_and_ranks_are_compared() -> None:
+def test_codecs_ranks_and_signs_are_compared() -> None:
     assert planned(preset="compression_compare") == [
         ("algo=ar_sgd algo.codec=none", ARSGD()),
         ("algo=ar_sgd algo.codec=int8", ARSGD(codec=Int8())),
@@ -115,7 +116,14 @@ def test_codecs_and_ranks_are_compared() -> None:
         ("algo=powersgd algo.rank=1", PowerSGD(1)),
         ("algo=powersgd algo.rank=2", PowerSGD(2)),
         ("algo=powersgd algo.rank=4", PowerSGD(4)),
+        ("algo=onebit_adam", OneBitAdam(warmup_epochs=0.2, bias_correction=True)),
     ]
+
+
+def test_a_choice_for_one_algorithm_of_a_preset_does_not_hide_its_sweep() -> None:
+    words = ("experiment=compression_compare", "algo=ar_sgd,onebit_adam", "algo.ar_sgd.codec=none")
+    with configs():
+        assert is_sweep(parse(words)) and not is_sweep(parse([*words[1:], "model=gpt"]))
 
 
 def test_the_command_line_changes_what_a_preset_sweeps_over() -> None:

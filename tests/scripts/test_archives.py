@@ -8,6 +8,7 @@ import csv
 import hashlib
 import json
 import lzma
+import re
 import shlex
 import shutil
 import subprocess
@@ -64,9 +65,26 @@ def test_an_archive_is_small_and_its_bytes_follow_from_its_contents() -> None:
         assert lzma.decompress(content) == tar_of(members(archive))
 
 
-def table() -> list[dict[str, str]]:
-    with (REPRODUCED / "runs.csv").open(encoding="utf-8", newline="") as file:
+def table(path: Path = REPRODUCED / "runs.csv") -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_claims_link_files_and_name_runs_that_are_archived() -> None:
+    claims = ROOT / "results" / "claims"
+    pages = [claims.with_suffix(".md"), *sorted(claims.glob("*.md"))]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    links = {
+        (page.parent / target).resolve(): (page.name, target)
+        for page, text in texts.items()
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
+    }
+    assert [link for path, link in links.items() if not path.is_file()] == []
+    assert {claims / "38-powersgd.zip", REPRODUCED / "runs.csv"} < links.keys()
+    assert not {path for path in claims.glob("*.zip") if path not in links}
+    archive = {line["run"] for line in table()}
+    named = {run for line in table(claims / "findings.csv") for run in line["runs"].split()}
+    assert len(named) > 500 and named <= archive
 
 
 def test_commands_of_the_table_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:

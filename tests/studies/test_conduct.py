@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ import pytest
 import sgp_runner as sgp
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.comparisons import adjust, answer, compare, headline
-from sgp_runner.studies.conduct import ArmResult, Conducted, conduct
-from sgp_runner.studies.measures import RunResult
+from sgp_runner.studies.conduct import ArmResult, Conducted, conduct, score, tuning_job
+from sgp_runner.studies.measures import RunResult, loss
 from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
 from sgp_runner.studies.study_page import StudyPage
 from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import comparison_table
-from sgp_runner.studies.tuning import Candidate, Space, Tuned
+from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Space, Trial, Tuned
+from sgp_runner.studies.verification import opened
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CONTENT: dict[str, Any] = {
@@ -202,6 +204,34 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
         "(3 of 3 reach it) against never (0 of 3 reach it) (difference -2.17 s to +10.3 ms with "
         "95 % confidence, p = 0.1, 3 seeds); about 4 seeds would tell."
     )
+
+
+def test_a_study_of_a_time_searches_by_this_time(folder: Path) -> None:
+    measures = ["time_to_loss(2.28)", "loss"]
+    content = {**CONTENT, "eval_every": 0.01, "measures": measures, "clusters": ["laptop"]}
+    page = sgp.study(content, "sooner", verbose=False)
+    html = page.page.read_text(encoding="utf-8")
+    title = "simulated time to a loss of 2.28"
+    assert f"{title} in the searches against the learning rate" in html
+    assert "Scores are mean values of the time to a loss of 2.28, with the number" in html
+    assert "lr=0.05: never (1); lr=0.1: never (1); lr=0.2: " in html
+    assert f"A search decides by the {title}, and" in (page.page.parent / "methods.tex").read_text()
+    with opened(page.page.parent / "study.zip") as study:
+        arm = study.found.done.arms[0]
+        trial = Trial(arm.tuned.chosen, FIRST_SEED)
+        job = tuning_job(study.maker, arm.space, "SGP", trial)
+        time, _ = RunResult(job).reached(study.study.measures[0])
+        assert arm.tuned.values[trial] == score(study.study, job).value == time
+        assert arm.tuned.losses[trial] == loss(job) != time
+
+
+def test_the_score_of_a_run_that_misses_the_target_is_infinite(tmp_path: Path) -> None:
+    tune = {"optim.lr": [1, 2], "budget": 4}
+    study = study_of({**CONTENT, "tune": tune, "measures": ["time_to_loss(1.3)"]}, "pretended")
+    assert score(study, Finished(tmp_path / "a", 1.0, 10.0)) == (8.5, 1.0)
+    assert score(study, Finished(tmp_path / "b", 1.4, 10.0)) == (inf, 1.4)
+    study = study_of({**CONTENT, "tune": tune, "measures": ["loss"]}, "pretended")
+    assert score(study, Finished(tmp_path / "c", 1.4, 10.0)) == (1.4, 1.4)
 
 
 def test_two_looks_share_the_level(tmp_path: Path) -> None:

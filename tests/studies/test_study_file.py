@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sgp_runner.studies.cost import describe_cost
 from sgp_runner.studies.measures import measure_of
 from sgp_runner.studies.new_file import content_of, text_of
 from sgp_runner.studies.study_file import Arm, read_study, study_of
-from sgp_runner.studies.study_record import set_down
+from sgp_runner.studies.study_record import StudyRecord, as_set_down, set_down
 from sgp_runner.studies.tuning import Candidate, Trial, Tuned
 from sgp_runner.utils.errors import ConfigError
 
@@ -138,6 +139,27 @@ def test_a_target_that_no_search_comes_near_is_refused() -> None:
     check_targets(study, after(0.33))
     with pytest.raises(ConfigError, match=r"no arm reaches a loss of 0.3 in its search; the best"):
         check_targets(study, after(0.34))
+
+
+def test_searches_decide_by_the_target_of_the_first_measure_except_in_earlier_records(
+    tmp_path: Path,
+) -> None:
+    content = {**SMALL, "measures": ["time_to_loss(0.3)"], "results": str(tmp_path)}
+    content["tune"] = {"optim.lr": "ladder", "budget": 8}
+    study = study_of(content, "small")
+    assert study.tune.by == measure_of("time_to_loss(0.3)")
+    assert study_of({**content, "measures": ["loss", "time"]}, "small").tune.by is None
+    assert study_of({**content, "measures": ["time"]}, "small").tune.by is None
+    maker = RunMaker(study)
+    words = maker.words(study.arms[0], role="tuning")
+    assert "eval_every=0.05" in words  # 20 evaluations of one epoch
+    record = set_down(study)
+    assert record.searched_by == "time_to_loss(0.3)" and as_set_down(study, record) == study
+    (version,) = record.versions
+    earlier = StudyRecord([{key: version[key] for key in version if key != "searched_by"}])
+    assert as_set_down(study, earlier).tune == replace(study.tune, by=None)
+    maker.study = as_set_down(study, earlier)
+    assert "eval_every=1" in maker.words(study.arms[0], role="tuning")
 
 
 def test_a_changed_file_is_another_study_unless_it_says_why(tmp_path: Path) -> None:

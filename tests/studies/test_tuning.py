@@ -7,6 +7,7 @@ from math import inf
 
 from sgp_runner.studies.tuning import (
     Candidate,
+    Score,
     Space,
     Trial,
     Tuned,
@@ -17,16 +18,19 @@ from sgp_runner.studies.tuning import (
 
 
 def finish(
-    space: Space, budget: int, loss: Callable[[Trial], float]
+    space: Space, budget: int, loss: Callable[[Trial], float | Score]
 ) -> tuple[Tuned, list[list[Trial]]]:
-    """Run a search with these losses; its result, and the runs of each round."""
+    """Run a search with these losses, or scores; its result, and the runs of each round."""
     running, rounds, answer = search(space, budget), [], None
     while True:
         try:
             rounds.append(next(running) if answer is None else running.send(answer))
         except StopIteration as end:
             return end.value, rounds
-        answer = list(map(loss, rounds[-1]))
+        answer = [
+            value if isinstance(value, Score) else Score(value, value)
+            for value in map(loss, rounds[-1])
+        ]
 
 
 def test_a_search_ends_at_the_end_of_its_ladder() -> None:
@@ -105,3 +109,36 @@ def test_lists_without_a_ladder_are_tried_once_each() -> None:
 def test_a_search_in_which_every_run_diverges_takes_the_smallest_value() -> None:
     tuned, _ = finish(RATES, 4, lambda trial: inf)
     assert tuned.at_the_edge and tuned.chosen.value == 0.05
+
+
+def test_a_search_by_time_takes_the_loss_only_among_runs_that_miss_the_target() -> None:
+    """Of the first two rates none reaches the target; 0.4 reaches it first, and 0.2 is lowest."""
+    scores = {
+        0.1: Score(inf, 0.9),
+        0.4: Score(inf, 0.8),
+        0.2: Score(30.0, 0.1),
+        0.8: Score(20.0, 0.5),
+        1.6: Score(inf, 0.6),
+    }
+    tuned, rounds = finish(RATES, 5, lambda trial: scores[trial.candidate.value or 0])
+    assert [[trial.candidate.value for trial in each] for each in rounds] == [
+        [0.1, 0.4],
+        [0.2, 0.8],
+        [1.6],
+    ]
+    assert tuned.chosen == Candidate(0.8) and not tuned.at_the_edge
+    assert tuned.scores()[Candidate(0.8)] == [20.0] and min(tuned.losses.values()) == 0.1
+    missed, _ = finish(RATES, 4, lambda trial: Score(inf, trial.candidate.value or 0))
+    assert missed.chosen == Candidate(0.05) and missed.scores()[Candidate(0.05)] == [inf]
+
+
+def test_a_rate_that_misses_the_target_with_a_further_seed_drops_out() -> None:
+    times = {0.1: 40.0, 0.4: 50.0, 0.2: 30.0, 0.05: 60.0}
+
+    def score(trial: Trial) -> Score:
+        value = trial.candidate.value or 0.0
+        return Score(inf if (value, trial.seed) == (0.2, 102) else times[value], value)
+
+    tuned, rounds = finish(RATES, 8, score)
+    assert [{trial.candidate.value for trial in each} for each in rounds[2:]] == [{0.1, 0.2}]
+    assert tuned.chosen == Candidate(0.1) and tuned.runs == 6

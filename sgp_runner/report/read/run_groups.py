@@ -288,6 +288,7 @@ def as_overrides(settings: Mapping[str, object], keys: Sequence[str]) -> list[st
             continue
         value = settings[key]
         text = f"{value:g}" if isinstance(value, float) else str(value)
+        text = json.dumps(value) if value is None or isinstance(value, bool) else text
         out.append(printable(f"{key.removesuffix('.name')}={text}"[:MAX_OVERRIDE_LENGTH]))
     return out
 
