@@ -53,7 +53,7 @@ CEILINGS = {
     "sgp_runner/config": 2020,
     "sgp_runner/core": 3176,
     "sgp_runner/data": 2464,
-    "sgp_runner/distributed": 3332,
+    "sgp_runner/distributed": 3383,
     "sgp_runner/elastic": 431,
     "sgp_runner/models": 811,
     "sgp_runner/plan": 1309,
