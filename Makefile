@@ -10,7 +10,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo picture test test-slow test-slurm test-gpu reproduce claims logs faults docs board bench lint lock release-check clean
+.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims logs faults explorer docs board bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -18,16 +18,22 @@ help:  ## list the targets
 demo: .venv/.installed  ## compare eight algorithms on 16 simulated nodes; under a minute
 	.venv/bin/sgp-run experiment=compare
 
-picture: .venv/.installed  ## draw the picture of the README from the runs of make demo's command
-	.venv/bin/python scripts/compare_picture.py
+picture: .venv/.installed  ## take the pictures of the README from the report of make demo's command
+	rm -rf build/compare && .venv/bin/sgp-run experiment=compare results=build/compare
+	cp build/compare/sweeps/*/report/plots/accuracy-against-time-*.svg docs/pictures/compare.svg
+	cp build/compare/sweeps/*/report/plots/time_to_target-*.svg docs/pictures/compare_times.svg
 
 # A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy. Interpreters
 # that tests start read bytecode, also where a container asks not to write it.
 test: .venv/.fairseq  ## run the fast tests
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu"
 
+coverage: .venv/.fairseq  ## run the fast tests, and list the lines of the package that none of them runs
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu" --cov
+
 test-slow: .venv/.fairseq  ## run the slow tests; those that need Slurm are skipped without it
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
+	SGP_TEST_DEEP=1 OMP_NUM_THREADS=1 .venv/bin/pytest tests/algorithms/test_invariants.py
 
 test-slurm: .venv/.installed  ## run the tests that need Slurm on a local cluster; skipped without Slurm
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slurm and not slow"
@@ -46,6 +52,9 @@ logs:  ## unpack the runs behind both into results/reproduced/runs/
 
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py
+
+explorer: .venv/.installed  ## simulate the plans of docs/explorer.html again, and draw the README's map of them; minutes
+	.venv/bin/python scripts/explorer.py
 
 docs: .venv/.docs  ## write the generated parts of docs/ and build the site into site/; a warning is an error
 	OMP_NUM_THREADS=1 .venv/bin/python scripts/write_pages.py

@@ -28,7 +28,8 @@ HEAD = """\
 `make bench` writes this page; `scripts/bench.py SECTION` measures one section again. Each line has
 the median of the repeats, which take turns with those of the alternatives, and the quartiles; a
 ratio is taken within each turn. All repeats are in the JSON files beside this page. `make bench`
-leaves out section resnet50, which takes long."""
+leaves out section resnet50, which takes long. The code of the sections network and imitated_network
+is in the repository at the commit that they name."""
 
 
 def sections() -> list[str]:
@@ -73,10 +74,11 @@ def run(tables: Iterator[Table]) -> Iterator[Table]:
 
 
 def facts_of(section: str) -> dict[str, object]:
-    """Return the section, the machine and the versions of all software."""
+    """Return the section with its text, the machine and the versions of all software."""
     from sgp_runner.utils.provenance import environment
 
-    return {"section": section, "machine": machine(), **environment()}
+    about = (importlib.import_module(f"benchmarks.{section}").__doc__ or "").strip()
+    return {"section": section, "about": about, "machine": machine(), **environment()}
 
 
 def show(table: Table) -> None:
@@ -123,8 +125,7 @@ def page() -> Iterator[str]:
 
 
 def described(facts: Mapping[str, Any], goals: int, met: int) -> Iterator[str]:
-    section = importlib.import_module(f"benchmarks.{facts['section']}")
-    yield from ((section.__doc__ or "").strip(), "")
+    yield from (facts["about"], "")
     host, git, packages = facts["machine"], facts["git"] or {}, facts["packages"]
     changed = " with changes" if git.get("dirty") else ""
     yield (

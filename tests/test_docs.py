@@ -206,7 +206,7 @@ def dry_run(words: list[str]) -> None:
     if words[:1] == ["calibrate"]:
         (name,) = (word.removeprefix("name=") for word in words if word.startswith("name="))
         profile = Path("results/cluster", f"{name}.yaml")  # one that it might write
-        profile.parent.mkdir(parents=True)
+        profile.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "configs/cluster/laptop.yaml", profile)
         words = [word for word in words[1:] if word != f"name={name}"]
     command = load(words)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from datetime import timedelta
-from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,14 +29,11 @@ TIMEOUT_SECONDS = 600.0
 class Ranks:
     """A context manager that starts ``size`` processes on ``hosts``, as torchrun does.
 
-    pinned: each process stays on one core; otherwise the system may run three of four ranks on one
-    of two cores
-
     Each process has one thread. A function passed to `call` may create a process group if it
     destroys the group at its end.
     """
 
-    def __init__(self, size: int, hosts: Hosts | Here, pinned: bool = False) -> None:
+    def __init__(self, size: int, hosts: Hosts | Here) -> None:
         from torch.distributed import TCPStore
 
         address, cores = hosts.address(0), sorted(os.sched_getaffinity(0))
@@ -60,8 +56,7 @@ class Ranks:
         self.pools = []
         for rank in range(size):
             environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            own = [cores[rank // ranks_on_a_core(size)]] if pinned else cores
-            arguments = environment, own, hosts.path(rank)
+            arguments = environment, cores, hosts.path(rank)
             self.pools.append(ProcessPoolExecutor(1, context, settle, arguments))
 
     def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
@@ -94,11 +89,6 @@ def rank_of_run(words: Sequence[str]) -> Path:
     experiment = experiment_of(words)
     perform(experiment)
     return experiment.directory
-
-
-def ranks_on_a_core(ranks: int) -> int:
-    """Return the number of consecutive ranks on one core, if all cores have equal numbers."""
-    return ceil(ranks / len(os.sched_getaffinity(0)))
 
 
 def settle(

@@ -25,8 +25,6 @@ from claims.evidence import (
     primary_of,
 )
 from claims.recorded import search_of
-from reproduce.archives import LOST
-from sgp_runner.report.read.runs import version
 from sgp_runner.report.render.pictures import save
 from sgp_runner.session.job_pool import outdated
 from sgp_runner.studies.conduct import ArmResult, Conducted
@@ -179,11 +177,9 @@ class View:
         return ", ".join(arm for arm, each in self.searches.items() if each.at_the_edge)
 
     @property
-    def warnings(self) -> list[str]:
-        """Sentences about runs of lost commits, and about runs made before a correction."""
-        lost = sum(version(job.folder)["commit"] in LOST for job in self.claim.jobs)
-        said = f"The commits of {lost} of these runs are not in the repository."
-        return [*([said] if lost else []), *filter(None, [outdated(self.claim.jobs)])]
+    def outdated(self) -> str | None:
+        """A sentence about runs made before a correction."""
+        return outdated(self.claim.jobs)
 
     @property
     def commands(self) -> list[tuple[str, str]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 
+import explorer
 from pages import algorithms, animation, api, features, figures, settings
 
 DOCS = algorithms.ROOT / "docs"
@@ -42,6 +44,8 @@ def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
     for page in sorted(DOCS.rglob(f"{names}.md")):
         if MARKER.search(text := page.read_text(encoding="utf-8")):
             yield page, filled(text)
+    if fnmatch("explorer", names):
+        yield explorer.PAGE, explorer.page_of(explorer.stored_grids())
     for algo in figures.algorithms(names):
         yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
         moving = animation.draw(figures.traced(algo, nodes=8))

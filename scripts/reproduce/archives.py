@@ -6,8 +6,8 @@ a table (``timing``). A folder of results contains
 
 - ``runs/NAME/``: the folders of runs, which git ignores;
 - ``logs/WORD.tar.xz``: the same runs. The bytes depend only on the contents of the files;
-- ``runs.csv``: a line for each run, with its command, its results, whether the repository contains
-  its commit, and the checksum of its ``metrics.jsonl``.
+- ``runs.csv``: a line for each run, with its command, its results, its commit, and the checksum of
+  its ``metrics.jsonl``.
 
 Run as a program, the module unpacks all archives. It imports only the standard library.
 """
@@ -47,22 +47,10 @@ HEAD = (
     *FACTS,
     *RESULTS,
     "commit",
-    "in_repository",
     "dirty",
     "log_sha256",
 )
 LARGEST = 5_000_000  # bytes
-# Commits that ran claim 10 and were rebased later, so they are not in the repository.
-LOST = frozenset(
-    {
-        "e3a119f5fd9859e27851df4930e876a590ae179e",
-        "901a0fed50728f56cc297d60049a7405ca528ed0",
-        "918967ec909eb88e118a89ba61fc85c19d7c64f6",
-        "92f083d65254ae07fcf439dcbece93c952bd21e8",
-        "bc1373cdb72072b46e5e7be819e9f0b56d3c054f",
-        "8e90fcd173140f2a94d7618f2bfb32ccd956fd5f",
-    }
-)
 
 
 def archive_of(run: str) -> str:
@@ -178,11 +166,9 @@ def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}
-    commit = git.get("commit")
     made = {
         "command": typed(environment["command"]),
-        "commit": commit,
-        "in_repository": None if commit is None else commit not in LOST,
+        "commit": git.get("commit"),
         "dirty": git.get("dirty"),
     }
     log = hashlib.sha256(files["metrics.jsonl"]).hexdigest()

@@ -1,4 +1,4 @@
-"""All-reduces of Gloo on our own links with delay (``scripts/gloo_delay.py``), and the law's times.
+"""All-reduces of Gloo on our own links with delay, and the law's times.
 
 The rate is that of the line without delay; the time of the host is that of AWS's machines.
 """

@@ -64,8 +64,9 @@ Gloo the error falls from 4 to 8 nodes; more nodes may take longer than simulate
 
 ### Gloo on our own links with delay
 
-`scripts/gloo_delay.py` ran all-reduces of Gloo between network namespaces of one machine, whose
-packets a relay delays. Other programs ran on the machine, but the links determine these times:
+The script `scripts/gloo_delay.py` of commit 1d9c4c76 ran all-reduces of Gloo between network
+namespaces of one machine, whose packets a relay delays. Other programs ran on the machine, but the
+links determine these times:
 without delay the rings achieved {delay_share:.0f} % of the rate. Each prediction has the rate of
 the line without delay; nothing else is fitted here. The table shows seconds, medians of three:
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -75,6 +75,15 @@ def read(argv: Sequence[str]) -> Command:
     return command
 
 
+def refuse_without_effect(options: Mapping[str, str]) -> None:
+    """Raise ConfigError for an option that another one leaves without effect."""
+    for name in ("--package", "--resolve"):
+        if name in options and "--cfg" not in options:
+            raise ConfigError(name, "it changes what --cfg prints: add --cfg job.")
+    if "--cfg" in options and "--multirun" in options:
+        raise ConfigError("--cfg", "it prints the settings of one run: leave --multirun out.")
+
+
 def load(argv: Sequence[str]) -> Command:
     """Read the command line, load its plug-ins, and replace files of plug-ins by names of choices.
 
@@ -82,6 +91,7 @@ def load(argv: Sequence[str]) -> Command:
     options from the line. If a plug-in cannot be loaded, its completions are missing.
     """
     command = read(argv)
+    refuse_without_effect(command.options)
     if "--shell-completion" in command.options:
         option = re.compile(r"--plugin[= ](\S+)(?=\s)")
         line = os.environ.get("COMP_LINE", "")

@@ -7,7 +7,6 @@ the mapping of a preset. A dotted name, such as ``faults.slow_nodes.3=10``, sets
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +23,9 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.config.choices import CONFIGS, EXTENSIONS, PRESET, class_of, group_of, groups
+from sgp_runner.config.choices import CONFIGS, PRESET, class_of, group_of, groups
 from sgp_runner.config.command_line import Setting, condition_of, no_choice, parse, unmet
+from sgp_runner.config.composed import compose_algorithms, composed_of
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.old_names import grouped_file
 from sgp_runner.config.plugins import composition
@@ -100,6 +100,17 @@ def experiment_of(overrides: Sequence[str]) -> Experiment:
         return make_experiment(compose(parse(overrides)))
 
 
+def prepare_algorithms(overrides: Sequence[str], algorithms: Sequence[Sequence[str]]) -> None:
+    """Compose a run with each of several algorithms at once, so that `experiment_of` is quick.
+
+    overrides: overrides of the run without its algorithm
+    algorithms: overrides of each algorithm; the first one chooses it
+    """
+    overrides = named(overrides)
+    with configs():
+        compose_algorithms(parse(overrides), list(map(parse, algorithms)))
+
+
 def compose(settings: Sequence[Setting]) -> dict[str, object]:
     """Return the resolved configuration of one run, without secrets."""
     config = compose_all(settings)
@@ -169,22 +180,6 @@ def put_together(settings: Sequence[Setting], hydra_too: bool = False) -> DictCo
     config = OmegaConf.create(completed(tree_of(composed)))
     assert OmegaConf.is_dict(config)
     return config
-
-
-def composed_of(lines: Sequence[str], hydra_too: bool = False) -> DictConfig:
-    """Return what Hydra composes for the overrides ``lines``.
-
-    Hydra takes a tenth of a second. A process composes the same choices of this package once, and
-    copies the result unless Hydra's own settings matter (``hydra_too``).
-    """
-    if hydra_too or EXTENSIONS or any("searchpath" in line for line in lines):
-        return compose_choices("config", overrides=list(lines), return_hydra_config=True)
-    return copy.deepcopy(composed_once(tuple(lines)))
-
-
-@functools.lru_cache(maxsize=500)
-def composed_once(lines: tuple[str, ...]) -> DictConfig:
-    return compose_choices("config", overrides=list(lines), return_hydra_config=True)
 
 
 def optimizer_needed(composed: DictConfig, settings: Sequence[Setting]) -> str | None:

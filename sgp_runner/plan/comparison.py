@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
 
-from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.overrides import experiment_of, prepare_algorithms
 from sgp_runner.plan.fault_costs import FaultCosts, fault_costs
 from sgp_runner.plan.known_quality import NEAR, is_near, known_quality
 from sgp_runner.plan.methods import DATA_PARALLEL, Method
 from sgp_runner.plan.request import Request
 from sgp_runner.plan.timing import (
     SAVES,
+    TimesByRate,
     Timing,
     break_even,
     half_computing_rate,
@@ -111,10 +112,11 @@ def compare(request: Request, rates: bool = True) -> PlannedMethods:
 
     rates: whether to search the rates below which methods pay, and to simulate faults
     """
+    prepare_algorithms(request.words, [each.words for each in (DATA_PARALLEL, *request.methods)])
     base = experiment_of([*request.words, *DATA_PARALLEL.words]).run
-    seconds: dict[float, float] = {}
     left_out: dict[str, str] = {}
     timing = time_steps(base)
+    times = TimesByRate(base, timing)
     rows = [priced(request, DATA_PARALLEL, timing, None, fault_costs(base, timing))]
     for method in request.methods:
         if method is DATA_PARALLEL:
@@ -127,7 +129,7 @@ def compare(request: Request, rates: bool = True) -> PlannedMethods:
             reason = error.sentence if isinstance(error, ConfigError) else str(error)
             left_out[method.title] = reason.rstrip(".")
             continue
-        rate = break_even(run, base, seconds) if rates else None
+        rate = break_even(TimesByRate(run, timing), times) if rates else None
         rows.append(priced(request, method, timing, rate, costs))
     rows.sort(key=lambda row: row.timing.seconds)
     size = base.timed_as.bytes_per_parameter or STATE_BYTES
@@ -140,7 +142,7 @@ def compare(request: Request, rates: bool = True) -> PlannedMethods:
     return PlannedMethods(
         request,
         tuple(rows),
-        half_computing_rate(base),
+        half_computing_rate(times),
         time_steps(bare).seconds,
         left_out,
         outside,

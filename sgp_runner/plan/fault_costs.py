@@ -39,7 +39,7 @@ def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
     if isinstance(run.model, TimingOnly):  # its steps are simulated as they are, not as a sample
         run = replace(run, model=replace(run.model, sample_steps=None))
     slow = replace(run, faults=Faults(slow_nodes={RANK: SLOWER}))
-    whole, away = whole_seconds(run), AWAY_STEPS * timing.compute
+    whole, away = timing.whole, AWAY_STEPS * timing.compute
     gone = Event("crash", (RANK,), whole / 4, whole / 4 + away)
     try:
         absent = whole_seconds(replace(run, faults=Faults(events=(gone,))))

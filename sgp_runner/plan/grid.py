@@ -13,7 +13,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.plan.known_quality import all_known, is_close
 from sgp_runner.plan.methods import DATA_PARALLEL, Method, method
 from sgp_runner.plan.request import Request, machines, read_request
-from sgp_runner.plan.timing import at_rate, latency_of, rate_of, time_steps, with_latency
+from sgp_runner.plan.timing import HIDDEN, at_rate, latency_of, rate_of, time_steps, with_latency
 from sgp_runner.utils.errors import ConfigError, RankFailed
 
 # Axes of the grid; the nearest value of each is replaced by that of the request.
@@ -34,7 +34,6 @@ EXPLORED = (
 )
 PERIODIC = ("diloco", "streaming_diloco")
 LEAST_LATENCY = 1e-6  # s; a shorter one is as far on a logarithmic axis
-HIDDEN = 1 + 1e-9  # times of steps in which nothing but the gradient takes time, relative to it
 
 
 @dataclass(frozen=True)

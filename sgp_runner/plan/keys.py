@@ -35,7 +35,19 @@ KEYS: Mapping[str, Key] = {
         "text", "steps H between exchanges of DiLoCo and Streaming DiLoCo, such as 50,200"
     ),
 }
+BUDGETS = ("tokens", "epochs", "steps")
+# Keys without an effect unless one of the others is there.
+NEEDED = {
+    "site_bandwidth": ("sites",),
+    "site_latency": ("sites",),
+    "samples": ("epochs",),
+    "step_flops": ("device_flops",),
+    "price_per_hour": BUDGETS,
+    "watts": BUDGETS,
+    "kwh_price": ("watts",),
+}
 ALIASES = {
+    "H": "periods",
     "step_seconds": "step",
     "gpus_per_node": "devices",
     "batch_size": "batch",

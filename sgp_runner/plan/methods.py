@@ -71,8 +71,11 @@ def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
 
 
 def title_of(algorithm: str) -> str:
-    title = getattr(class_of("algo", algorithm), "title", algorithm)
-    return title if isinstance(title, str) else algorithm
+    cls = class_of("algo", algorithm)
+    title = getattr(cls, "title", algorithm)
+    if cls is None or isinstance(title, str):
+        return str(title)
+    return str(cls().title)  # of the default settings
 
 
 def chosen(names: str | None, periods: str | None) -> Iterator[Method]:

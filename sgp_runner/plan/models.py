@@ -28,9 +28,7 @@ def known_models() -> Mapping[str, tuple[int, str]]:
 def known_size(name: str | None) -> tuple[int, str]:
     """Return the number of parameters of a model, and its source."""
     if name is None:
-        raise ConfigError(
-            "model", "there is none: write model=gpt2, or parameters=1e9 and step=0.4s."
-        )
+        raise ConfigError("model", "there is none: write model=gpt2, or parameters=1e9.")
     known = known_models()
     if name not in known:
         raise ConfigError(

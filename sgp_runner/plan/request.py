@@ -10,7 +10,7 @@ from pathlib import Path
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.plan.keys import ALIASES, KEYS
+from sgp_runner.plan.keys import ALIASES, BUDGETS, KEYS, NEEDED
 from sgp_runner.plan.methods import Method, chosen
 from sgp_runner.plan.models import known_size
 from sgp_runner.plan.study_quality import StudyQuality, read_quality
@@ -65,6 +65,7 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
     search: overrides that add folders of presets
     """
     words = read_words(arguments, KEYS, ALIASES, GROUPS)
+    check_needed(words)
     nodes, sites = words.count("nodes") or 2, words.count("sites") or 1
     if nodes < 2:
         raise ConfigError("nodes", "a single node sends no messages: use nodes=2 or more.")
@@ -99,6 +100,16 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         (*assumed, *notes),
         None if study is None else read_quality(Path(study)),
     )
+
+
+def check_needed(words: Words) -> None:
+    """Raise ConfigError for a plan without a model, or a key without an effect."""
+    if "parameters" not in words.values:
+        known_size(words.text("model"))
+    for key, others in NEEDED.items():
+        if key in words.values and not any(other in words.values for other in others):
+            listed = " or ".join(f"{other}=" for other in others)
+            raise ConfigError(key, f"it has no effect without {listed}.")
 
 
 def machine_words(words: Words, nodes: int, sites: int) -> tuple[list[str], list[str]]:
@@ -176,7 +187,8 @@ def model_words(words: Words, cluster: Cluster) -> tuple[list[str], int, list[st
     elif name in cluster.compute.step_seconds and name != "default":
         batch = words.count("batch") or cluster.compute.step_batch.get(name, 1)
         made = [f"timed_as.batch_size={batch}"]
-        assumed.append(f"A step takes the time in cluster={cluster.name} (step=).")
+        time = duration(cluster.compute.mean_step(name, batch, None))
+        assumed.append(f"A step takes {time}, as in cluster={cluster.name} (step=).")
     elif name in LANGUAGE_MODELS:
         made = ["timed_as.batch_size=1"]
         time = duration(LANGUAGE_MODELS[name].step_seconds)
@@ -223,7 +235,7 @@ def budget_of(words: Words, nodes: int) -> TrainingBudget:
 
 def steps_of_budget(words: Words, nodes: int) -> int | None:
     """Return the steps of a node; None without a budget."""
-    given = [key for key in ("tokens", "epochs", "steps") if key in words.values]
+    given = [key for key in BUDGETS if key in words.values]
     if len(given) > 1:
         raise ConfigError(given[1], f"the budget is given twice: leave out {given[0]}=.")
     if not given:

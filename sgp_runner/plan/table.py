@@ -77,36 +77,54 @@ def folded(text: str, indent: str = "") -> list[str]:
 
 
 def table(plan: PlannedMethods) -> Iterator[str]:
-    """Yield the lines of the table; a column without numbers is left out."""
+    """Yield the lines of the table; a column without numbers is left out.
+
+    Columns are as narrow as their numbers if they would not fit otherwise, and then titles are cut.
+    """
     columns = [(name, width, [form(row) for row in plan.rows]) for name, width, form in COLUMNS]
     columns = [each for each in columns if any(each[2])]
-    first = WIDTH - sum(width for _, width, _ in columns)
     titles = [row.method.title.replace("Streaming DiLoCo", "Streaming") for row in plan.rows]
-    first = min(first, max(map(len, titles)) + 1)
+    first = max(map(len, titles)) + 1
+    if first + sum(width for _, width, _ in columns) > WIDTH:
+        columns = [(name, 1 + max(map(len, [name, *texts])), texts) for name, _, texts in columns]
+        first = min(first, WIDTH - sum(width for _, width, _ in columns))
+        titles = [cut(title, first - 1) for title in titles]
     yield "".ljust(first) + "".join(name.rjust(width) for name, width, _ in columns)
     for number, title in enumerate(titles):
         cells = "".join(texts[number].rjust(width) for _, width, texts in columns)
         yield (title.ljust(first) + cells).rstrip()
 
 
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def legend(plan: PlannedMethods) -> Iterator[str]:
     """Yield the meaning of the columns."""
     links = "links between sites" if plan.request.sites > 1 else "interfaces"
+    never = ""
+    if any(row.pays_below == 0 for row in plan.rows):
+        never = " never: neither at the present rate nor below it."
     coding = "coding: s of a step. " if any(row.timing.coding for row in plan.rows) else ""
     yield from folded(
         f"comp.: share of time computing. {coding}sent: bytes of a node per step. memory: of a "
         "device for parameters, gradient, and state of optimizer and method in float32; without "
         f"activations and messages. pays <: rate of the {links} in bit/s below which a method "
-        f"saves {100 * SAVES:.0f} % of the time of data parallel."
+        f"saves {100 * SAVES:.0f} % of the time of data parallel.{never}"
     )
 
 
 def quality(plan: PlannedMethods) -> Iterator[str]:
     """Yield what is known about the quality of methods."""
-    yield "Known quality (nothing is known here about the other methods):"
-    for row in plan.rows:
-        for known in known_quality(row.method):
-            yield from folded(f"- {row.method.title}: {known.text}", "  ")
+    known = [
+        f"- {row.method.title}: {each.text}"
+        for row in plan.rows
+        for each in known_quality(row.method)
+    ]
+    others = "(nothing is known here about the other methods):"
+    yield f"Known quality {others}" if known else "Nothing is known here about the quality."
+    for text in known:
+        yield from folded(text, "  ")
     if (study := plan.request.quality) is not None:
         yield ""
         yield from folded(
@@ -123,12 +141,12 @@ def faults(plan: PlannedMethods) -> Iterator[str]:
     if not rows:
         return
     yield from folded(
-        f"One node {SLOWER:g} times as slow; the run then takes this many times as long:"
+        f"If one node computes {SLOWER:g} times as slowly, the run takes this many times as long:"
     )
     yield from by_value((title, f"{costs.slow_node:.1f}") for title, costs in rows)
     yield from folded(
-        f"One node away for the time of {AWAY_STEPS} gradients; the run then takes longer by this "
-        "share of it:"
+        f"If one node is away for the time of {AWAY_STEPS} gradients, the run loses this share of "
+        "that time:"
     )
     yield from by_value((title, f"{10 * round(10 * costs.absence)} %") for title, costs in rows)
     yield ""
@@ -164,4 +182,5 @@ def assumptions(plan: PlannedMethods) -> Iterator[str]:
     if plan.outside is not None:
         yield from folded(plan.outside)
     for title, reason in plan.left_out.items():
-        yield from folded(f"Left out: {title}: {reason}.", "  ")
+        named = reason if reason.startswith(title) else f"{title}: {reason}"
+        yield from folded(f"Left out: {named}.", "  ")

@@ -29,6 +29,7 @@ TAIL = 2  # further steps, so that the end of a run is not part of the mean
 SLOWEST, FASTEST = 1e5, 1e13  # bit/s; break-even rates are searched between them
 SAVES = 0.05  # a method pays if it saves this share of the time of data parallel
 HALVINGS = 3  # of the bracket of a rate, a factor of 8, before interpolation: to a few percent
+HIDDEN = 1 + 1e-9  # times of steps in which nothing but the gradient takes time, relative to it
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Timing:
     coding: part for encoding and decoding
     optimizer, method: number of vectors of the size of the model that a worker holds as state of
         its optimizer and of the algorithm
+    whole: simulated time of all steps that were simulated
     """
 
     seconds: float
@@ -47,6 +49,7 @@ class Timing:
     coding: float
     optimizer: float
     method: float
+    whole: float
 
     @property
     def computing(self) -> float:
@@ -97,6 +100,7 @@ def time_steps(run: Run) -> Timing:
         sum(simulation.coding_seconds[: run.nodes]) / run.nodes / (sum(steps) + TAIL),
         vectors_in(workers[0].buffers, workers[0]),
         vectors_in(workers[0].state, workers[0]),
+        simulation.now(),
     )
 
 
@@ -210,32 +214,50 @@ def at_rate(run: Run, rate: float) -> Run:
     return replace(run, cluster=change(run.cluster, rate))
 
 
-def seconds_at(run: Run, rate: float) -> float:
-    return time_steps(at_rate(run, rate)).seconds
+class TimesByRate:
+    """Times of a step of a run by the rate of its slow links, each simulated once.
+
+    A gradient that hides everything else at one rate also hides it at higher ones.
+    """
+
+    def __init__(self, run: Run, timing: Timing) -> None:
+        self.run, self.compute = run, timing.compute
+        self.seconds = {rate_of(run): timing.seconds}
+
+    def at(self, rate: float) -> float:
+        """Return the seconds of a step at ``rate``."""
+        if rate not in self.seconds:
+            hidden = any(
+                each <= rate and seconds <= HIDDEN * self.compute
+                for each, seconds in self.seconds.items()
+            )
+            self.seconds[rate] = (
+                self.compute if hidden else time_steps(at_rate(self.run, rate)).seconds
+            )
+        return self.seconds[rate]
 
 
 def highest_rate(gain: Callable[[float], float], start: float) -> float:
     """Return the highest rate at which ``gain`` is positive; 0 or inf at the ends of the range.
 
     ``gain`` has one change of sign. The search begins at ``start``, brackets the rate by factors of
-    8, halves the bracket in the logarithm of the rate, and interpolates.
+    8, and halves the bracket in the logarithm of the rate, so that searches from the same rate try
+    the same ones. It ends with the line through both ends in 1 / rate, as times are nearly linear
+    in it.
     """
-    gains = {start: gain(start)}
-    low, high = (start, start * 8) if gains[start] > 0 else (start / 8, start)
-    while low > SLOWEST and high < FASTEST:
-        missing = low if low not in gains else high
-        gains[missing] = gain(missing)
-        if gains[low] > 0 >= gains[high]:
-            break
-        low, high = (high, high * 8) if missing == high else (low / 8, low)
-    else:
-        return inf if high >= FASTEST else 0.0
+    here = gain(start) > 0
+    end, factor = (FASTEST, 8.0) if here else (SLOWEST, 1 / 8)
+    if (gain(end) > 0) == here:
+        return inf if here else 0.0
+    rate = start
+    while (gain(rate * factor) > 0) == here:
+        rate *= factor
+    low, high = sorted([rate, rate * factor])
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
-        gains[middle] = gain(middle)
-        low, high = (middle, high) if gains[middle] > 0 else (low, middle)
-    share = gains[low] / (gains[low] - gains[high])
-    return float(low * (high / low) ** share)
+        low, high = (middle, high) if gain(middle) > 0 else (low, middle)
+    share = gain(low) / (gain(low) - gain(high))
+    return 1 / ((1 - share) / low + share / high)
 
 
 def rate_of(run: Run) -> float:
@@ -244,25 +266,13 @@ def rate_of(run: Run) -> float:
     return min((rate for _, rate in links.crossings()), default=links.rate)
 
 
-def half_computing_rate(run: Run) -> float:
+def half_computing_rate(times: TimesByRate) -> float:
     """Return the rate below which a node computes less than half of the time."""
-
-    def gain(rate: float) -> float:
-        timing = time_steps(at_rate(run, rate))
-        return timing.seconds - 2 * timing.compute
-
-    return highest_rate(gain, rate_of(run))
+    return highest_rate(lambda rate: times.at(rate) - 2 * times.compute, rate_of(times.run))
 
 
-def break_even(run: Run, data_parallel: Run, cache: dict[float, float]) -> float:
-    """Return the rate below which ``run`` saves `SAVES` of the time of ``data_parallel``.
-
-    cache: seconds of data parallel by rate, filled here
-    """
-
-    def gain(rate: float) -> float:
-        if rate not in cache:
-            cache[rate] = seconds_at(data_parallel, rate)
-        return (1 - SAVES) * cache[rate] - seconds_at(run, rate)
-
-    return highest_rate(gain, rate_of(run))
+def break_even(times: TimesByRate, data_parallel: TimesByRate) -> float:
+    """Return the rate below which a run saves `SAVES` of the time of ``data_parallel``."""
+    return highest_rate(
+        lambda rate: (1 - SAVES) * data_parallel.at(rate) - times.at(rate), rate_of(times.run)
+    )

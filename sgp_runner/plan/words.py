@@ -147,6 +147,8 @@ def value_of(name: str, text: str, key: Key) -> float | int | str:
     number = None if unit is None else unit.number(text)
     if number is None:
         number = plain_number(text, unit is None)
+    if number is None and key.kind == "rate":
+        raise no_rate(name, text)
     if number is None or not isfinite(number):
         example = "7e9 or 110M" if unit is None else unit.example
         raise ConfigError(name, f"'{text}' is not a number; write for example {example}.")
@@ -169,6 +171,13 @@ def plain_number(text: str, short: bool) -> float | None:
     if found is None or (found[2] and not short):
         return None
     return float(found[1]) * SUFFIXES[found[2]]
+
+
+def no_rate(name: str, text: str) -> ConfigError:
+    """Return the error of a text that is not a rate, with the rate that is probably meant."""
+    found = re.fullmatch(r"([\d.]+) ?([kMGT]?).*", text)
+    meant = f"{found[1]}{found[2] or 'G'}bit/s" if found and ".." not in text else "10Gbit/s"
+    return ConfigError(name, f"'{text}' is not a rate: write {name}={meant}, for example.")
 
 
 def refuse_bare_rate(name: str, text: str) -> None:

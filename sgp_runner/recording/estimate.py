@@ -32,22 +32,27 @@ class Work:
         return min(1.0, self.done / self.total)
 
 
-# Describes the costs of a run from its seconds, the seconds of a unit of work, and the work.
-Estimate = Callable[[float, float, Work], list[str]]
+# Describes the costs of a run from its seconds, the seconds of a unit of work, the work, and the
+# number of evaluations that the seconds leave out.
+Estimate = Callable[[float, float, Work, int], list[str]]
 
 
 def estimate(
-    run: Run, problem: Problem, seconds: float, unit_seconds: float, work: Work
+    run: Run, problem: Problem, seconds: float, unit_seconds: float, work: Work, untimed: int = 0
 ) -> list[str]:
     """Describe the costs of a run.
 
     seconds: duration of the whole run
     unit_seconds: duration of each unit of work
+    untimed: number of evaluations of unknown duration, which ``seconds`` leaves out
     """
     units = f"{work.total:,} {work.unit}s of {duration(unit_seconds)}"
+    if untimed:
+        units += f", without {counted(untimed, 'evaluation')}"
+    bound = "more than" if untimed else "about"
     memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
     lines = [
-        f"This takes about {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
+        f"This takes {bound} {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
         f"and up to {num_bytes(disk)} of disk."
     ]
     if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:

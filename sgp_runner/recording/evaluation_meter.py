@@ -12,7 +12,8 @@ from sgp_runner.config.run import Run
 class EvaluationMeter:
     """Measures the evaluations of models in this process.
 
-    total: number of evaluations in the whole run. count: number of those that have ended
+    total: number of evaluations in the run, or in the rest of a resumed run. count: number of those
+        that have ended
     """
 
     def __init__(self, total: int = 0) -> None:
@@ -36,9 +37,15 @@ class EvaluationMeter:
         begun = self.begun
         return self.ended if begun is None else self.ended + now - begun
 
-    def left(self, share: float) -> float:
-        """Return the estimated seconds of evaluation after a ``share`` of the run."""
-        return self.ended / self.count * self.total * (1 - share) if self.count else 0.0
+    @property
+    def untimed(self) -> int:
+        """The number of evaluations if none has ended, so that their time is unknown."""
+        return 0 if self.count else self.total
+
+    @property
+    def left(self) -> float:
+        """The estimated seconds of the evaluations that have not ended; 0 if none has."""
+        return self.ended / self.count * max(0, self.total - self.count) if self.count else 0.0
 
 
 def number_of_evaluations(run: Run) -> int:

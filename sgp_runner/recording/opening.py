@@ -58,7 +58,7 @@ def open_recorder(
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
-    meter = EvaluationMeter(number_of_evaluations(run))
+    meter = EvaluationMeter(round(number_of_evaluations(run) * (1 - work().share)))
     console = ConsoleListener(
         title, run.network.clock, run.epochs, work, partial(estimate, run, problem), meter
     )

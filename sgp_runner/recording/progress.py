@@ -81,7 +81,7 @@ class ConsoleListener:
     clock: ``"simulated"`` or ``"wall"``
     epochs: number of epochs of the whole run
     work: returns the progress of the run
-    estimate: describes the costs of the whole run, once they are known
+    estimate: describes the costs of the whole run, once the speed is known
     meter: measures the evaluations, which the speed leaves out
     """
 
@@ -94,7 +94,7 @@ class ConsoleListener:
         estimate: Estimate,
         meter: EvaluationMeter | None = None,
     ) -> None:
-        self._meter, self._announced = meter or EvaluationMeter(), False
+        self._meter, self._announced, self._partial = meter or EvaluationMeter(), False, False
         self._title, self._clock, self._epochs = title, clock, epochs
         self._work, self._estimate = work, estimate
         self._pace = Pace()
@@ -162,29 +162,44 @@ class ConsoleListener:
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            now, work, meter = time.monotonic(), self._work(), self._meter
-            self._pace.look(now - meter.seconds(now), work)
-            left = self._left(work)
-            known = meter.count or not meter.total or now - self._started > QUIET_SECONDS
-            if not self._estimated and known and self._pace.sure and left is not None:
-                self._estimated = True
-                seconds, each = now - self._started + left, self._pace.seconds_each
-                if seconds > SHORT_SECONDS and each is not None:
-                    self._print(*self._estimate(seconds, each, work))
-            if self._estimated and not self._announced and meter.count and left is not None:
-                self._announce(now - self._started + left, meter.seconds(now), work.share)
+            now = time.monotonic()
+            self._forecast(now)
             if self._live is None and now - self._said_at > QUIET_SECONDS:
                 self._say()
 
-    def _left(self, work: Work) -> float | None:
-        """Return the estimated seconds left, with evaluations; None until the speed is known."""
-        left = self._pace.left(work)
-        return None if left is None else left + self._meter.left(work.share)
+    def _forecast(self, now: float) -> None:
+        """Measure the speed and, once each, print the costs of the run and of its evaluations.
 
-    def _announce(self, seconds: float, evaluating: float, done: float) -> None:
-        """Print the share of evaluation in a run of ``seconds``, once, if it is large."""
+        Before an evaluation has ended, the costs are printed without it after `QUIET_SECONDS`.
+        """
+        work, meter, pace = self._work(), self._meter, self._pace
+        pace.look(now - meter.seconds(now), work)
+        left = self._left(work)
+        if left is None or pace.seconds_each is None or not pace.sure:
+            return
+        seconds, untimed = now - self._started + left, meter.untimed
+        if not self._estimated and (not untimed or now - self._started > QUIET_SECONDS):
+            self._estimated = True
+            if seconds > SHORT_SECONDS:
+                self._partial = untimed > 0
+                self._print(*self._estimate(seconds, pace.seconds_each, work, untimed))
+        if self._estimated and not self._announced and meter.count:
+            self._announce(seconds, meter.seconds(now))
+
+    def _left(self, work: Work) -> float | None:
+        """Return the estimated seconds left; None until the speed is known.
+
+        Evaluations count as soon as one has ended.
+        """
+        left = self._pace.left(work)
+        return None if left is None else left + self._meter.left
+
+    def _announce(self, seconds: float, evaluating: float) -> None:
+        """Print the length of the run, if it was printed without evaluations, and their share."""
         self._announced = True
-        share = (evaluating + self._meter.left(done)) / seconds
+        share = (evaluating + self._meter.left) / seconds
+        if self._partial:
+            self._print(f"With evaluations, this takes about {duration(round(seconds))}.")
         if seconds > SHORT_SECONDS and share >= LARGE_SHARE:
             self._print(
                 f"Evaluation takes about {100 * share:.0f} % of the real time: a larger "
@@ -240,7 +255,8 @@ class ConsoleListener:
         parts.append(f"real {duration(math.floor(time.monotonic() - self._started))}")
         left = self._left(self._present)
         if left:
-            parts.append(f"about {duration(math.ceil(left))} left")
+            bound = "more than" if self._meter.untimed else "about"
+            parts.append(f"{bound} {duration(math.ceil(left))} left")
         return between.join(parts)
 
     def _render(self) -> RenderableType:

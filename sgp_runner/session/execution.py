@@ -8,7 +8,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from sgp_runner.config.corrections import KEY, since
@@ -43,6 +43,8 @@ from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import cause, signal_state
 from sgp_runner.utils.user_code import described
 
+KEEP_LAST = "checkpoint.keep_last"
+
 
 def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
     """Execute the run unless it has finished; return the summary on rank 0, else None.
@@ -63,6 +65,7 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
         if rank not in (None, 0):
             return None
         logger.info("This run has finished already (resume=never repeats it).")
+        remove_checkpoints_left(experiment)
         copy_finished(experiment, done)
         return {**done, "run_dir": str(experiment.directory)}
     if experiment.run.resume == "auto":
@@ -139,9 +142,25 @@ def conclude(experiment: Experiment, summary: Mapping[str, object]) -> None:
         (experiment.directory / "summary.json").unlink(missing_ok=True)  # written by a real rank 0
         raise RecordsLost(path, what)
     write_summary(experiment.directory, summary)
-    keeps = experiment.run.checkpoint.keep_last
+    remove_checkpoints(experiment, experiment.run.checkpoint.keep_last)
+
+
+def remove_checkpoints(experiment: Experiment, keeps: bool) -> None:
+    """Remove the checkpoints of a finished run, except the one that an extension continues.
+
+    keeps: whether the run keeps this one (`KEEP_LAST`)
+    """
     kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
     keep_only(kept, experiment.checkpoints)
+
+
+def remove_checkpoints_left(experiment: Experiment) -> None:
+    """Remove checkpoints of a finished run that was killed before it removed them itself."""
+    folder, config = experiment.checkpoints, read_yaml(experiment.directory / "config.yaml")
+    keeps = experiment.run.checkpoint.keep_last or bool(dict(flat(config)).get(KEEP_LAST))
+    if folder.exists() and not (keeps and len([*folder.iterdir()]) == 1):
+        with suppress(ConfigError), locked(experiment.directory):  # its holder removes them
+            remove_checkpoints(experiment, keeps)
 
 
 def prepare(experiment: Experiment) -> list[Path]:

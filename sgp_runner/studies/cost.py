@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping
-from time import perf_counter
+from collections.abc import Iterator, Mapping, Sequence
+from time import process_time
+from typing import TYPE_CHECKING
 
 from sgp_runner.studies.arms import PILOT_SEEDS, RunMaker, check_arms
 from sgp_runner.studies.power import WANTED, detectable
 from sgp_runner.studies.study_file import Arm, StudyFile
 from sgp_runner.studies.tuning import Space
 from sgp_runner.utils.units import counted, duration, num_bytes
+
+if TYPE_CHECKING:
+    from sgp_runner.core.problem import Problem
 
 GRADIENTS = 5  # that are timed for the estimate
 START_SECONDS = 1.0  # of a run, until its first step
@@ -23,7 +27,7 @@ def describe_cost(study: StudyFile) -> list[str]:
     spaces = check_arms(maker)
     runs = {arm.name: runs_of(maker, arm, spaces) for arm in study.arms}
     counts = [sum(each.values()) for each in runs.values()]
-    seconds, disk = zip(*(cost_of(maker, arm) for arm in study.arms), strict=True)
+    seconds, disk = zip(*costs_of(maker, study.arms), strict=True)
     cores = maker.machine.cores
     hours = duration(math.ceil(sum(map(operator.mul, counts, seconds)) / cores))
     return [
@@ -61,37 +65,47 @@ def parts(counts: Mapping[str, int]) -> Iterator[str]:
     )
 
 
-def cost_of(maker: RunMaker, arm: Arm) -> tuple[float, float]:
-    """Return the seconds of a core, and the bytes of disk, of one run of an arm.
+def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, float]]:
+    """Yield the seconds of a core, and the bytes of disk, of one run of each arm.
 
-    A few gradients and an evaluation are timed, without a step of the optimizer.
+    Arms with equal data, model and batches are timed once.
     """
-    import torch
-
     from sgp_runner.elastic.build import build_problem
     from sgp_runner.recording.estimate import disk_bytes
 
-    words = maker.words(arm)
-    run = maker.experiment(words, arm.name).run
-    problem, threads = build_problem(run), torch.get_num_threads()
+    runs = [maker.experiment(maker.words(arm), arm.name).run for arm in arms]
+    timed: dict[object, tuple[Problem, float, float]] = {}
+    for run in runs:
+        key = run.model, run.data, run.nodes, run.batch_size, run.micro_batch
+        if key not in timed:
+            problem = build_problem(run)
+            timed[key] = problem, *seconds_of(problem)
+            problem.close()
+        problem, gradient, evaluation = timed[key]
+        seconds = run.steps(problem) * run.nodes * gradient
+        seconds += run.epochs / run.eval_every * evaluation + START_SECONDS
+        yield seconds, disk_bytes(run, problem, seconds)
+
+
+def seconds_of(problem: Problem) -> tuple[float, float]:
+    """Return the processor seconds of a gradient and of an evaluation."""
+    import torch
+
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             params, buffers = problem.start(), problem.flat.fresh_buffers()
             problem.gradient(params, buffers, 0, 0)
-            began = perf_counter()
+            began = process_time()
             for step in range(GRADIENTS):
                 problem.gradient(params, buffers, 0, step)
-            gradient = (perf_counter() - began) / GRADIENTS
-            began = perf_counter()
+            gradient = (process_time() - began) / GRADIENTS
+            began = process_time()
             problem.evaluate(params, buffers)
-            evaluation = perf_counter() - began
-        seconds = run.steps(problem) * run.nodes * gradient
-        seconds += run.epochs / run.eval_every * evaluation + START_SECONDS
-        return seconds, disk_bytes(run, problem, seconds)
+            return gradient, process_time() - began
     finally:
         torch.set_num_threads(threads)
-        problem.close()
 
 
 def power_lines(study: StudyFile) -> Iterator[str]:

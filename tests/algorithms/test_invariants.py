@@ -4,6 +4,7 @@ simulations, the same ones each time.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -52,7 +53,9 @@ EXACT = 1e-9
 
 
 def often(examples: int) -> Any:
-    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+    """Return settings for all examples in ``make test-slow``, and for a quarter in a fast run."""
+    count = examples if "SGP_TEST_DEEP" in os.environ else examples // 4
+    return settings(max_examples=count, derandomize=True, deadline=None, database=None)
 
 
 # What is drawn.

@@ -216,6 +216,13 @@ BAD: list[tuple[str, str, str]] = [
     ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
+    ("--package=algo", "--package", "it changes what --cfg prints: add --cfg job."),
+    ("--resolve nodes=4", "--resolve", "it changes what --cfg prints: add --cfg job."),
+    (
+        "-m --cfg job nodes=2,4",
+        "--cfg",
+        "it prints the settings of one run: leave --multirun out.",
+    ),
     ("--cfg job -p algo.nowhere", "--package", "there is nothing at 'algo.nowhere'."),
     (
         "--cfg job nodes=${nodez}",

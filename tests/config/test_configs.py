@@ -24,8 +24,9 @@ from sgp_runner.config.choices import (
     has_names,
 )
 from sgp_runner.config.command_line import parse
+from sgp_runner.config.composed import composed_once
 from sgp_runner.config.experiment import Experiment, make_experiment
-from sgp_runner.config.overrides import compose, compose_all, composed_once, configs
+from sgp_runner.config.overrides import compose, compose_all, configs
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import completed, fields_of, has_default

@@ -184,6 +184,7 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
     assert 200 * exp(1.25) < seconds("noloco") <= seconds("diloco")
 
 
+@pytest.mark.slow
 def test_halos_waits_less_for_links_between_regions_than_diloco(tmp_path: Path) -> None:
     """The times on the page of HALoS; 762.9 s are computation."""
     words = ("nodes=16", "cluster=halos_4_regions", "epochs=11", "model.sample_steps=3200")

@@ -58,7 +58,10 @@ ALL = {
     "pipe_sgd clipped": ("algo.clip=0.05",),
     "pipe_sgd three deep": ("algo.depth=3", "algo.compression=truncate16"),
 }
-WHOLE = ("pipe_sgd compressed", "pipe_sgd three deep", "choco_sgd as released")  # not in parts
+WHOLE = (  # not in parts
+    *("pipe_sgd compressed", "pipe_sgd three deep", "choco_sgd as released"),
+    *("powersgd", "powersgd as released", "acp_sgd"),
+)
 GRAPHS = (
     *("ring", "static_exponential", "torus", "complete", "exponential", "exponential_both"),
     *("equi_dyn", "hyper_hypercube", "random_matching", "bipartite", "base"),

@@ -284,7 +284,7 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
         ),
         (
             "one_node=1s two_nodes=4s",
-            "model: there is none: write model=gpt2, or parameters=1e9 and step=0.4s.",
+            "model: there is none: write model=gpt2, or parameters=1e9.",
         ),
         (f"{TRANSFORMERS_3274} one_node=-1s", "step.1: '-1s' is not a number; write for example "
          "10s or 1ms."),

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+import explorer as documentation
 from sgp_runner.cli.main import main
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.plan import grid
 from sgp_runner.plan.explorer import explorer_page
 from sgp_runner.plan.grid import Axes, axes_of, including, simulated_grid
 from sgp_runner.plan.request import read_request
+from sgp_runner.plan.timing import at_rate, time_steps
 
 # A billion parameters of 4 bytes: a step of 1 s, and 32e9 / rate seconds for 2 nodes.
 WORDS = [
@@ -75,6 +78,37 @@ def test_the_command_writes_a_page_that_loads_nothing(
         == 2
     )
     assert "--html: cannot write" in capsys.readouterr().err
+
+
+def test_points_of_the_documentations_explorer_are_simulated_again() -> None:
+    stored = documentation.stored_grids()
+    assert [each["title"] for each in stored] == list(documentation.REQUESTS)
+    for each, words in zip(stored, documentation.REQUESTS.values(), strict=True):
+        nodes, rate = each["nodes"][1], each["rates"][3]
+        times = documentation.times_at(each, nodes, rate)
+        request = read_request([*words.split(), f"nodes={nodes}"])
+        for title, *method in (
+            ("Data parallel", "algo=ar_sgd"),
+            ("DiLoCo", "algo=diloco", "algo.period=100"),
+            ("OSGP, tau 1", "algo=osgp", "algo.tau=1"),
+        ):
+            run = at_rate(experiment_of([*request.words, *method]).run, rate)
+            assert times[title] == pytest.approx(time_steps(run).seconds, rel=1e-5)
+
+
+def test_the_picture_shows_the_winners_of_the_documentations_explorer(tmp_path: Path) -> None:
+    grid = documentation.stored_grids()[0]
+    assert documentation.winner(grid, 2, 1e9) == (
+        "Streaming DiLoCo, FP4",
+        pytest.approx(16.0 / 0.126519, rel=1e-3),
+    )
+    assert documentation.winner(grid, 2, 3e11) == ("Data parallel", 1.0)
+    documentation.draw(grid, tmp_path / "explorer.svg")
+    drawn, shown = (
+        re.findall(r"<!-- *(.*?) *-->", path.read_text(encoding="utf-8"))
+        for path in (tmp_path / "explorer.svg", documentation.PICTURE)
+    )
+    assert drawn == shown and "126×" in shown
 
 
 CHROMIUM = (

@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,14 @@ import pytest
 from sgp_runner.api.running import run
 from sgp_runner.cli.main import main
 from sgp_runner.cluster.regions import Region
-from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.composed import PREPARED, composed_once
+from sgp_runner.config.overrides import experiment_of, prepare_algorithms
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
 from sgp_runner.plan.known_quality import all_known
+from sgp_runner.plan.methods import methods
 from sgp_runner.plan.models import known_models
 from sgp_runner.plan.request import read_request
-from sgp_runner.plan.table import assumptions, faults
+from sgp_runner.plan.table import assumptions, faults, quality, table
 from sgp_runner.plan.timing import SAVES, highest_rate
 from sgp_runner.plan.words import both_ends
 from sgp_runner.report.read.published import published
@@ -96,6 +99,23 @@ def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
         )
 
 
+def test_algorithms_that_are_composed_at_once_are_those_that_are_composed_alone() -> None:
+    run = ["model=timing_only", "nodes=4", "cluster=wan_1g", "cluster.bandwidth=2Gbit/s"]
+    algorithms = [
+        ["algo=sgp"],
+        ["algo=ar_sgd", "algo.codec=int8"],
+        ["algo=slowmo", "algo.base=local_sgd", "algo.tau=6"],
+        ["algo=sparseloco", "algo.period=30"],
+        ["algo=qg_dsgdm"],  # brings settings of SGD
+    ]
+    PREPARED.clear()
+    alone = [experiment_of([*run, *words]) for words in algorithms]
+    composed_once.cache_clear()
+    prepare_algorithms(run, algorithms)
+    assert [experiment_of([*run, *words]) for words in algorithms] == alone
+    assert len(PREPARED) == 5 and composed_once.cache_info().misses == 1
+
+
 def test_flops_give_the_time_of_a_step() -> None:
     made = plan(
         "parameters=1e9 nodes=2 devices=4 bandwidth=8Gbit/s batch_tokens=1e5 device_flops=150e12 "
@@ -138,7 +158,7 @@ def test_published_hours_of_streaming_diloco() -> None:
     assert row(made, "Data parallel").hours == pytest.approx(438, rel=0.05)
     assert row(made, "Streaming DiLoCo, H 100, FP4").hours == pytest.approx(3.5, rel=0.05)
     assert made.answer == (
-        "Streaming DiLoCo, H 100, FP4: 3.36 h instead of 425 h; below 96.8 Gbit/s data parallel "
+        "Streaming DiLoCo, H 100, FP4: 3.36 h instead of 425 h; below 96 Gbit/s data parallel "
         "computes less than half of the time."
     )
 
@@ -214,6 +234,20 @@ def test_the_command_prints_80_columns_and_writes_json(
     assert command.startswith("sgp-run model=timing_only nodes=2 ")
 
 
+def test_a_table_with_all_columns_has_80_columns_too() -> None:
+    """Every method has the times of data parallel here."""
+    codecs = "cluster.codecs.encode_seconds={int8:1ns} cluster.codecs.decode_seconds={int8:1ns}"
+    made = plan(f"{WORDS} methods=ar_sgd steps=1e6 price_per_hour=2 watts=500 {codecs}")
+    coded = row(made, "Data parallel, int8")
+    rows = [replace(coded, method=each) for each in methods()]
+    lines = list(table(replace(made, rows=tuple(rows))))
+    assert lines[0].split() == (
+        ["s/step", "comp.", "hours", "coding", "sent", "memory", "cost", "kWh", "pays", "<"]
+    )
+    assert set(map(len, lines)) == {80}
+    assert lines[1].startswith("Data parallel  ") and lines[2].startswith("Data parallel, i")
+
+
 def test_an_interval_has_one_notation_in_plans_and_in_clusters() -> None:
     for text in ("4..10Gbit/s", "[4Gbit/s,10Gbit/s]", "4Gbit/s..10Gbit/s"):
         assert RATE_INTERVAL.number(text) == [4_000_000_000, 10_000_000_000]
@@ -233,7 +267,7 @@ def test_an_interval_of_the_rate_gives_both_answers(
     words = [*WORDS.replace("8Gbit/s", "8..16Gbit/s").split(), "methods=ar_sgd"]
     assert main(["plan", *words, "--json", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    half = "below 32.2 Gbit/s data parallel computes less than half of the time."
+    half = "below 32 Gbit/s data parallel computes less than half of the time."
     assert text.startswith(f"Data parallel: 5 s per step; {half} With 2 nodes, 16 Gbit/s: Data")
     slow, fast = json.loads(path.read_text())
     rows = [plan["methods"][-1]["seconds_per_step"] for plan in (slow, fast)]
@@ -253,8 +287,9 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
     [
         (
             "nodes=4 bandwidth=10Gbit/s",
-            "model: there is none: write model=gpt2, or parameters=1e9 and step=0.4s.",
+            "model: there is none: write model=gpt2, or parameters=1e9.",
         ),
+        ("", "model: there is none: write model=gpt2, or parameters=1e9."),
         (
             "model=gpt2 nodes=4 bandwidth=10Gbit/s",
             "step: the time of a gradient of gpt2 on one node is not known: write step=0.4s, or "
@@ -262,6 +297,21 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
         ),
         (f"{WORDS} price_per_hour=-3", "price_per_hour: -3 must be zero or positive."),
         (f"{WORDS} periods=0", "periods: H is a number of steps, at least 1, not '0'."),
+        (f"{WORDS} H=0", "periods: H is a number of steps, at least 1, not '0'."),
+        (
+            f"{WORDS} price_per_hour=3",
+            "price_per_hour: it has no effect without tokens= or epochs= or steps=.",
+        ),
+        (f"{WORDS} steps=9 kwh_price=3", "kwh_price: it has no effect without watts=."),
+        (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: it has no effect without sites=."),
+        (
+            f"{WORDS} bandwidth=1G",
+            "bandwidth: '1G' is not a rate: write bandwidth=1Gbit/s, for example.",
+        ),
+        (
+            f"{WORDS} bandwidth=4..10",
+            "bandwidth: '4..10' is not a rate: write bandwidth=10Gbit/s, for example.",
+        ),
         (f"{WORDS} sites=3", "sites: 2 nodes cannot be in 3 sites: use sites=2."),
         (
             f"{WORDS} sites=2",
@@ -302,6 +352,14 @@ def test_a_request_that_cannot_work_is_one_sentence(
 ) -> None:
     assert main(["plan", *words.split()]) == 2
     assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
+
+
+def test_assumptions_have_numbers_and_titles() -> None:
+    made = plan("model=resnet50 nodes=2 bandwidth=10Gbit/s batch=128 methods=gap_aware periods=30")
+    lines = list(assumptions(made))
+    assert "- A step takes 115 ms, as in cluster=ethernet_10g (step=)." in lines
+    assert "Left out: Gap-Aware takes its momentum step on the server and needs optim=sgd," in lines
+    assert list(quality(made)) == ["Nothing is known here about the quality."]
 
 
 def test_a_method_that_the_machines_cannot_run_is_left_out() -> None:

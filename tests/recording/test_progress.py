@@ -68,7 +68,7 @@ def counting(total: int) -> tuple[list[int], Callable[[], Work]]:
     return done, lambda: Work(done[0], total, "step")
 
 
-def nothing(seconds: float, each: float, work: Work) -> list[str]:
+def nothing(seconds: float, each: float, work: Work, untimed: int) -> list[str]:
     return []
 
 
@@ -144,7 +144,7 @@ def test_a_long_run_is_estimated_and_says_how_long_it_takes_without_any_record(
     said = Event()
     arguments = []
 
-    def estimate(seconds: float, each: float, work: Work) -> list[str]:
+    def estimate(seconds: float, each: float, work: Work, untimed: int) -> list[str]:
         arguments.append((seconds, each, work.total))
         said.set()
         return ["This takes long."]
@@ -194,7 +194,10 @@ def test_what_a_run_takes(tmp_path: Path) -> None:
         "18.1 GB of disk."
     )
     assert second.startswith("Quicker: model=timing_only ")
-    assert len(estimate(run, problem, 60, 0.1, Work(2, 600))) == 1
+    (partial,) = estimate(run, problem, 60, 0.1, Work(2, 600), untimed=33)
+    assert partial.startswith(
+        "This takes more than 1 min 00 s (600 gradients of 100 ms, without 33 evaluations), "
+    )
 
 
 @pytest.mark.parametrize(
@@ -308,22 +311,50 @@ def test_the_line_of_throughput_fits() -> None:
     assert len(f"  {text} (rank 0)") < 80
 
 
-def test_a_forecast_counts_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Four of eight evaluations took 60 s in half of a run: as long as those that follow."""
+@pytest.mark.parametrize("every", [20, 50])
+def test_the_forecast_of_an_even_run_is_its_length(
+    every: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """200 steps of 1 s, and an evaluation of 20 s after every 20 or 50: 400 s, or 280 s."""
+    number, now, done = 200 // every, 0.0, [0]
+    meter, whole = EvaluationMeter(total=number), 200 + 20 * number
+    arguments: list[tuple[float, float, int, int]] = []
+
+    def costs(seconds: float, each: float, work: Work, untimed: int) -> list[str]:
+        arguments.append((seconds, each, work.total, untimed))
+        return []
+
+    def work() -> Work:
+        return Work(done[0], 200, "step")
+
+    listener = ConsoleListener("", "wall", 2, work, costs, meter)
+    listener._started = 0.0
+    for step in range(1, 201):
+        now, done[0] = now + 1, step
+        if step % every == 0:
+            now, meter.ended, meter.count = now + 20, meter.ended + 20, meter.count + 1
+        listener._forecast(now)
+        if meter.count:
+            left = listener._left(work())
+            assert left is not None and now + left == pytest.approx(whole)
+    # The costs are printed after 30 s at the latest, and again with the first evaluation.
+    timed = every == 20
+    assert arguments == [(pytest.approx(400 if timed else 200), 1, 200, 0 if timed else 4)]
+    share = (
+        "  Evaluation takes about {} % of the real time: a larger eval_every, or "
+        "eval_workers=false, is faster.\n"
+    )
+    length = "  With evaluations, this takes about 4 min 40 s.\n"
+    assert capsys.readouterr().out == (share.format(50) if timed else length + share.format(29))
+
+
+def test_an_evaluation_in_progress_counts_as_one() -> None:
     meter = EvaluationMeter(total=8)
-    assert meter.left(0.5) == 0.0 and meter.seconds(7.0) == 0.0
+    assert (meter.left, meter.untimed, meter.seconds(7.0)) == (0.0, 8, 0.0)
     with meter.timed():
         assert meter.begun is not None and meter.seconds(meter.begun + 3) == 3
     meter.count, meter.ended = 4, 60.0
-    assert meter.left(0.5) == 60.0 and meter.seconds(7.0) == 60.0
-    listener = ConsoleListener("", "wall", 2, lambda: Work(1, 2), lambda *_: [], meter)
-    listener._announce(200.0, 60.0, 0.5)
-    assert capsys.readouterr().out == (
-        "  Evaluation takes about 60 % of the real time: a larger eval_every, or "
-        "eval_workers=false, is faster.\n"
-    )
-    listener._announce(2000.0, 60.0, 0.5)
-    assert capsys.readouterr().out == ""
+    assert (meter.left, meter.untimed, meter.seconds(7.0)) == (60.0, 0, 60.0)
 
 
 def test_numbers_of_evaluations(tmp_path: Path) -> None:

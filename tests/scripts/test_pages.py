@@ -145,7 +145,9 @@ def test_generated_parts_are_replaced_and_nothing_else() -> None:
     assert filled(once) == once
 
 
-@pytest.mark.parametrize("names", ["sgp", "api", pytest.param("*", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "names", ["sgp", "api", "explorer", pytest.param("*", marks=pytest.mark.slow)]
+)
 def test_generated_files_are_current(names: str) -> None:
     """`make docs` writes them; a change of a setting or a docstring needs it."""
     stale = [

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
 from sgp_runner.cli.main import main
+from sgp_runner.recording.recorder import write_summary
 from sgp_runner.session import execution
 
 TINY = (
@@ -75,6 +77,27 @@ def test_a_run_that_cannot_be_extended_says_why_and_stays(
     assert {path: path.read_bytes() for path in before} == before
     assert main([*TINY, words, "epochs=1"]) == 2
     assert "epochs is 2.0 there and 1.0 here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("keeps", "left"), [("true", ["step-6"]), ("false", [])])
+def test_checkpoints_left_by_a_kill_are_removed_at_the_next_start(
+    keeps: str, left: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next start may leave out checkpoint.keep_last."""
+    words = [*TINY, "epochs=2", "checkpoint.every_steps=2", "checkpoint.keep=9"]
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "write_summary", write_and_interrupt)
+        assert main([*words, f"checkpoint.keep_last={keeps}"]) == 130
+    folder = Path("results/runs/mine/checkpoints")
+    assert len([*folder.iterdir()]) > 1
+    assert main([*words, "checkpoint.keep_last=false"]) == 0
+    assert "This run has finished already" in capsys.readouterr().out
+    assert [path.name for path in folder.glob("*")] == left and folder.exists() == bool(left)
+
+
+def write_and_interrupt(directory: Path, summary: Mapping[str, object]) -> None:
+    write_summary(directory, summary)
+    raise KeyboardInterrupt
 
 
 def test_an_extension_that_is_interrupted_is_resumed(

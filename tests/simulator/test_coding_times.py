@@ -155,3 +155,23 @@ def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
 def test_refused_times(times: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         CodingTimes(**times).check(CODECS)
+
+
+def test_a_codec_pays_on_slow_links_alone_if_coding_takes_time(tmp_path: Any) -> None:
+    from sgp_runner.session.start import execute
+
+    times = {}
+    for rate in ("100Mbit/s", "100Gbit/s"):
+        for codec in ("none", "int8"):
+            words = ("data.train_size=64", "data.valid_size=32", "logger=jsonl", "nodes=4")
+            summary = execute(
+                make_experiment(
+                    tmp_path,
+                    *("model=gpt", "cluster=cpu_nodes", "algo=ar_sgd", f"algo.codec={codec}"),
+                    *(*words, f"cluster.bandwidth={rate}"),
+                )
+            )
+            assert summary is not None
+            times[rate, codec] = float(str(summary["time_s"]))
+    assert times["100Mbit/s", "int8"] < times["100Mbit/s", "none"]
+    assert times["100Gbit/s", "int8"] > times["100Gbit/s", "none"]

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from sgp_runner.cli.main import main
+from sgp_runner.config.run import Run
+from sgp_runner.core.problem import Problem
+from sgp_runner.elastic import build
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.conduct import check_targets, plan_of
+from sgp_runner.studies.cost import describe_cost
 from sgp_runner.studies.measures import measure_of
 from sgp_runner.studies.new_file import content_of, text_of
 from sgp_runner.studies.study_file import Arm, read_study, study_of
@@ -191,6 +195,21 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     assert not (tmp_path / "results").exists()
     assert main(["study", "none.yaml"]) == 2 and main(["study"]) == 2
     assert "there is no file 'none.yaml'; sgp-run study new" in capsys.readouterr().err
+
+
+def test_arms_with_equal_data_and_models_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    build_problem = build.build_problem
+
+    def record(run: Run) -> Problem:
+        built.append((run.nodes, run.batch_size))
+        return build_problem(run)
+
+    monkeypatch.setattr(build, "build_problem", record)
+    arms = {"a": "algo=ar_sgd", "b": "algo=sgp", "c": "algo=sgp batch_size=16"}
+    study = study_of({**SMALL, "batch_size": 32, "arms": arms, "seeds": 3}, "mine")
+    assert "\n9 runs at most, about " in "\n".join(describe_cost(study))
+    assert built == [(2, 32), (2, 16)]
 
 
 def test_measures_have_names_and_units() -> None:

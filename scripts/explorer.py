@@ -1,0 +1,134 @@
+#!/usr/bin/env python
+"""The explorer of the documentation, docs/explorer.html, and the picture of its first grid.
+
+``make explorer`` runs this script, which simulates plans for the clusters of papers in minutes. The
+page holds their grids, and ``make docs`` writes it again around them if the explorer has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from sgp_runner.plan.explorer import explorer_page
+from sgp_runner.plan.grid import simulated_grid
+from sgp_runner.plan.timing import SAVES
+from sgp_runner.utils.units import with_prefix
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, PICTURE = DOCS / "explorer.html", DOCS / "pictures" / "explorer.svg"
+# Tints of the explorer's colours.
+TINTS = {
+    "Data parallel": "#add0f9",
+    "DiLoCo": "#eeb993",
+    "Streaming DiLoCo, FP4": "#c3ade6",
+}
+TITLE = "Which method fits the machines of these papers?"
+FIGURES = re.compile(r'<script type="application/json" id="figures">(.*?)</script>', re.DOTALL)
+# Titles and requests, see `sgp_runner.plan.request.read_request`.
+REQUESTS = {
+    "1B parameters at 1 Gbit/s (Douillard et al. 2025)": (
+        "cluster=streaming_diloco model=llama_1b parameters=1e9 bytes_per_parameter=2 "
+        "batch_tokens=524288 tokens=100e9 nodes=2"
+    ),
+    "BERT-Large at 40 Gbit/s (Tang et al. 2021)": (
+        "cluster=bert_40g model=bert_large bytes_per_parameter=2 nodes=8"
+    ),
+    "ResNet-50 at 10 Gbit/s (Assran et al. 2019)": (
+        "cluster=sgp_ethernet model=resnet50 optim=sgd batch=256 samples=1281167 epochs=90 nodes=16"
+    ),
+}
+
+
+def main() -> None:
+    made = [{**simulated_grid(words.split()), "title": title} for title, words in REQUESTS.items()]
+    PAGE.write_text(page_of(made), encoding="utf-8")
+    draw(made[0], PICTURE)
+
+
+def page_of(grids: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page about ``grids``."""
+    return explorer_page(grids, TITLE)
+
+
+def stored_grids() -> list[dict[str, Any]]:
+    """Return the grids in the page."""
+    found = FIGURES.search(PAGE.read_text(encoding="utf-8"))
+    assert found is not None
+    grids: list[dict[str, Any]] = json.loads(found[1])
+    return grids
+
+
+def times_at(grid: Mapping[str, Any], nodes: int, rate: float) -> dict[str, float]:
+    """Return the seconds of a step by method, at the latency and H at which the explorer begins."""
+    start = grid["start"]
+    at = {"nodes": nodes, "latencies": start["latency"], "rates": rate, "periods": start["period"]}
+    found = {}
+    for method in grid["methods"]:
+        number = 0
+        for axis in list(at)[: 4 if method["periodic"] else 3]:
+            number = number * len(grid[axis]) + grid[axis].index(at[axis])
+        found[method["title"]] = method["seconds"][number]
+    return found
+
+
+def winner(grid: Mapping[str, Any], nodes: int, rate: float) -> tuple[str, float]:
+    """Return the fastest method, and how many times faster than data parallel it is.
+
+    Only methods of which published figures show a quality near that of data parallel count; of
+    those that are nearly as fast as the fastest, the simplest.
+    """
+    times = times_at(grid, nodes, rate)
+    near = [method["title"] for method in grid["methods"] if method["near"]]
+    least = min(times[title] for title in near)
+    best = next(title for title in near if (1 - SAVES) * times[title] <= least)
+    return best, times["Data parallel"] / times[best]
+
+
+def draw(grid: Mapping[str, Any], path: Path) -> None:
+    """Draw the fastest method by rate and number of nodes; every cell is a simulated point."""
+    rates, nodes, named = grid["rates"], grid["nodes"], list(TINTS)
+    cells = [[winner(grid, count, rate) for rate in rates] for count in nodes]
+    with rc_context({"font.size": 11.5, "svg.hashsalt": path.name, "text.color": "#222222"}):
+        figure = Figure(figsize=(5.4, 3.9), layout="constrained", facecolor="white")
+        heading = (
+            "Training 1B parameters: the fastest method, and how many\n"
+            f"times faster than data parallel it is (simulated, H = {grid['start']['period']})"
+        )
+        figure.suptitle(heading, fontsize=11.5, x=0.01, ha="left")
+        axes = figure.subplots()
+        axes.pcolormesh(
+            [[named.index(best) for best, _ in row] for row in cells],
+            cmap=ListedColormap(list(TINTS.values())),
+            vmin=0,
+            vmax=len(named) - 1,
+            edgecolors="white",
+        )
+        for y, x in product(range(len(nodes)), range(len(rates))):
+            gain = cells[y][x][1]
+            text = f"{gain:.1f}×" if gain < 10 else f"{gain:.0f}×"
+            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=11)
+        axes.set_xticks(
+            [x + 0.5 for x in range(len(rates))], [with_prefix(rate, "") for rate in rates]
+        )
+        axes.set_yticks([y + 0.5 for y in range(len(nodes))], list(map(str, nodes)))
+        axes.set_xlabel("bandwidth of a node in bit/s")
+        axes.set_ylabel("nodes")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        patches = [Patch(color=tint, label=name) for name, tint in TINTS.items()]
+        figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+if __name__ == "__main__":
+    main()
