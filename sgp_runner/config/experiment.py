@@ -44,6 +44,7 @@ LATER: Mapping[str, object] = {
     "micro_batch": None,
     "checkpoint_blocks": False,
     "sim.autocast": "none",
+    "gloo.all_reduce": "ring",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,

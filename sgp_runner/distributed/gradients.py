@@ -16,6 +16,7 @@ from sgp_runner.core.state import State
 from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.state_parts import StateParts, parts_of
+from sgp_runner.distributed.torch_collectives import Hierarchy
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.spans import span
@@ -207,6 +208,9 @@ class Gradients:
     ) -> tuple[Gradient, Tensor]:
         if self.parts is not None:
             return self.compute_part(self.parts, at, number, group)
+        hierarchy = self.world.hierarchy if group is self.world.workers else None
+        if hierarchy is not None:
+            group = self.world.node
         if group is None:
             return self.scaled(at, number, None, allow_parts)
         with waiting_for(f"waits for the mean of gradient {number}"):
@@ -220,7 +224,7 @@ class Gradients:
                     number,
                     self.module(group),
                 )
-            return self.scaled(at, number, group, allow_parts)
+            return self.scaled(at, number, group, allow_parts, hierarchy)
 
     def compute_part(
         self, parts: StateParts, at: Tensor, number: int, group: dist.ProcessGroup | None
@@ -244,17 +248,24 @@ class Gradients:
         return g if scale is None else scale.removed(g, parts.total), loss
 
     def scaled(
-        self, at: Tensor, number: int, group: dist.ProcessGroup | None, allow_parts: bool
+        self,
+        at: Tensor,
+        number: int,
+        group: dist.ProcessGroup | None,
+        allow_parts: bool,
+        hierarchy: Hierarchy | None = None,
     ) -> tuple[Gradient, Tensor]:
         where = at, self.buffers, self.rank, number, self.module(group)
         with span(f"gradient {number}"):
-            if self.scale is not None:
-                value, loss = self.problem.gradient(*where, self.scale.factor)
-                return self.scale.removed(value), loss
-            if allow_parts and self.stream is None:
+            scale = self.scale
+            if allow_parts and all(each is None for each in (scale, self.stream, hierarchy)):
                 loss = self.problem.backward(*where)
                 return self.problem.flat.detach_large_parts(), loss
-            return self.problem.gradient(*where)
+            value, loss = self.problem.gradient(*where, None if scale is None else scale.factor)
+            if hierarchy is not None:
+                with self.meter.waiting(value.device):
+                    hierarchy.average(value)
+            return value if scale is None else scale.removed(value), loss
 
     def module(self, group: dist.ProcessGroup | None) -> nn.Module:
         """Return the module that computes a gradient averaged over ``group``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from threading import Timer
 from typing import Any, TypeVar, cast
@@ -16,6 +17,7 @@ from sgp_runner.core.comm import all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+from sgp_runner.utils.waits import waiting_for
 
 T = TypeVar("T")
 
@@ -40,12 +42,47 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
+@dataclass(frozen=True)
+class Hierarchy:
+    """Mean over nodes of a tensor that the devices of each node have in common.
+
+    The first devices of all nodes form a ring, and each broadcasts the result in its node.
+
+    leaders: process group of the first devices; other devices are not in it
+    node: process group of this node
+    """
+
+    leaders: dist.ProcessGroup
+    node: dist.ProcessGroup
+    nodes: int
+    device: int
+
+    def begin(self, tensor: Tensor) -> dist.Work | None:
+        """Start the ring on the first device; None on the others."""
+        if self.device:
+            return None
+        ring: dist.Work | None = dist.all_reduce(tensor, group=self.leaders, async_op=True)
+        return ring
+
+    def end(self, tensor: Tensor, ring: dist.Work | None) -> None:
+        """Wait for the ``ring`` and broadcast the mean, in place."""
+        with waiting_for("waits for an average over nodes"):
+            if ring is not None:
+                ring.wait()
+                tensor /= self.nodes
+            dist.broadcast(tensor, group=self.node, group_src=0)
+
+    def average(self, tensor: Tensor) -> None:
+        self.end(tensor, self.begin(tensor))
+
+
 class TorchCollectives:
     """All-reduces and all-gathers over ``group``.
 
     nodes: number of nodes, each with equally many processes of the group
     shaper: imitated link of this node, if any
     through_host: whether tensors of a GPU are copied to the host, because the group is gloo's
+    hierarchy: how devices of a node with equal tensors all-reduce; None: in a ring of the group
 
     Gloo reports the end of a collective on another thread. In a group of NCCL only the device
     waits, when the result is awaited.
@@ -59,8 +96,9 @@ class TorchCollectives:
         nodes: int,
         shaper: TrafficShaper | None = None,
         through_host: bool = False,
+        hierarchy: Hierarchy | None = None,
     ) -> None:
-        self.scheduler, self.clock = scheduler, clock
+        self.scheduler, self.clock, self.hierarchy = scheduler, clock, hierarchy
         self.group, self.nodes, self.shaper = group, nodes, shaper
         self.through_host = through_host
 
@@ -68,8 +106,11 @@ class TorchCollectives:
         num_bytes = all_reduce_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, 2 * (self.nodes - 1))
         own = self.staged(tensor)
-        work = dist.all_reduce(own, group=self.group, async_op=True)
         what = ("all-reduce", number, None)
+        if (hierarchy := self.hierarchy) is not None:
+            ring = hierarchy.begin(own)
+            return self.awaited(what, own, lambda: hierarchy.end(own, ring), lambda: own), num_bytes
+        work = dist.all_reduce(own, group=self.group, async_op=True)
         return self.result(
             what, own, work, shaped, lambda: own.div_(self.group.size()).to(tensor.device)
         ), num_bytes
@@ -110,17 +151,8 @@ class TorchCollectives:
         assert work is not None
         lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
         if sent.is_cuda:
-
-            def finish(_: T) -> T:
-                lost_connection = named(f"lost a connection in an {what[0]}")
-                with lost_connection, self.clock.meter.waiting(sent.device):
-                    work.wait()
-                return value()
-
-            future: Future[T] = self.scheduler.future(what, finish)
-            self.scheduler.resolve(future, cast("T", None))
-            return future
-        future = self.scheduler.future(what)
+            return self.awaited(what, sent, work.wait, value)
+        future: Future[T] = self.scheduler.future(what)
 
         def complete(done: torch.futures.Future[object]) -> None:
             try:
@@ -139,6 +171,25 @@ class TorchCollectives:
                 timer.start()
 
         work.get_future().add_done_callback(complete)
+        return future
+
+    def awaited(
+        self,
+        what: tuple[Any, ...],
+        sent: Tensor,
+        wait: Callable[[], object],
+        value: Callable[[], T],
+    ) -> Future[T]:
+        """Return a future of ``value``, which runs ``wait`` when it is awaited."""
+
+        def finish(_: T) -> T:
+            lost_connection = named(f"lost a connection in an {what[0]}")
+            with lost_connection, self.clock.meter.waiting(sent.device):
+                wait()
+            return value()
+
+        future: Future[T] = self.scheduler.future(what, finish)
+        self.scheduler.resolve(future, cast("T", None))
         return future
 
     def end(self, number: int, future: Future[T], value: Callable[[], T]) -> None:

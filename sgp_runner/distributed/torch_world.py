@@ -26,7 +26,7 @@ from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_memory import SharedMemory
-from sgp_runner.distributed.torch_collectives import TorchCollectives, named
+from sgp_runner.distributed.torch_collectives import Hierarchy, TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.shard import WHOLE, Shard
@@ -42,6 +42,7 @@ GROUPS = (
     "averaging",
     "node",
     "node_cpu_group",
+    "hierarchy",
     "memory",
     "headers",
 )
@@ -60,6 +61,7 @@ class TorchWorld(World):
     shares_memory: whether messages between processes of one machine may go through its memory
     joins: whether the processes have a default process group, which this world leaves as it is
     cut: where the parts end that each device of a node holds of all vectors; None: it holds all
+    hierarchical: whether nodes of several devices all-reduce as a `Hierarchy`
     """
 
     memory: SharedMemory | None = None
@@ -77,6 +79,7 @@ class TorchWorld(World):
         shares_memory: bool = False,
         joins: bool = False,
         cut: Cut | None = None,
+        hierarchical: bool = False,
     ) -> None:
         store, self.process_rank, self.size = joined() if joins else meet(start_seconds)
         self.stores = store, store.clone()  # keeps stores that are Python objects alive
@@ -86,7 +89,7 @@ class TorchWorld(World):
         self.store = PrefixStore(f"attempt {attempt}, run {next(RUNS)}", store)
         self.devices, self.compute, self.backend = devices, compute, backend
         self.paired, self.shaper, self.shares_memory = paired, shaper, shares_memory
-        self.joins, self.cut = joins, cut
+        self.joins, self.cut, self.hierarchical = joins, cut, hierarchical
         self.leader_mode = leader_mode and devices > 1
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
@@ -148,6 +151,10 @@ class TorchWorld(World):
             node_cpu_group = self.gloo_group(layout.node(rank))
             if rank == layout.node_rank:
                 self.node, self.node_cpu_group = node, node_cpu_group
+        if self.hierarchical:
+            leaders = self.averaging if self.leader_mode else self.group(workers[:: self.devices])
+            if self.node is not None:  # not on a server
+                self.hierarchy = Hierarchy(leaders, self.node, nodes, layout.device)
         self.in_order = self.paired or self.sharded
 
     def gloo_group(self, processes: Sequence[int]) -> dist.ProcessGroup:
@@ -179,6 +186,7 @@ class TorchWorld(World):
             self.layout.nodes,
             self.shaper,
             through_host=self.backend == "gloo" and self.device.type != "cpu",
+            hierarchy=self.hierarchy if self.sharded else None,
         )
 
         def gloo(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
+    from sgp_runner.distributed.torch_collectives import Hierarchy
     from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
 
@@ -33,6 +34,7 @@ class World(Protocol):
     workers: process group of the gradient workers for PyTorch's data parallelism; None without one
     node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
         values on CPUs; None with one device
+    hierarchy: how the devices of this node average over nodes, if all-reduces are hierarchical
     shaper: the imitated link of this node, if any
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
@@ -52,6 +54,7 @@ class World(Protocol):
     workers: ProcessGroup | None = None
     node: ProcessGroup | None = None
     node_cpu_group: ProcessGroup | None = None
+    hierarchy: Hierarchy | None = None
     shaper: TrafficShaper | None = None
     leader_mode: bool = False
     in_order: bool = False

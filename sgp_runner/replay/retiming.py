@@ -48,7 +48,15 @@ KEY = "--retime"
 CLUSTER = "cluster"
 OF_THE_CLUSTER = ("time_s", "bytes_sent")  # fields of a record
 # Fields of a summary.
-COSTS = ("time_s", "real_s", "steps", "bytes_per_node", "coding_s", "time_s_fastest")
+COSTS = (
+    "time_s",
+    "real_s",
+    "steps",
+    "bytes_per_node",
+    "coding_s",
+    "time_s_fastest",
+    "evaluated_fastest",
+)
 SAME = ("step", "epoch", "lr", "staleness", "push_sum_weight")  # fields equal on all clusters
 
 

@@ -22,6 +22,7 @@ from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import Split
 from sgp_runner.elastic.build import build_budgets, build_problem, build_worker
+from sgp_runner.recording.observer import Grid
 from sgp_runner.simulator.engine import Engine, NoGradients
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
 from sgp_runner.simulator.simulation import Simulation
@@ -30,7 +31,8 @@ from sgp_runner.simulator.simulation import Simulation
 def fastest_times(run: Run) -> dict[str, object]:
     """Return the times of a run at the highest rate of its links, for the summary.
 
-    Empty if the links have one rate. The times have the suffix ``_fastest``.
+    Empty if the links have one rate. The times have the suffix ``_fastest``; ``evaluated_fastest``
+    has [epoch, seconds] of each evaluation.
     """
     links = run.cluster.links
     if len(links.rates) < 2:
@@ -38,12 +40,39 @@ def fastest_times(run: Run) -> dict[str, object]:
     faster = dataclasses.replace(links, bandwidth=links.rates[-1])
     run = dataclasses.replace(run, cluster=dataclasses.replace(run.cluster, links=faster))
     problem = without_values(run) if run.model.trains else build_problem(run)
-    simulation, _ = simulate_times(run, problem)
+    evaluations = Evaluations(run)
+    simulation, _ = simulate_times(run, problem, listener=evaluations)
     simulation.run()
     seconds = simulation.now()
-    more = {} if run.model.trains else run.study.extended(seconds)
+    evaluations.seconds[run.epochs] = seconds
+    ends = [[epoch, end] for epoch, end in evaluations.seconds.items()]
+    more = {"evaluated": ends} if run.model.trains else run.study.extended(seconds)
     times = {key: value for key, value in more.items() if key != "iterations"}
     return {f"{key}_fastest": value for key, value in {"time_s": seconds, **times}.items()}
+
+
+class Evaluations:
+    """Listener that notes when the last worker is evaluated in each epoch, as `Observer` does.
+
+    With a server, only the server is evaluated.
+
+    seconds: times by epoch
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.grid, self.servers = Grid(run.eval_every), run.algo.servers
+        self.reached: dict[int, float] = {}
+        self.seconds: dict[float, float] = {}
+
+    def start_of_step(self, worker: Worker) -> None:
+        """Do nothing."""
+
+    def end_of_step(self, worker: Worker) -> None:
+        epoch = self.grid.before(worker.step + 1, worker.steps_per_epoch)
+        reached = epoch > self.reached.get(worker.rank, 0) and self.grid.has(epoch)
+        if reached and worker.is_server == bool(self.servers):
+            self.reached[worker.rank] = epoch
+            self.seconds[epoch] = max(worker.now, self.seconds.get(epoch, 0.0))
 
 
 def simulate(

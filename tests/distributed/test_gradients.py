@@ -35,9 +35,22 @@ TINY = (
 )
 TWO = ("nodes=2", "gpus_per_node=2")
 WITHOUT_SERVER = {name: options for name, options in SYNCHRONOUS.items() if name != "ps_sgd"}
-GOSSIP = {
-    "shards": WITHOUT_SERVER,
-    "leader": {name: options for name, options in SYNCHRONOUS.items() if " " not in name},
+LED = {name: options for name, options in SYNCHRONOUS.items() if " " not in name}
+AVERAGING = {
+    name: SYNCHRONOUS[name] for name in ("ar_sgd", "ar_sgd of parameters", "local_sgd", "pipe_sgd")
+}
+HIERARCHICAL = "network.all_reduce=hierarchical"
+# How devices exchange messages -> settings, and variants.
+GOSSIP: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
+    "shards": (TWO, WITHOUT_SERVER),
+    "leader": ((*TWO, "network.gossip=leader"), LED),
+    "hierarchical": ((*TWO, HIERARCHICAL), AVERAGING),
+    "leader hierarchical": (
+        (*TWO, HIERARCHICAL, "network.gossip=leader"),
+        {name: LED[name] for name in ("ar_sgd", "local_sgd", "ps_sgd")},
+    ),
+    "three": (("nodes=2", "gpus_per_node=3"), AVERAGING),
+    "three hierarchical": (("nodes=2", "gpus_per_node=3", HIERARCHICAL), AVERAGING),
 }
 # Several peers in a step, in every order that the graphs have; and a node that sits out.
 PAIRED = {
@@ -82,15 +95,19 @@ ASYNCHRONOUS = (
 
 @pytest.fixture(scope="module")
 def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
-    """Synchronous runs by how they gossip, and asynchronous ones; two launches, of four and of five
+    """Synchronous runs by how they gossip, and asynchronous ones; three launches, of four to six
     processes, run them all.
     """
     folder = tmp_path_factory.mktemp("devices")
     synchronous = {
         gossip: simulate_all(
-            folder / gossip, "gloo", *TWO, f"network.gossip={gossip}", tiny=TINY, variants=variants
+            folder / gossip,
+            "gloo",
+            *words,
+            tiny=(*TINY, *(("batch_size=6",) if "three" in gossip else ())),
+            variants=variants,
         )
-        for gossip, variants in GOSSIP.items()
+        for gossip, (words, variants) in GOSSIP.items()
     }
     words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
     asynchronous = {
@@ -101,17 +118,31 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
         *(real for some in synchronous.values() for _, real in some.values()),
         *asynchronous.values(),
     ]
-    for ranks in (4, 5):
+    for ranks in (4, 5, 6):
         start([each for each in every_real if each.run.ranks == ranks], "real_rank.py")
     return synchronous, asynchronous
 
 
 @pytest.mark.parametrize(
-    ("gossip", "name"), [(gossip, name) for gossip, variants in GOSSIP.items() for name in variants]
+    ("gossip", "name"),
+    [(gossip, name) for gossip, (_, variants) in GOSSIP.items() for name in variants],
 )
 def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: Devices) -> None:
     synchronous, _ = devices
     check_same_end(*synchronous[gossip][name])
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize(
+    ("ring", "hierarchical"), [("shards", "hierarchical"), ("three", "three hierarchical")]
+)
+def test_hierarchical_all_reduces_equal_rings(
+    ring: str, hierarchical: str, name: str, devices: Devices
+) -> None:
+    """Of 2 x 2 and 2 x 3 devices."""
+    synchronous, _ = devices
+    flat, levels = (final_parameters(synchronous[each][name][1]) for each in (ring, hierarchical))
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(flat, levels, strict=True))
 
 
 def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
@@ -262,6 +293,20 @@ def test_parts_of_whole_multiples() -> None:
         (
             "network.autocast=bf16 dtype=float64",
             "network.autocast: only float32 is cast: use dtype=float32, or network.autocast=none",
+        ),
+        (
+            "network.all_reduce=hierarchical",
+            (
+                "network.all_reduce: hierarchical averages over the devices of a node first: use "
+                "gpus_per_node=2 or more, or network.all_reduce=ring."
+            ),
+        ),
+        (
+            "network.all_reduce=hierarchical gpus_per_node=2 network.shard=state",
+            (
+                "network.all_reduce: devices that hold parts of the state each average their own "
+                "part: use network.all_reduce=ring."
+            ),
         ),
         (
             "network=mpi gpus_per_node=2",

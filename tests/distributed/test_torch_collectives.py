@@ -17,32 +17,63 @@ from test_simulator import Custom
 
 from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.core.worker import Worker
-from sgp_runner.distributed.torch_collectives import named
+from sgp_runner.distributed.torch_collectives import Hierarchy, named
 from sgp_runner.utils.errors import LostConnection
 
 RANK = str(RANKS / "collective_rank.py")
 
 
 @pytest.mark.parametrize(
-    ("network", "devices", "said"),
+    ("network", "ranks", "devices", "said"),
     [
-        ("gloo", 1, None),
-        ("paired", 1, "in one order"),
-        ("gloo", 2, "in one order"),
-        ("paired", 2, "in one order"),
+        ("gloo", 4, 1, None),
+        ("paired", 4, 1, "in one order"),
+        ("gloo", 4, 2, "in one order"),
+        ("paired", 4, 2, "in one order"),
+        ("hierarchical", 4, 2, "in one order"),
+        ("hierarchical", 6, 3, "in one order"),
     ],
 )
 def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(
     network: str,
+    ranks: int,
     devices: int,
     said: str | None,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Over pairs, and where devices share messages, all ranks wake in the same order."""
-    run_world(tmp_path, 4, RANK, network, str(devices))
+    run_world(tmp_path, ranks, RANK, network, str(devices))
     out = capfd.readouterr().out
     assert out.endswith(" 36\n") and out.startswith(said or "in ")
+
+
+@pytest.mark.parametrize(
+    ("device", "calls", "value"),
+    [(0, ["ring of leaders", "broadcast in node"], 3.0), (1, ["broadcast in node"], 6.0)],
+)
+def test_the_order_of_a_hierarchical_all_reduce(
+    device: int, calls: list[str], value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first device divides by the nodes; others only receive."""
+    seen: list[str] = []
+
+    class Done:
+        def wait(self) -> None: ...
+
+    def all_reduce(tensor: torch.Tensor, group: str, async_op: bool) -> Done:
+        seen.append(f"ring of {group}")
+        return Done()
+
+    def broadcast(tensor: torch.Tensor, group: str, group_src: int) -> None:
+        seen.append(f"broadcast in {group}")
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(torch.distributed, "broadcast", broadcast)
+    tensor = torch.tensor([6.0])
+    Hierarchy("leaders", "node", 2, device).average(tensor)  # type: ignore[arg-type]
+    assert seen == calls
+    assert tensor.tolist() == [value]
 
 
 def test_collectives_over_mpi() -> None:

@@ -67,6 +67,39 @@ def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
     assert len(plots["accuracy-against-epochs-mlp_on_digits"].series) == 8
 
 
+def test_a_range_of_rates_is_a_band(tmp_path: Path) -> None:
+    """From half of the time to the time, with one seed."""
+    ends = [[1.0, 5.0], [2.0, 10.0], [3.0, 15.0]]
+    write_run(tmp_path, "sgp", CURVE, evaluated_fastest=ends)
+    write_run(tmp_path, "ar", CURVE, seconds=20.0, algorithm="AR-SGD")
+    plots = plots_of(tmp_path, 0.8)
+    plot = plots["accuracy-against-time-simulated-mlp_on_digits"]
+    sgp, ar, _ = plot.series
+    assert sgp.band() == ([5.0, 10.0, 15.0, 30.0, 20.0, 10.0], [50, 70, 90, 90, 70, 50])
+    assert ar.band()[0] == [60.0, 40.0, 20.0]  # only the line itself
+    assert "Band: from the highest rate to the lowest" in plot.note
+    bars = plots["time_to_target-mlp_on_digits-simulated"]
+    assert [(one.low, one.x, one.high) for one in bars.series] == [
+        ([12.5], [25.0], [25.0]),
+        ([50.0], [50.0], [50.0]),
+    ]
+    assert "lines: from the highest rate of the links to the lowest" in bars.note
+
+
+def test_times_per_iteration_at_a_range_of_rates_are_bands(tmp_path: Path) -> None:
+    for nodes in (2, 4):
+        rates = {"ms_per_iteration": 10_000.0, "ms_per_iteration_fastest": 4000.0}
+        write_run(tmp_path, f"sgp{nodes}", nodes=nodes, **rates)
+    (plot,) = (each for name, each in plots_of(tmp_path).items() if "per_iteration" in name)
+    assert plot.spread == "band"
+    assert plot.series[0].band() == ([2, 4, 4, 2], [10_000, 10_000, 4000, 4000])
+
+
+def test_the_band_of_a_falling_line_begins_at_the_lowest_seed_and_the_fastest_time() -> None:
+    line = Series("", Style(), [2.0, 4.0], [9.0, 5.0], [8.0, 4.0], [10.0, 6.0], (), [1.0, 3.0])
+    assert line.band() == ([1.0, 3.0, 4.0, 2.0], [8.0, 4.0, 6.0, 10.0])
+
+
 def test_a_time_says_how_many_seeds_have_it_unless_all_do(tmp_path: Path) -> None:
     for seed, last in ((1, [[0.9]]), (2, [[0.8]])):
         write_run(tmp_path, f"sgp{seed}", [*CURVE[:2], *last], seed=seed)

@@ -10,17 +10,31 @@ from helpers.experiments import make_experiment
 
 from sgp_runner.elastic.dry_run import verify_calls
 from sgp_runner.recording.console import outcome, stdout_console, summary_table
+from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.report.read.run_groups import cluster_name
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
-TRAINED = ("model=mlp", "nodes=4", "batch_size=32", "epochs=1", "cluster.compute_time.cv=0.2")
+TRAINED = (
+    *("model=mlp", "nodes=4", "batch_size=32", "epochs=1", "eval_every=0.25"),
+    "cluster.compute_time.cv=0.2",
+)
 STUDY = ("model=timing_only", "nodes=4", "model.sample_steps=12")
 
 
 def summary(results: Path, *words: str) -> dict[str, Any]:
     found = execute(make_experiment(results, *words))
     assert found is not None
+    return found
+
+
+def evaluations(results: Path, server: bool) -> dict[float, float]:
+    """Return the seconds at which the last worker, or the server, is evaluated, by epoch."""
+    found: dict[float, float] = {}
+    records = [each for folder in (results / "runs").iterdir() for each in read_metrics(folder)]
+    for record in records:
+        if record["kind"] == ("average" if server else "eval"):
+            found[record["epoch"]] = max(record["time_s"], found.get(record["epoch"], 0.0))
     return found
 
 
@@ -51,6 +65,9 @@ def test_a_range_has_the_times_of_both_ends(
     for key in times:
         assert (both[key], both[f"{key}_fastest"]) == (low[key], pytest.approx(high[key]))
     assert both.get("average") == low.get("average")
+    evaluated = evaluations(tmp_path / "1Gbit/s", server="ps_sgd" in words)
+    assert dict(both.get("evaluated_fastest", ())) == pytest.approx(evaluated)
+    assert len(evaluated) == (4 if kind == TRAINED else 0)
 
 
 def test_both_times_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

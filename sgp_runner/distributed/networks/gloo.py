@@ -36,6 +36,8 @@ class Gloo:
         runs the algorithm and moves its shard of each message), leader (the first device runs the
         algorithm, the other devices only compute gradients), or auto (leader for asynchronous
         algorithms and algorithms with a server, else shards)
+    all_reduce: ring (of all devices), or hierarchical: the devices of each node average, then the
+        first devices of all nodes in a ring, and these broadcast the result in their nodes
     shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
         and gathers the parameters for each gradient; none: it holds all
     device: where a rank computes: cpu, cuda (the ranks of a machine share its GPUs, in turn),
@@ -59,6 +61,7 @@ class Gloo:
     """
 
     gossip: Literal["auto", "shards", "leader"] = "auto"
+    all_reduce: Literal["ring", "hierarchical"] = "ring"
     shard: Literal["none", "state"] = "none"
     device: str = "cpu"
     autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
@@ -80,6 +83,8 @@ class Gloo:
         check_positive("network.silence_seconds", self.silence_seconds)
         check_devices(run, self.gossip, self.autocast)
         check_shard(run, self.shard, self.gossip)
+        if self.all_reduce == "hierarchical":
+            check_hierarchical(run, self.shard)
         if self.device != "cpu":
             check_shared_gpu(run)
         if self.bandwidth is not None:
@@ -130,6 +135,7 @@ class Gloo:
             start_seconds=self.start_timeout_seconds,
             cut=cut_of(run, self.shard),
             shares_memory=self.shared_memory,
+            hierarchical=self.all_reduce == "hierarchical",
         )
 
     @property
@@ -141,6 +147,21 @@ class Gloo:
         if self.device != "cuda" or rank >= run.nodes:
             return "cpu" if rank >= run.nodes else self.device
         return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % count_gpus()}"
+
+
+def check_hierarchical(run: Run, shard: str) -> None:
+    """Raise ConfigError for a run whose all-reduces cannot begin inside a node."""
+    key, way_out = "network.all_reduce", "network.all_reduce=ring."
+    if run.gpus_per_node == 1:
+        raise ConfigError(
+            key,
+            "hierarchical averages over the devices of a node first: "
+            f"use gpus_per_node=2 or more, or {way_out}",
+        )
+    if shard == "state":
+        raise ConfigError(
+            key, f"devices that hold parts of the state each average their own part: use {way_out}"
+        )
 
 
 def check_shared_gpu(run: Run) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
 from sgp_runner.report.plots.style import MAX_LINES, StyleMap, axis_over, select_lines, stars_of
-from sgp_runner.report.rank.ranking import Ranking, Row
+from sgp_runner.report.rank.ranking import Ranking, Row, Target
 from sgp_runner.report.read.naming import (
     BASELINE,
     CLOCK,
@@ -113,16 +113,20 @@ def time_to_target(ranking: Ranking) -> Plot:
     overs = {row.over for row in drawn if row.over}
     never = [row.name for row in ranking.rows if not row.times]
     more = f" and {len(never) - MAX_LINES} more" if len(never) > MAX_LINES else ""
+    spread = spread_of(ranking.settings, "from the fastest to the slowest")
     note = [
         f"The target is {ranking.target.rule}. {'Bars' if bars else 'Points'}: mean over the "
-        "seeds that reach it; lines: from the fastest to the slowest.",
+        f"seeds that reach it; lines: {spread}.",
         *(f"×: speed-up over {over}." for over in overs if len(overs) == 1),
         *([f"Not reached by {', '.join(never[:MAX_LINES])}{more}."] if never else []),
     ]
     rows, series = rows_of(
         [row.setting for row in drawn],
         [row.name for row in drawn],
-        [[time / size for time in (row.time, min(row.times), max(row.times))] for row in drawn],
+        [
+            [time / size for time in (row.time, fastest_to(ranking.target, row), max(row.times))]
+            for row in drawn
+        ],
         [reached(row) for row in drawn],
     )
     return plot_rows(
@@ -158,9 +162,7 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
     every = sorted(settings, key=lambda setting: setting.mean("ms_per_iteration"))
     drawn = select_lines(every, lambda setting: str(setting.algorithm))
     first = drawn[0]
-    ranges = [
-        [setting.mean("ms_per_iteration"), *setting.range("ms_per_iteration")] for setting in drawn
-    ]
+    ranges = [[setting.mean("ms_per_iteration"), *setting.iteration_range] for setting in drawn]
     seeds = [counted(len(setting.seeds), "seed") for setting in drawn]
     rows, series = rows_of(drawn, names(drawn), ranges, seeds)
     stars = [
@@ -179,7 +181,7 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
         file_name("time per iteration", *filter(None, where)),
         f"time per iteration on {counted(first.nodes, 'node')} · {kinds(drawn)}{on_cluster(drawn)}",
         f"{CLOCK[first.clock].capitalize()}. {'Bars' if bars else 'Points'}: mean over the seeds; "
-        f"lines: from the lowest seed to the highest.{' Stars: published.' if stars else ''}",
+        f"lines: {spread_of(drawn)}.{' Stars: published.' if stars else ''}",
         axis,
         series,
         rows,
@@ -187,6 +189,20 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
         [name for name, setting in zip(names(every), every, strict=True) if setting not in drawn],
         bars,
     )
+
+
+def fastest_to(target: Target, row: Row) -> float:
+    """Return the least time to a target, over the seeds and the rates of the links."""
+    return min([*row.times, *row.setting.times_to(target.value, "fastest_s")])
+
+
+def spread_of(
+    settings: Sequence[RunGroup], seeds: str = "from the lowest seed to the highest"
+) -> str:
+    """Describe the spread over ``seeds`` or, for a range of rates, over the rates too."""
+    if any(setting.ranged for setting in settings):
+        return "from the highest rate of the links to the lowest, and over the seeds"
+    return seeds
 
 
 def beside_published(pairs: Sequence[Pair]) -> Iterator[Plot]:

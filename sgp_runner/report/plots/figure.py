@@ -59,6 +59,7 @@ class Series:
     x, y: for each point, a number or the name of a category
     low, high: range over the seeds at each point; ``Plot.spread`` is its direction
     texts: details of each point, shown on hover
+    fastest: the least x of each point, if x is a time at a range of rates; the band reaches there
     """
 
     name: str
@@ -68,6 +69,23 @@ class Series:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     texts: Sequence[str] = ()
+    fastest: Sequence[float] | None = None
+
+    def band(self) -> tuple[list[float], list[float]]:
+        """Return x and y of the outline of the band, from the fastest points to the slowest.
+
+        It is empty if there is no band.
+        """
+        if self.low is None and self.fastest is None:
+            return [], []
+        y = list(map(float, self.y))
+        first, last = (self.high or y), (self.low or y)
+        if y[-1] < y[0]:  # of a falling line the lowest seed comes first
+            first, last = last, first
+        x = [*(self.fastest or self.x), *reversed(self.x)]
+        outline = zip(map(float, x), [*first, *reversed(last)], strict=True)
+        shown = [point for point in outline if all(map(math.isfinite, point))]
+        return [x for x, _ in shown], [y for _, y in shown]
 
     def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
         """Return the distances from each point down to ``low`` and up to ``high``.
@@ -171,9 +189,13 @@ def labelled(plot: Plot) -> Plot:
 
     Both axes get a span; heights are measured along the span of y.
     """
-    x = spanned(
-        plot.x, [value for series in plot.series for value in numbers(series.x)], HORIZONTAL_MARGIN
-    )
+    widths = [
+        value
+        for series in plot.series
+        for values in (series.x, series.fastest or ())
+        for value in numbers(values)
+    ]
+    x = spanned(plot.x, widths, HORIZONTAL_MARGIN)
     heights = [
         value
         for series in plot.series

@@ -35,6 +35,10 @@ ERROR_AXIS_ACCURACY = 0.9  # where half of the accuracies end above it, errors a
 MAX_LOSS_RATIO = 5  # times: a range of losses or errors that has one
 AXIS_NOTE = f"The axis ends at {AXIS_END_MEDIANS} times the median time to the target."
 BAND_NOTE = "Line: mean over the seeds. Band: from the lowest seed to the highest."
+RANGE_NOTE = (
+    "Line: mean over the seeds at the lowest rate of the links. Band: from the highest rate to the "
+    "lowest, and over the seeds."
+)
 
 
 def against_time(ranking: Ranking) -> Iterator[Plot]:
@@ -136,6 +140,8 @@ def curves(
     settings = select_lines(ordered, lambda setting: setting.algorithm)
     metric, (name, title), (key, size) = settings[0].metric, against, column
     begins, ends = ends_of(settings, key)
+    if ranged := key == "time_s" and any(setting.ranged for setting in settings):
+        begins += ends_of([setting for setting in settings if setting.ranged], "fastest_s")[0]
     if axis.scale == "log" and min(begins) > 0:
         axis = replace(axis, ticks=ticks_between(min(begins) / size, max(ends) / size))
     else:
@@ -143,7 +149,8 @@ def curves(
     counts = {len(setting.seeds) for setting in settings}
     note = (
         AXIS_NOTE if axis.span is not None else "",
-        "Each line is a single seed." if counts == {1} else BAND_NOTE,
+        RANGE_NOTE if ranged else "",
+        "Each line is a single seed." if counts == {1} else "" if ranged else BAND_NOTE,
         f"Each has {max(counts)} seeds." if len(counts) == 1 and counts != {1} else "",
     )
     last = median(float(setting.curve["quality"].iloc[-1]) for setting in settings)
@@ -170,6 +177,7 @@ def curves(
                 (high if error else low) if several else None,
                 (low if error else high) if several else None,
                 [f"epoch {epoch:g}" for epoch in curve["epoch"]],
+                list(curve["fastest_s"] / size) if ranged else None,
             )
         )
     what = ERROR if error else AXIS[metric]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sgp_runner.report.plots.bars import time_per_iteration
+from sgp_runner.report.plots.bars import spread_of, time_per_iteration
 from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.style import StyleMap, axis_over, nodes_axis, select_lines, stars_of
 from sgp_runner.report.read.naming import (
@@ -37,7 +37,7 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
         drawn = select_lines(lines, algorithm_of)
         look, series = StyleMap([setting for _, line in drawn for setting in line]), []
         for label, line in drawn:
-            ranges = [setting.range("ms_per_iteration") for setting in line]
+            ranges = [setting.iteration_range for setting in line]
             series.append(
                 Series(
                     label,
@@ -52,15 +52,17 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
         if theirs:
             series.append(stars_of(theirs, x=[int(pair.setting.nodes) for pair in theirs]))
         shown = [float(y) for one in series for y in one.y]
+        ranged = any(setting.ranged for setting in members)
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
             f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
             f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; "
-            f"bars: from the lowest seed to the highest.{' Stars: published.' if theirs else ''}",
+            f"{'bands' if ranged else 'bars'}: {spread_of(members)}."
+            f"{' Stars: published.' if theirs else ''}",
             nodes_axis(members),
             axis_over(f"{CLOCK[clock]} per iteration in ms", shown),
             series,
-            "y",
+            "band" if ranged else "y",
         )
         hidden = [label for label, line in lines if (label, line) not in drawn]
         yield replace(labelled(plot), rest=hidden)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
@@ -15,7 +16,7 @@ from sgp_runner.report.read.runs import FINISHED, RETIMED, Runs
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, bit_rate_range, counted, number
 
-MEASURED = ("epoch", "time_s", "bytes", "quality", "consensus")
+MEASURED = ("epoch", "time_s", "fastest_s", "bytes", "quality", "consensus")
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 CLUSTER = "cluster."
 LINKS = f"{CLUSTER}links."
@@ -72,6 +73,12 @@ class RunGroup:
         return float(values.min()), float(values.max())
 
     @property
+    def iteration_range(self) -> tuple[float, float]:
+        """The least and the greatest ms per iteration, over seeds and rates of the links."""
+        low, high = self.range("ms_per_iteration")
+        return float(np.fmin(low, self.range("ms_per_iteration_fastest")[0])), high
+
+    @property
     def utilisation(self) -> float:
         """Mean share of the iteration time in which the gradient is computed.
 
@@ -99,17 +106,28 @@ class RunGroup:
             * (self.better * self.curves["quality"]).groupby(self.curves["folder"]).max().min()
         )
 
-    def times_to(self, target: float) -> list[float]:
-        """Return the seconds until the target, for each seed that reaches it."""
-        times = (self.time_to(target, curve) for _, curve in self.curves.groupby("folder"))
-        return [time for time in times if time is not None]
+    @property
+    def ranged(self) -> bool:
+        """Whether the links of simulated machines have a range of rates."""
+        return bool(
+            self.curve["fastest_s"].notna().any()
+            or self.runs["ms_per_iteration_fastest"].notna().any()
+        )
 
-    def time_to(self, target: float, curve: pd.DataFrame) -> float | None:
+    def times_to(self, target: float, column: str = "time_s") -> list[float]:
+        """Return the seconds until the target, for each seed that reaches it.
+
+        column: ``fastest_s`` for the times at the highest rate of the links, if there is a range
+        """
+        times = (self.time_to(target, curve, column) for _, curve in self.curves.groupby("folder"))
+        return [time for time in times if time is not None and not math.isnan(time)]
+
+    def time_to(self, target: float, curve: pd.DataFrame, column: str = "time_s") -> float | None:
         """Return the seconds until a curve reaches the target, interpolated between evaluations.
 
         If the first evaluation reaches the target already, this is the time of that evaluation.
         """
-        return crossing(list(self.better * (curve["quality"] - target)), list(curve["time_s"]))
+        return crossing(list(self.better * (curve["quality"] - target)), list(curve[column]))
 
 
 def crossing(ahead: Sequence[float], times: Sequence[float]) -> float | None:

@@ -2,14 +2,16 @@
 
 ``table`` has a line for each run, in the order of the folders: ``run folder state kind algorithm
 model data nodes network seed epochs batch_size clock server label metric quality low high averaged
-time_s steps ms_per_iteration bytes_per_node hours samples_per_s tokens_per_s flops_per_s mfu
-waiting_share row fitted commit dirty settings``. ``quality`` is the mean over the workers' models;
-``low`` and ``high`` are the range over these models. With a server all three describe the server's
-model. ``fitted`` is true if the cluster profile of the run was fitted to the published time of its
-row. ``settings`` maps dotted keys of the configuration to values.
+time_s steps ms_per_iteration ms_per_iteration_fastest bytes_per_node hours samples_per_s
+tokens_per_s flops_per_s mfu waiting_share row fitted commit dirty settings``. ``quality`` is the
+mean over the workers' models; ``low`` and ``high`` are the range over these models. With a server
+all three describe the server's model. ``fitted`` is true if the cluster profile of the run was
+fitted to the published time of its row. ``settings`` maps dotted keys of the configuration to
+values.
 
-``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s bytes quality low high
-averaged consensus``. ``consensus`` is the consensus distance of the workers; NaN if unknown.
+``curves`` has a line for each run and evaluated epoch: ``folder epoch time_s fastest_s bytes
+quality low high averaged consensus``. ``consensus`` is the consensus distance of the workers; NaN
+if unknown. ``fastest_s`` is ``time_s`` at the highest rate of the links; NaN if they have one rate.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ from sgp_runner.utils.units import number
 REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
-CURVE = ("folder", "epoch", "time_s", "bytes", "quality", "low", "high", "averaged", "consensus")
+CURVE = (
+    *("folder", "epoch", "time_s", "fastest_s", "bytes", "quality", "low", "high", "averaged"),
+    "consensus",
+)
 Settings = Mapping[str, Any]
 
 
@@ -104,9 +109,13 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     try:
         records = read_metrics(folder)
         curve = curve_of(checked(records), bool(facts["server"]))
+        evaluated: Any = facts.get("evaluated_fastest") or ()
+        fastest = {round(float(epoch), 6): seconds for epoch, seconds in evaluated}
+        fastest_s = curve["epoch"].map(fastest).astype(float)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Damaged(f"its records cannot be read ({error}).") from None
-    metric, curve = curve.attrs["metric"], curve.assign(folder=str(folder))
+    metric = curve.attrs["metric"]
+    curve = curve.assign(folder=str(folder), fastest_s=fastest_s)
     last = curve.iloc[-1] if len(curve) else pd.Series(dict.fromkeys(CURVE, np.nan))
     averaged = last["averaged"]
     if np.isnan(averaged) and metric == facts.get("metric"):

@@ -26,7 +26,10 @@ FACTS = (
     "label",
     "server",
 )
-COSTS = ("time_s", "steps", "bytes_per_node", "ms_per_iteration", "hours", *RATES)
+COSTS = (
+    *("time_s", "steps", "bytes_per_node", "ms_per_iteration", "ms_per_iteration_fastest", "hours"),
+    *RATES,
+)
 NUMBERS = {
     "eval": ("rank", "epoch", "time_s"),
     "average": ("epoch", "time_s"),

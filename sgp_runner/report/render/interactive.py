@@ -57,11 +57,11 @@ def label_of(plot: Plot, label: Label) -> dict[str, Any]:
 
 def traces_of(plot: Plot, series: Series) -> list[dict[str, Any]]:
     style, traces = series.style, []
-    if plot.spread == "band" and series.low is not None and series.high is not None:
-        edges = [*series.high, *reversed(series.low)]
+    band = series.band() if plot.spread == "band" else ([], [])
+    if all(band):
         shape = {
-            "x": [*series.x, *reversed(series.x)],
-            "y": list(map(finite, edges)),
+            "x": band[0],
+            "y": band[1],
             "fill": "toself",
             "fillcolor": faint(style.colour),
         }

@@ -157,10 +157,11 @@ def draw(axes: Axes, plot: Plot, series: Series) -> None:
         axes.barh(y, x, color=colour, height=0.6)
     else:
         draw_points(axes, series, x, y, colour)
-    if series.low is None or series.high is None:
-        return
     if plot.spread == "band":
-        axes.fill_between(x, series.low, series.high, color=colour, alpha=0.18, linewidth=0)
+        if all(band := series.band()):
+            axes.fill(*band, color=colour, alpha=0.18, linewidth=0)
+        return
+    if series.low is None or series.high is None:
         return
     xerr, yerr = (series.reach(x), None) if plot.spread == "x" else (None, series.reach(y))
     axes.errorbar(x, y, yerr, xerr, fmt="none", ecolor=INK if plot.bars else colour, capsize=3)

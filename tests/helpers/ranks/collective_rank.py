@@ -1,8 +1,8 @@
 """Collectives and pairs of messages between real ranks, whose threads are late at random; rank 0
 says whether all is as it must be.
 
-``collective_rank.py NETWORK DEVICES``: gloo, paired (as over NCCL) or mpi; the launcher describes
-the ranks.
+``collective_rank.py NETWORK DEVICES``: gloo, hierarchical, paired (as over NCCL) or mpi; the
+launcher describes the ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def world_of(network: str, devices: int) -> World:
         return MpiWorld(60.0)
     from sgp_runner.distributed.torch_world import TorchWorld
 
-    return TorchWorld(devices, paired=network == "paired")
+    return TorchWorld(devices, paired=network == "paired", hierarchical=network == "hierarchical")
 
 
 def late(chance: random.Random) -> None:
