@@ -308,7 +308,7 @@ class ReplayedRank:
         world: Any = SimpleNamespace(
             layout=RankLayout(rank, network.nodes),
             transport=partial(ReplayTransport, network),
-            **dict.fromkeys(("workers", "node", "node_cpu_group", "shaper", "cut")),
+            **dict.fromkeys(("workers", "node", "hierarchy", "node_cpu_group", "shaper", "cut")),
             **dict.fromkeys(("leader_mode", "in_order"), False),
         )
         steps = StepHooks()

@@ -199,7 +199,7 @@ SEEDED = {
         "aten.sum.default at core/step_hooks.py start_of_step",
     ),
     "a collective not awaited": (
-        (TorchCollectives, "result", "work.wait()", "pass"),
+        (TorchCollectives, "awaited", "wait()", "pass"),
         "pipe_sgd",
         "all-reduce at distributed/torch_collectives.py all_reduce, then "
         "aten.div_.Tensor at distributed/torch_collectives.py <lambda>",
