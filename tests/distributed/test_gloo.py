@@ -234,7 +234,7 @@ def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection
         }
         command = [sys.executable, str(RANKS / "flooding_rank.py")]
         said = subprocess.run(
-            command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=100
+            command, env=where, check=True, stdout=subprocess.PIPE, text=True, timeout=250
         ).stdout
         if said:
             break
