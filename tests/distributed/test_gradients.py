@@ -139,7 +139,7 @@ def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, device
 def test_hierarchical_all_reduces_equal_rings(
     ring: str, hierarchical: str, name: str, devices: Devices
 ) -> None:
-    """Of 2 x 2 and 2 x 3 devices."""
+    """Results of 2 x 2 and of 2 x 3 devices."""
     synchronous, _ = devices
     flat, levels = (final_parameters(synchronous[each][name][1]) for each in (ring, hierarchical))
     assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(flat, levels, strict=True))

@@ -112,7 +112,7 @@ def test_a_search_in_which_every_run_diverges_takes_the_smallest_value() -> None
 
 
 def test_a_search_by_time_takes_the_loss_only_among_runs_that_miss_the_target() -> None:
-    """Of the first two rates none reaches the target; 0.4 reaches it first, and 0.2 is lowest."""
+    """Neither of the first two rates reaches the target; 0.4 reaches it first, 0.2 ends lowest."""
     scores = {
         0.1: Score(inf, 0.9),
         0.4: Score(inf, 0.8),
