@@ -123,6 +123,10 @@ def reads_a_file_of_tokens(config: Config) -> bool:
     return data.get("name") == "text" and str(data.get("path")).endswith((".bin", ".npy"))
 
 
+def pads_shortcuts(config: Config) -> bool:
+    return config["model"].get("name") in ("resnet8", "resnet20")
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -165,6 +169,10 @@ CORRECTIONS = (
     Correction("DeMo takes no signs of rounding errors in chunks with an odd factor", runs("demo")),
     Correction("coded means of signs and majority votes take time to code", codes_signs),
     Correction("a .bin or .npy file has tokens and not bytes of text", reads_a_file_of_tokens),
+    Correction(
+        "all channels of ResNet-8 and ResNet-20 learn; those that a shortcut adds stayed zero",
+        pads_shortcuts,
+    ),
 )
 
 

@@ -57,8 +57,9 @@ def small_resnet(blocks_per_stage: int, channels_in: int, num_classes: int) -> n
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
-        # A block starts as its shortcut (Goyal et al. 2017, section 5.1).
-        if isinstance(layer, ResidualBlock):
+        # A block starts as its shortcut (Goyal et al. 2017, section 5.1), unless it adds channels:
+        # those would be zeros for ever, because the ReLU has no gradient at zero.
+        if isinstance(layer, ResidualBlock) and not layer.new_channels:
             nn.init.zeros_(layer.bn2.weight)
     last = module[-1]
     assert isinstance(last, nn.Linear)

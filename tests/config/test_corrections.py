@@ -54,7 +54,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["faults.events=[{what: slow_link, ranks: [0], factor: 2}]", "model=mlp"], 5),
         (["algo=ad_psgd", "model=mlp"], 6),
         (["algo=ad_psgd", "model=timing_only"], 6),
-        (["algo=slowmo", "model=resnet8"], 7),
+        (["algo=slowmo", "model=resnet8"], 16),
         (["model=resnet50"], 7),
         (["model=transformer"], 0),
         (["algo=streaming_diloco", "model=mlp"], 0),

@@ -90,12 +90,20 @@ def test_small_images_keep_their_size_in_the_stem() -> None:
     )
 
 
-@pytest.mark.parametrize("model", [ResNet("resnet8"), ResNet("resnet18")])
-def test_residual_branches_and_classifier_start_small(model: ModelConfig) -> None:
+@pytest.mark.parametrize(
+    ("model", "zero"),
+    [
+        # The first block of later stages adds channels.
+        (ResNet("resnet8"), [True, False, False]),
+        (ResNet("resnet20"), [True, True, True, False, True, True, False, True, True]),
+        (ResNet("resnet18"), 8 * [True]),
+    ],
+)
+def test_residual_branches_and_classifier_start_small(model: ModelConfig, zero: list[bool]) -> None:
     torch.manual_seed(0)
     module = model.build(_images(1, 8, 1000))
     gammas = [p for name, p in module.named_parameters() if name.endswith("bn2.weight")]
-    assert gammas and not any(gamma.any() for gamma in gammas)
+    assert [not gamma.any() for gamma in gammas] == zero
     (linear,) = [m for m in module.modules() if isinstance(m, nn.Linear)]
     assert linear.weight.std().item() == pytest.approx(0.01, rel=0.02) and not linear.bias.any()
 
@@ -104,8 +112,19 @@ def test_a_new_block_is_its_shortcut() -> None:
     module = ResNet("resnet8").build(_images(1, 8, 10)).eval()
     x = torch.rand(2, 16, 8, 8)
     assert torch.equal(module.get_submodule("3")(x), x)
-    y = module.get_submodule("4")(x)
-    assert torch.equal(y[:, :16], x[:, :, ::2, ::2]) and not y[:, 16:].any()
+
+
+def test_every_parameter_of_a_small_residual_network_gets_a_gradient() -> None:
+    torch.manual_seed(0)
+    module = ResNet("resnet8").build(_images(1, 8, 10))
+    params, images, labels = [*module.parameters()], torch.randn(64, 1, 8, 8), torch.arange(64) % 10
+    sizes = [torch.zeros_like(p) for p in params]
+    for _ in range(3):
+        loss = nn.functional.cross_entropy(module(images), labels)
+        for p, size, g in zip(params, sizes, torch.autograd.grad(loss, params), strict=True):
+            p.data.sub_(g, alpha=0.1)
+            size.add_(g.abs())
+    assert all(size.all() for size in sizes)
 
 
 def test_timing_only_stands_for_a_larger_model() -> None:
