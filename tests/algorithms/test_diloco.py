@@ -14,7 +14,7 @@ from helpers.recursion import ADAM, LATE, OPTIM, PLAIN, STEPS, Oracle, assert_eq
 from helpers.tiny import START, D, Result, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
-from sgp_runner.algorithms.diloco import DiLoCo
+from sgp_runner.algorithms.diloco import DiLoCo, outer_step
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
@@ -63,6 +63,29 @@ def test_overlapped_diloco(cluster: Cluster, overlap: Any) -> None:
     end = delayed if overlap == "delayed" else np.tile(eager.mean(axis=0), (3, 1))
     algo = DiLoCo(4, lr=0.6, momentum=0.8, overlap=overlap)
     assert_equal(run(algo, 3, 14, OPTIM, cluster).x, end)
+
+
+@pytest.mark.parametrize(
+    ("late", "limit"),
+    [(0.0, 1.357), (1.0, 0.253), (3 / 4, 0.415), (7 / 8, 0.320)],
+    ids=["none", "delayed", "eager with 4 nodes", "eager with 8 nodes"],
+)
+def test_largest_stable_outer_rate_if_a_period_ends_at_the_minimum(
+    late: float, limit: float
+) -> None:
+    """Of the outer gradient, a share ``late`` is that of the period before."""
+
+    def grows(lr: float) -> bool:
+        theta, v, last = torch.ones(1), torch.zeros(1), torch.zeros(1)
+        sizes = []
+        for _ in range(1000):
+            delta = torch.lerp(theta, last, late)
+            last = theta.clone()
+            outer_step(theta, v, delta, lr, 0.9, nesterov=True)
+            sizes.append(theta.abs().item())
+        return max(sizes[-100:]) > max(sizes[:100])
+
+    assert not grows(limit - 0.002) and grows(limit + 0.002)
 
 
 def test_eager_diloco_on_one_node_is_diloco() -> None:
