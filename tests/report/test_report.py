@@ -11,6 +11,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.report_runs import COMMIT, write_run
@@ -105,8 +106,11 @@ def test_an_epoch_counts_when_every_worker_and_every_seed_has_it(tmp_path: Path)
     assert list(setting.curve["epoch"]) == [1, 2]
 
 
-def test_with_a_server_its_model_counts(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", SGP_1, server=True)
+@pytest.mark.parametrize("facts", [{"server": True}, {"settings": {"eval_workers": False}}])
+def test_the_model_of_a_server_or_the_averaged_one_counts(
+    facts: dict[str, Any], tmp_path: Path
+) -> None:
+    write_run(tmp_path, "a", SGP_1, **facts)
     assert list(read_runs([tmp_path]).curves["quality"]) == [0.6, 0.9, 1.0]
 
 

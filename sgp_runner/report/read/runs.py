@@ -5,7 +5,8 @@ model data nodes network seed epochs batch_size clock server label metric qualit
 time_s steps ms_per_iteration ms_per_iteration_fastest bytes_per_node hours samples_per_s
 tokens_per_s flops_per_s mfu waiting_share row fitted commit dirty settings``. ``quality`` is the
 mean over the workers' models; ``low`` and ``high`` are the range over these models. With a server
-all three describe the server's model. ``fitted`` is true if the cluster profile of the run was
+all three describe the server's model; with ``eval_workers=false``, the averaged model. ``fitted``
+is true if the cluster profile of the run was
 fitted to the published time of its row. ``settings`` maps dotted keys of the configuration to
 values.
 
@@ -108,7 +109,8 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     check_facts(facts)
     try:
         records = read_metrics(folder)
-        curve = curve_of(checked(records), bool(facts["server"]))
+        own = not facts["server"] and config.get("eval_workers", True)
+        curve = curve_of(checked(records), "eval" if own else "average")
         evaluated: Any = facts.get("evaluated_fastest") or ()
         fastest = {round(float(epoch), 6): seconds for epoch, seconds in evaluated}
         fastest_s = curve["epoch"].map(fastest).astype(float)
@@ -195,14 +197,17 @@ def costs_of(summary: Mapping[str, object]) -> dict[str, float | None]:
     return out
 
 
-def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFrame:
+def curve_of(records: Sequence[Mapping[str, object]], kind: str) -> pd.DataFrame:
     """Return one line for each epoch at which all workers were evaluated.
+
+    kind: of the records of the quality: eval (workers' own models), or average (their average, or a
+        server's model)
 
     ``attrs["metric"]`` is the name of the measured quality.
     """
     frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
     frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}
-    average, each = frames.get("average"), frames.get("average" if server else "eval")
+    average, each = frames.get("average"), frames.get(kind)
     if each is None:
         empty = pd.DataFrame(columns=list(CURVE), dtype=float)
         empty.attrs["metric"] = None
@@ -213,7 +218,7 @@ def curve_of(records: Sequence[Mapping[str, object]], server: bool) -> pd.DataFr
         if (name in each and each[name].notna().any()) or name == "loss"
     )
     each = each.assign(
-        epoch=each["epoch"].astype(float).round(6), rank=0 if server else each["rank"]
+        epoch=each["epoch"].astype(float).round(6), rank=0 if kind == "average" else each["rank"]
     ).drop_duplicates(["epoch", "rank"], keep="last")
     epochs = each.groupby("epoch")
     values = each[metric].astype(float).groupby(each["epoch"])
