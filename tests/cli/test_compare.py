@@ -107,8 +107,11 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
     ]
 
 
-def test_codecs_ranks_and_signs_are_compared() -> None:
-    assert planned(preset="compression_compare") == [
+@pytest.mark.parametrize(
+    ("preset", "warmup"), [("compression_compare", 0.2), ("compression_images", 1)]
+)
+def test_codecs_ranks_and_signs_are_compared(preset: str, warmup: float) -> None:
+    assert planned(preset=preset) == [
         ("algo=ar_sgd algo.codec=none", ARSGD()),
         ("algo=ar_sgd algo.codec=int8", ARSGD(codec=Int8())),
         ("algo=ar_sgd algo.codec=fp4", ARSGD(codec=FP4())),
@@ -116,7 +119,7 @@ def test_codecs_ranks_and_signs_are_compared() -> None:
         ("algo=powersgd algo.rank=1", PowerSGD(1)),
         ("algo=powersgd algo.rank=2", PowerSGD(2)),
         ("algo=powersgd algo.rank=4", PowerSGD(4)),
-        ("algo=onebit_adam", OneBitAdam(warmup_epochs=0.2, bias_correction=True)),
+        ("algo=onebit_adam", OneBitAdam(warmup_epochs=warmup, bias_correction=True)),
     ]
 
 
