@@ -104,6 +104,17 @@ def test_a_speed_up_is_over_the_most_similar_ar_sgd_on_as_many_nodes(tmp_path: P
     ]
 
 
+def test_a_speed_up_is_over_ar_sgd_without_a_codec(tmp_path: Path) -> None:
+    for codec, seconds in (("none", 30.0), ("int8", 15.0)):
+        algo = {"algo": {"name": "ar_sgd", "codec": {"name": codec}}}
+        write_run(tmp_path, codec, SLOW, algorithm="AR-SGD", seconds=seconds, settings=algo)
+    (ranking,) = rankings(settings_of(tmp_path), 0.9)
+    assert [(row.name, row.speed_up, row.over) for row in ranking.rows] == [
+        ("AR-SGD algo.codec=int8", 2.0, "AR-SGD algo.codec=none"),
+        ("AR-SGD algo.codec=none", 1.0, "AR-SGD algo.codec=none"),
+    ]
+
+
 def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) -> None:
     for number, settings in enumerate(
         (

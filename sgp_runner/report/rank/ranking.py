@@ -169,19 +169,24 @@ def order(row: Row) -> tuple[float, ...]:
 def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
     """Return the row with its rank and its speed-up over the baseline of its number of nodes.
 
-    The baseline is the variant of AR-SGD with the most similar settings. If there is no AR-SGD, it
-    is the slowest setting.
+    The baseline is the variant of AR-SGD with the most similar settings, and without a codec if
+    there is one. If there is no AR-SGD, it is the slowest setting.
     """
     if not row.times:
         return row
     peers = [other for other in rows if other.times and other.setting.nodes == row.setting.nodes]
     baselines = [other for other in peers if other.setting.algorithm == BASELINE]
     if baselines:
-        base = max(baselines, key=lambda other: (equal(other, row), -other.time))
+        base = max(baselines, key=lambda other: (exact(other), equal(other, row), -other.time))
     else:
         base = max(peers, key=lambda other: other.time)
     speed_up = base.time / row.time if row.time else None  # on ideal machines no time may pass
     return replace(row, rank=rank, speed_up=speed_up, over=base.name)
+
+
+def exact(row: Row) -> bool:
+    """Return whether a row of AR-SGD has no codec."""
+    return row.setting.settings.get("algo.codec.name", "none") == "none"
 
 
 def equal(one: Row, other: Row) -> int:
