@@ -99,7 +99,11 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
     assert planned(preset="low_communication_2026") == [
         ("algo=ar_sgd", ARSGD()),
         *((f"algo=des_loc {words}", algo) for words, algo in equal),
-        *((f"algo=diloco algo.overlap={each}", DiLoCo(overlap=each)) for each in overlaps),
+        *(
+            (f"algo=diloco algo.overlap={each} algo.lr={lr}", DiLoCo(overlap=each, lr=lr))
+            for each in overlaps
+            for lr in (0.7, 0.2)
+        ),
         ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
         ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
         ("algo=sparseloco", SparseLoCo(TopK(bits=2), period=30)),
