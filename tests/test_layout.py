@@ -59,7 +59,7 @@ CEILINGS = {
     "sgp_runner/plan": 1344,
     "sgp_runner/recording": 2338,
     "sgp_runner/replay": 564,
-    "sgp_runner/report": 2092,
+    "sgp_runner/report": 2093,
     "sgp_runner/session": 734,
     "sgp_runner/simulator": 2203,
     "sgp_runner/studies": 2307,

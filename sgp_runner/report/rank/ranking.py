@@ -186,7 +186,8 @@ def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
 
 def exact(row: Row) -> bool:
     """Return whether a row of AR-SGD has no codec."""
-    return row.setting.settings.get("algo.codec.name", "none") == "none"
+    codec: object = row.setting.settings.get("algo.codec.name", "none")
+    return codec == "none"
 
 
 def equal(one: Row, other: Row) -> int:
