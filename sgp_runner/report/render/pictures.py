@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from sgp_runner.report.plots.figure import MAX_MARKERS, Axis, Label, Plot, Series
 
@@ -45,6 +47,14 @@ LINE_INCHES = 0.17  # inches that a line of a label takes
 
 class Chart(Figure):
     """A matplotlib figure without a window; notebooks display it as PNG."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the figure, or only lay it out in the hidden draw that precedes each file."""
+        engine = self.get_layout_engine()
+        if isinstance(engine, ConstrainedLayoutEngine) and self.canvas.is_saving():
+            engine.execute(self)
+        else:
+            super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
