@@ -28,7 +28,6 @@ from rich.text import Text
 from sgp_runner.cli.jobs import Row, SweepJob, run_job
 from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes
-from sgp_runner.elastic.dry_run import calls_of
 from sgp_runner.recording.console import outcome, stdout_console
 from sgp_runner.recording.loggers.wandb import Wandb
 from sgp_runner.recording.progress import LOOK_SECONDS, QUIET_SECONDS
@@ -81,7 +80,7 @@ def side_by_side(
             for number, job in enumerate(jobs):
                 progress.begin(job)
                 run = job.experiment.run
-                cores, known = machine.cores_for(run), calls_of(run) in verified
+                cores, known = machine.cores_for(run), run.calls in verified
                 yield PoolTask(
                     number,
                     partial(run_on_cores, cores, job, f"[{number + 1}/{total}]", known),
@@ -99,7 +98,7 @@ def side_by_side(
                 job = progress.jobs[number]
                 row = row_of(ended, job)
                 if not row.get("failed"):
-                    verified.add(calls_of(job.experiment.run))
+                    verified.add(job.experiment.run.calls)
                 progress.end(number, row, ended.seconds)
                 yield number, row
     if signals and progress.ended < total:

@@ -20,7 +20,7 @@ All devices of a node make the same calls, so the dry run has one rank for each 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, TypeVar
 
@@ -65,12 +65,6 @@ def verify_calls(run: Run) -> None:
             raise ConfigError("algo", what) from error
         finally:
             attempt.close()
-
-
-def calls_of(run: Run) -> str:
-    """Return a text on which `verify_calls` depends: all settings but the modelled machines."""
-    parts = [repr(getattr(run, each.name)) for each in fields(run) if each.name != "cluster"]
-    return " ".join([*parts, str(len(run.cluster.links.rates))])
 
 
 def check_range(run: Run, attempt: DryRun) -> None:

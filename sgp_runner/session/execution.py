@@ -52,7 +52,7 @@ def perform(
     """Execute the run unless it has finished; return the summary on rank 0, else None.
 
     fork: whether ranks started here may be forked, because this process runs nothing else
-    verified: whether the calls of another run with the same `calls_of` have been verified
+    verified: whether the calls of another run with the same `Run.calls` have been verified
 
     All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. After
     a ConfigError, for example if the settings do not fit the data, no new files are left behind.

@@ -38,7 +38,7 @@ from sgp_runner.algorithms.swarm_sgd import SwarmSGD
 from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Adam, Constant, Optimizer
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.dry_run import MAX_STEPS, calls_of, steps_of, verify_calls
+from sgp_runner.elastic.dry_run import MAX_STEPS, steps_of, verify_calls
 from sgp_runner.session.execution import perform
 from sgp_runner.topology.graphs import (
     BipartiteExponential,
@@ -101,7 +101,7 @@ def test_what_every_algorithm_does_fits_together(name: str, run_of: Callable[...
 
 def test_calls_depend_on_all_settings_but_those_of_the_machines(tmp_path: Path) -> None:
     def calls(*words: str) -> str:
-        return calls_of(make_experiment(tmp_path, "model=timing_only", "nodes=4", *words).run)
+        return make_experiment(tmp_path, "model=timing_only", "nodes=4", *words).run.calls
 
     assert calls("cluster.bandwidth=1e9") == calls("cluster=infiniband_100g")
     others = ["nodes=8", "algo=osgp", "algo.topology=ring", "cluster.bandwidth=[1e9,1e10]"]
