@@ -18,6 +18,7 @@ def test_tutorials_and_exercises_are_run() -> None:
         "course/consensus",
         "course/debiasing",
         "course/diloco",
+        "course/ideas",
         "course/stragglers",
         "notebooks/first_comparison",
         "notebooks/my_algorithm",

@@ -204,6 +204,8 @@ def test_words_of_a_command_line_become_a_file() -> None:
     assert content["tune"] == {"optim.lr": "ladder", "algo.sgp.period": [1, 2], "budget": 6}
     assert content["clusters"] == ["laptop bandwidth=10Gbit/s", "laptop bandwidth=1Gbit/s"]
     assert content["measures"] == ["loss", "time_to_loss(0.5)"] and content["model"] == "mlp"
+    machines = content_of(["algo=sgp,ar_sgd", "cluster=laptop,wan_1g"])
+    assert (machines["clusters"], machines["measures"]) == (["laptop", "wan_1g"], ["loss", "time"])
     assert text_of(content).startswith("question: Is mine better than ar_sgd?\nmodel: mlp\narms:")
 
 
