@@ -48,7 +48,7 @@ CEILINGS = {
     "sgp_runner/algorithms": 2249,
     "sgp_runner/api": 597,
     "sgp_runner/calibration": 552,
-    "sgp_runner/cli": 2118,
+    "sgp_runner/cli": 2130,
     "sgp_runner/cluster": 906,
     "sgp_runner/config": 2059,
     "sgp_runner/core": 3177,
@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2088,
     "sgp_runner/session": 735,
     "sgp_runner/simulator": 2203,
-    "sgp_runner/studies": 2284,
+    "sgp_runner/studies": 2308,
     "sgp_runner/topology": 602,
     "sgp_runner/utils": 1462,
 }
