@@ -56,7 +56,7 @@ CEILINGS = {
     "sgp_runner/distributed": 3429,
     "sgp_runner/elastic": 431,
     "sgp_runner/models": 811,
-    "sgp_runner/plan": 1344,
+    "sgp_runner/plan": 1346,
     "sgp_runner/recording": 2338,
     "sgp_runner/replay": 564,
     "sgp_runner/report": 2088,
