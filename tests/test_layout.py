@@ -38,8 +38,8 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of a room of the package or of scripts/, docstrings included. A ceiling falls with its
 # room. A commit that raises one says what was removed elsewhere, or why nothing could be.
 CEILINGS = {
-    "scripts": 640,
-    "scripts/benchmarks": 983,
+    "scripts": 637,
+    "scripts/benchmarks": 716,
     "scripts/claims": 867,
     "scripts/pages": 494,
     "scripts/reproduce": 407,
