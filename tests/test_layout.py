@@ -40,7 +40,7 @@ MAX_STATEMENTS = 50  # of a function
 CEILINGS = {
     "scripts": 637,
     "scripts/benchmarks": 716,
-    "scripts/claims": 782,
+    "scripts/claims": 781,
     "scripts/pages": 494,
     "scripts/reproduce": 407,
     "scripts/validation": 487,

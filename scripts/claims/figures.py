@@ -42,7 +42,9 @@ def effects(unit: str, judged: Sequence[Judged]) -> Plot:
     if min(known) > 0 and max(known) > APART * min(known):
         edges = min(known) / 1.3, max(known) * 1.3
         x = Axis(unit, "log", ticks_between(*edges), span=edges)
-    rows = [f"{number}. {wrap_label(name_of(each))}" for number, each in enumerate(judged, start=1)]
+    stars = [" *" if each.finding.primary else "" for each in judged]
+    names = [wrap_label(each.finding.what) + star for each, star in zip(judged, stars, strict=True)]
+    rows = [f"{number}. {name}" for number, name in enumerate(names, start=1)]
     lows = [max(least, edges[0]) for least, _ in ranges]
     highs = [min(most, edges[1]) for _, most in ranges]
     series = [Series("expected", Style(EXPECTED, None, width=8.0), lows, rows, lows, highs)]
@@ -53,8 +55,3 @@ def effects(unit: str, judged: Sequence[Judged]) -> Plot:
         series.append(Series(verdict.value, STYLES[verdict], means, at, low, high))
     note = "Pale: expected range. Blue circle: reproduced, red cross: contradicted, grey: undecided"
     return Plot("effects", note, "", x, Axis("", "category"), series, spread="x")
-
-
-def name_of(each: Judged) -> str:
-    star = " *" if each.finding.primary else ""
-    return f"{each.finding.part}: {each.finding.what}{star}"
