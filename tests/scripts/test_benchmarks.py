@@ -127,6 +127,7 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
     )
 
 
+@pytest.mark.slow
 def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:
     from benchmarks import gpu
 
