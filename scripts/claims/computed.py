@@ -9,10 +9,6 @@ from claims.evidence import Finding
 from sgp_runner.session.job_pool import RunJob
 
 
-def nothing() -> Sequence[Finding]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Computed:
     """Runs and the findings that they give.
@@ -21,4 +17,4 @@ class Computed:
     """
 
     jobs: Sequence[RunJob] = ()
-    find: Callable[[], Sequence[Finding]] = nothing
+    find: Callable[[], Sequence[Finding]] = tuple

@@ -180,7 +180,13 @@ def aws_table() -> str:
         for cell in aws.cells(operation, library)
     ]
     body = [
-        (name, *cell.what, f"{1e3 * cell.real:g}", f"{1e3 * cell.simulated:.4g}", signed(cell))
+        (
+            name,
+            *cell.what,
+            f"{1e3 * cell.real:g}",
+            f"{1e3 * cell.simulated:.4g}",
+            percent(cell.error),
+        )
         for name, cell in cells
     ]
     head = ("", "library", "nodes", "delay", "rate", "size", "real", "simulated", "error")
@@ -189,14 +195,14 @@ def aws_table() -> str:
 
 def delay_table() -> str:
     body = [
-        (*cell.what, f"{cell.real:.3f}", f"{cell.simulated:.3f}", signed(cell))
+        (*cell.what, f"{cell.real:.3f}", f"{cell.simulated:.3f}", percent(cell.error))
         for cell in delays.cells()
     ]
     return table(body, ("ranks", "rate", "size", "delay", "real", "simulated", "error"))
 
 
-def signed(cell: Cell) -> str:
-    return f"{round(cell.error, 1) + 0.0:+.1f} %"
+def percent(error: float) -> str:
+    return f"{round(error, 1) + 0.0:+.1f} %"  # no minus zero
 
 
 def region_table() -> str:
@@ -220,7 +226,7 @@ def scaling_table(cells: Sequence[Cell]) -> str:
             *cell.what,
             f"{cell.real:.4g}",
             f"{cell.simulated:.4g}",
-            signed(cell),
+            percent(cell.error),
             "fitted" if cell.fitted else "",
         )
         for cell in cells

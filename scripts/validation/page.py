@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from pages.settings import table
-from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.config.command_line import parse
-from sgp_runner.config.experiment import make_experiment
-from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.run import Run
 from sgp_runner.utils.units import bit_rate, num_bytes
-from validation import diloco, laws, papers, slowmo
+from validation import aws, diloco, laws, papers, slowmo
 from validation.cells import Cell, mean_and_worst, simulated
 from validation.tcp import ROOT, share
 
@@ -165,7 +161,7 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
     }
     lines = []
     for name, found in parts.items():
-        limits = profile(name).validated
+        limits = aws.profile(name).validated
         mean, worst = mean_and_worst(found)
         lines.append(
             (
@@ -182,11 +178,6 @@ def domain_section(steps: Sequence[Cell], slow: Sequence[Cell], sgp: Sequence[Ce
         )
     head = ("`cluster=`", "library", "nodes", "rate", "model", "times", "mean", "worst", "fitted")
     return DOMAIN.format(domain=table([*lines, *laws.rows()], head))
-
-
-def profile(name: str) -> Cluster:
-    with configs():
-        return make_experiment(compose(parse(["model=timing_only", f"cluster={name}"]))).run.cluster
 
 
 def errors(cells: Iterable[Cell]) -> list[float]:
@@ -258,9 +249,9 @@ def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], s
             *cell.what,
             shown(cell.real),
             shown(cell.simulated),
-            percent(cell.error),
+            laws.percent(cell.error),
             "fitted" if cell.fitted else "",
-            percent(cell.error_left_out),
+            laws.percent(cell.error_left_out),
         )
         for cell in cells
     ]
@@ -269,10 +260,6 @@ def times(head: Sequence[str], cells: Sequence[Cell], shown: Callable[[float], s
     if all(cell.left_out is None for cell in cells):
         columns -= 1 if any(cell.fitted for cell in cells) else 2
     return table([line[:columns] for line in lines], titles[:columns])
-
-
-def percent(error: float) -> str:
-    return f"{round(error, 1) + 0.0:+.1f} %"  # no minus zero
 
 
 def summary(cells: Sequence[Cell]) -> str:

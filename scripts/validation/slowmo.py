@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sgp_runner.config.command_line import parse
-from sgp_runner.config.experiment import make_experiment
-from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
@@ -45,8 +43,7 @@ def simulated_row(row: str, *words: str) -> float:
 
 
 def run_of(row: str) -> Run:
-    with configs():
-        return make_experiment(compose(parse([f"experiment={row}", "model=timing_only"]))).run
+    return experiment_of([f"experiment={row}", "model=timing_only"]).run
 
 
 def refitted(row: str, run: Run) -> str:

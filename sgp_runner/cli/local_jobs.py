@@ -37,12 +37,6 @@ from sgp_runner.utils.signals import SAVED
 from sgp_runner.utils.units import duration
 
 
-def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]]:
-    """Run the jobs in this process and yield the number and the row of each."""
-    for number, job in enumerate(jobs):
-        yield number, run_job(job, f"[{number + 1}/{total}]")
-
-
 def run_on_cores(count: int, job: SweepJob, number: str) -> Row:
     """Run a job in its own process: a simulation on ``count`` cores, a real run on all cores."""
     if job.experiment.run.network.clock == "simulated":
