@@ -1,9 +1,12 @@
 # Needs Python 3.11 or newer, git and make. The first target that needs it builds .venv; later calls reuse it.
 PYTHON ?= python3
-# Twice quiet: without the warnings of the package index.
-PIP := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation
+# Twice quiet: without the warnings of the package index. Python compiles what is imported, a small part of the packages.
+PIP := .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --no-build-isolation --no-compile
 # The files name all packages. Pip would look for newer ones of those that others want with extras.
 LOCKED := $(PIP) --no-deps --require-hashes --requirement
+
+# Compiled modules are kept, also where a container asks not to write them.
+export PYTHONDONTWRITEBYTECODE :=
 
 define CHECK_VERSION
 import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.11 or newer, but $(PYTHON) is %d.%d: \
@@ -23,13 +26,12 @@ picture: .venv/.installed  ## take the pictures of the README from the report of
 	cp build/compare/sweeps/*/report/plots/accuracy-against-time-*.svg docs/pictures/compare.svg
 	cp build/compare/sweeps/*/report/plots/time_to_target-*.svg docs/pictures/compare_times.svg
 
-# A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy. Interpreters
-# that tests start read bytecode, also where a container asks not to write it.
+# A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy.
 test: .venv/.fairseq  ## run the fast tests
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu"
+	OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu"
 
 coverage: .venv/.fairseq  ## run the fast tests, and list the lines of the package that none of them runs
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu" --cov
+	OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu" --cov
 
 test-slow: .venv/.fairseq  ## run the slow tests; those that need Slurm are skipped without it
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"
