@@ -9,7 +9,7 @@ import pytest
 
 from notebooks import DOCS, NOTEBOOKS, executed, handout
 
-FAST = ("consensus", "first_comparison", "my_algorithm")
+FAST = ("first_comparison", "my_algorithm")
 
 
 def test_tutorials_and_exercises_are_run() -> None:
