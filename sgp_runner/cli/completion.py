@@ -13,7 +13,8 @@ from sgp_runner.config import old_names
 from sgp_runner.config.check import annotation, kind_of
 from sgp_runner.config.choices import NESTED, group_of, groups
 from sgp_runner.config.command_line import choices_in, parse
-from sgp_runner.config.overrides import compose_all, tree_of
+from sgp_runner.config.composed import tree_of
+from sgp_runner.config.overrides import compose_all
 from sgp_runner.config.schema import (
     OWN_PARTS,
     PARTS_OF_PROFILE,

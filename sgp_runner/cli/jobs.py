@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sgp_runner.cli import STARTED
+from sgp_runner.config.choices import EXTENSIONS
 from sgp_runner.config.command_line import Setting
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose
@@ -48,6 +49,8 @@ class SweepJob:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle settings and names of plug-ins; another process loads the plug-ins again."""
         experiment = self.experiment
+        if not EXTENSIONS:  # another process imports all classes by their names
+            return SweepJob, (self.title, experiment)
         sources = [plugin.where for plugin in experiment.plugins]
         return unpickled, (self.title, dict(experiment.config), experiment.group, sources)
 
@@ -83,11 +86,14 @@ def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> st
     return " ".join(setting.typed for setting in settings if setting.name in names)
 
 
-def run_job(job: SweepJob, number: str) -> Row:
-    """Run a job and return its row of the comparison; after an error the row has the reason."""
+def run_job(job: SweepJob, number: str, verified: bool = False) -> Row:
+    """Run a job and return its row of the comparison; after an error the row has the reason.
+
+    verified: whether the calls of its ranks have been verified (`perform`)
+    """
     print(f"\n{number} {job.title}", flush=True)
     try:
-        summary = perform(replace(job.experiment, started=time.monotonic()))
+        summary = perform(replace(job.experiment, started=time.monotonic()), verified=verified)
     except Stopped:
         raise
     except Exception as error:

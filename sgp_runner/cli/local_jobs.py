@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -37,11 +38,11 @@ from sgp_runner.utils.signals import SAVED
 from sgp_runner.utils.units import duration
 
 
-def run_on_cores(count: int, job: SweepJob, number: str) -> Row:
+def run_on_cores(count: int, job: SweepJob, number: str, verified: bool) -> Row:
     """Run a job in its own process: a simulation on ``count`` cores, a real run on all cores."""
     if job.experiment.run.network.clock == "simulated":
         os.environ[KEY] = str(count)
-    return run_job(job, number)
+    return run_job(job, number, verified)
 
 
 def side_by_side(
@@ -59,6 +60,7 @@ def side_by_side(
 
     After a signal, all jobs save; then this raises Stopped.
     """
+    verified: set[str] = set()  # what the calls of ranks depend on, of finished runs
     with Pool(most, machine.cores, machine.memory, imports) as pool:
         progress = ProgressLines(total, pool)
 
@@ -66,10 +68,10 @@ def side_by_side(
             for number, job in enumerate(jobs):
                 progress.begin(job)
                 run = job.experiment.run
-                cores = machine.cores_for(run)
+                cores, known = machine.cores_for(run), run.calls in verified
                 yield PoolTask(
                     number,
-                    partial(run_on_cores, cores, job, f"[{number + 1}/{total}]"),
+                    partial(run_on_cores, cores, job, f"[{number + 1}/{total}]", known),
                     lock_key=job.experiment.directory,
                     cores=cores,
                     memory=estimated_bytes(run),
@@ -79,14 +81,27 @@ def side_by_side(
         with progress.live, progress.lines_while_quiet():
             for ended in pool.run_until_stopped(tasks(), total):
                 number = ended.task.number
-                row = row_of(ended, progress.jobs[number])
+                job = progress.jobs[number]
+                row = row_of(ended, job)
+                if not row.get("failed"):
+                    verified.add(job.experiment.run.calls)
                 progress.end(number, row, ended.seconds)
                 yield number, row
 
 
 def imports_of(runs: Sequence[Run]) -> list[str]:
-    """Return the modules that the runs import besides PyTorch."""
-    return ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
+    """Return the modules that the runs import besides PyTorch, except those of plug-ins."""
+    found = dict.fromkeys(module for run in runs for module in modules_of(run))
+    wandb = ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
+    return [__name__, *(name for name in found if name.startswith("sgp_runner.")), *wandb]
+
+
+def modules_of(part: object) -> Iterator[str]:
+    """Yield the modules of the classes of a part of a run and of its inner parts."""
+    if is_dataclass(part):
+        yield type(part).__module__
+        for field in fields(part):
+            yield from modules_of(getattr(part, field.name))
 
 
 def row_of(ended: Ended, job: SweepJob) -> Row:

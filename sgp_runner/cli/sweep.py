@@ -37,8 +37,9 @@ from sgp_runner.config.command_line import (
     refuse_ranges,
     unmet,
 )
+from sgp_runner.config.composed import tree_of
 from sgp_runner.config.experiment import make_experiment
-from sgp_runner.config.overrides import compose, compose_all, narrow, tree_of
+from sgp_runner.config.overrides import compose, compose_all, narrow
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import NOT_A_SETTING, fields_of
 from sgp_runner.session.execution import print_traceback_if_wanted, sentence_of
@@ -254,13 +255,10 @@ def plan(settings: Sequence[Setting]) -> Plan:
             hint = of_other_jobs(error.key, settings) if NOT_A_SETTING in error.sentence else ""
             where = f"(Job {number} of {len(runs)}: {title})"
             raise ConfigError(error.key, f"{error.sentence}{hint} {where}") from error
-    numbers = ",".join(map(str, range(len(jobs))))
+    numbers = f"+number=choice({','.join(map(str, range(len(jobs))))})"
+    lines = [setting.line for setting in runs[0]]
     return Plan(
-        [
-            *(setting.line for setting in runs[0]),
-            f"hydra.sweep.dir={quoted(str(directory))}",
-            f"+number=choice({numbers})",
-        ],
+        [*lines, f"hydra.sweep.dir={quoted(str(directory))}", numbers],
         directory,
         jobs,
         str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}")),

@@ -8,6 +8,7 @@ An override is a choice or a value. Hydra composes the configuration from the fi
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -160,6 +161,7 @@ def parse(overrides: Sequence[str]) -> list[Setting]:
     return [setting_of(override, search) for override in parsed]
 
 
+@functools.lru_cache(maxsize=2000)
 def parse_with_hydra(text: str) -> Override:
     """Parse one override. Raises ConfigError unless it is written ``key=value``."""
 

@@ -5,14 +5,30 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra import compose
-from omegaconf import DictConfig, OmegaConf, read_write
+from hydra.errors import MissingConfigException
+from omegaconf import Container, DictConfig, OmegaConf, read_write
 
-from sgp_runner.config.choices import EXTENSIONS
-from sgp_runner.config.command_line import Setting
+from sgp_runner.config.choices import EXTENSIONS, PRESET, class_of, group_of, groups
+from sgp_runner.config.command_line import Setting, no_choice, parse
+from sgp_runner.config.plugins import composition
+from sgp_runner.config.schema import (
+    NAME,
+    PROFILE,
+    Tree,
+    class_at,
+    completed,
+    fields_of,
+    is_named,
+    keys_of,
+    node_at,
+    unknown_key,
+)
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.messages import logger
 
 #: Overrides of a run -> those without its algorithm, the name of the algorithm, and its node.
 PREPARED: dict[tuple[str, ...], tuple[tuple[str, ...], str, Any]] = {}
@@ -65,3 +81,156 @@ def compose_algorithms(run: Sequence[Setting], algorithms: Sequence[Sequence[Set
     for number, words in enumerate(chosen):
         node = OmegaConf.to_container(composed[f"algo{number}"])
         PREPARED[*rest, *words] = rest, words[0].partition("=")[2], node
+
+
+def chosen(lines: tuple[str, ...], chooses: bool, hydra_too: bool = False) -> DictConfig:
+    """Compose the choices with Hydra.
+
+    lines: the choices of a run
+    chooses: whether the run has a choice of its optimizer
+    """
+    choices = parse(lines)
+    try:
+        composed = composed_of(lines, hydra_too)
+        if not chooses and (needed := optimizer_needed(composed)):
+            composed = composed_of([*lines, needed], hydra_too)
+    except Exception as error:
+        raise misplaced(choices) or unclear(error) from error
+    OmegaConf.set_struct(composed, False)
+    OmegaConf.set_readonly(composed, False)
+    name_cluster(composed)
+    leave_out_replaced(composed, choices)
+    if not hydra_too:
+        del composed["hydra"]
+    return composed
+
+
+chosen_once = functools.lru_cache(maxsize=500)(chosen)
+
+
+def optimizer_needed(composed: DictConfig) -> str | None:
+    """Return the choice of the optimizer that the algorithm needs, unless a preset chooses one."""
+    choices = composed.hydra.runtime.choices
+    needed = getattr(class_of("algo", choices["algo"]), "needs_optim", None)
+    made = choices["optim"] != "sgd" or choices[f"{PRESET}@_global_"] is not None
+    return None if needed is None or made else f"optim={needed}"
+
+
+def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
+    """Remove settings of a preset for a choice that the command line replaces by one without them.
+
+    The first time, a warning names them.
+    """
+    presets = [choice for choice in choices if choice.name == PRESET]
+    others = [choice for choice in choices if choice.name != PRESET]
+    tree = tree_of(config)
+    nodes = [(choice, node_at(tree, choice.name)) for choice in others if is_choice(choice.name)]
+    unknown = [
+        (choice, name)
+        for choice, node in nodes
+        if isinstance(node, dict)
+        for name in node.keys() - {NAME} - set(fields_of_choice(node, choice.name))
+    ]
+    if not presets or not unknown:
+        return
+    without = tree_of(composed_of([choice.line for choice in others]))
+    for choice, name in sorted(unknown, key=lambda each: each[1]):
+        alone = node_at(without, choice.name)
+        if isinstance(alone, dict) and name not in alone:
+            del OmegaConf.select(config, choice.name)[name]
+            warn_of_replaced(f"{choice.name}.{name}", presets[0].text, choice.text)
+
+
+def is_choice(key: str) -> bool:
+    """Return whether ``key`` is a part of a run that has a class by name."""
+    return group_of(key) in groups() and is_named(key)
+
+
+def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
+    cls = class_at(node, key)
+    return node if cls is None else [*fields_of(cls, key), *getattr(cls, "aliases", ())]
+
+
+@functools.cache
+def warn_of_replaced(key: str, preset: str, choice: str) -> None:
+    """Warn once that a setting of a preset has no effect."""
+    part = key.rpartition(".")[0]
+    logger.warning(f"{key} of {PRESET}={preset} is left out: {part}={choice} has no such setting.")
+
+
+def name_cluster(config: DictConfig) -> None:
+    """Name the cluster after its file, unless the file or a preset sets a name.
+
+    Otherwise its name would be the name of the cluster in its defaults list.
+    """
+    choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
+    path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
+    if path is None or NAME in composition.read_values(str(path), PROFILE):
+        return
+    lines = [f"hydra.searchpath={search}", f"{PROFILE}={choice}"]
+    if config.cluster.get(NAME) == compose("config", overrides=lines).cluster.get(NAME):
+        config.cluster.name = choice
+
+
+def tree_of(config: Container, resolve: bool = False) -> dict[str, Any]:
+    """Return a configuration as plain mappings."""
+    tree = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
+    """Return the error of the first choice that Hydra cannot compose; try outer choices first."""
+    lines: list[str] = []
+    composed = composed_of([])
+    outer_first = sorted(choices, key=lambda choice: choice.name.count("."))
+    for choice in sorted(outer_first, key=lambda choice: "searchpath" not in choice.line):
+        key, name = choice.name, choice.text
+        lines.append(choice.line)
+        try:
+            composed = composed_of(lines)
+        except MissingConfigException as error:
+            if str(error.missing_cfg_file).endswith("submitit_slurm"):
+                return ConfigError(
+                    key, "slurm needs submitit; install it with: pip install 'sgp-runner[slurm]'"
+                )
+            group, _, lacking = str(error.missing_cfg_file).partition("/")
+            if group in groups() and lacking != name:  # chosen by a file of the user
+                return ConfigError(
+                    key,
+                    f"'{name}' chooses {group}={lacking}, which does not exist; "
+                    f"there are {', '.join(groups()[group])}.",
+                )
+            return no_choice(key, name, error.options or [])
+        except Exception as error:
+            if key.startswith("hydra"):
+                parent, _, word = key.rpartition(".")
+                whole = compose("config", overrides=lines[:-1], return_hydra_config=True)
+                close = nearest(word, map(str, OmegaConf.select(whole, parent) or ()))
+                return ConfigError(key, f"Hydra has no such setting.{close}")
+            tree = completed(tree_of(composed))
+            if key == PRESET or key in keys_of(tree, ""):
+                return ConfigError(key, f"'{name}' cannot be composed: {reason(error)}.")
+            return unknown_key(key, tree)
+    return None
+
+
+def unclear(error: Exception) -> ConfigError:
+    """Return the error for choices that Hydra can compose alone but not together."""
+    because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
+    return ConfigError(
+        "settings",
+        f"they cannot be put together: {first_line(error) or type(error).__name__}{because}.",
+    )
+
+
+def reason(error: Exception) -> str:
+    """Return Hydra's reason for refusing a file, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not re.match("object_type=|reference_type=|full_key:", line)]
+    where = [line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")]
+    return " ".join([*said, *(f"({key})" for key in where if key)]).rstrip(".")
+
+
+def first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

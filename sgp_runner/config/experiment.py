@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ class Experiment:
         """The settings that change the result."""
         return settings_of(self.config)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of the settings that change the result."""
         return digest_of(self.settings)

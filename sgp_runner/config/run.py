@@ -253,6 +253,13 @@ class Run:
         )
 
     @property
+    def calls(self) -> str:
+        """A text on which the calls of the ranks depend: all settings but those of the machines."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "cluster"]
+        parts = [repr(getattr(self, name)) for name in names]
+        return " ".join([*parts, str(len(self.cluster.links.rates))])
+
+    @property
     def label(self) -> str:
         """The kind of result, in words."""
         if self.network.clock == "wall":

@@ -46,10 +46,13 @@ from sgp_runner.utils.user_code import described
 KEEP_LAST = "checkpoint.keep_last"
 
 
-def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | None:
+def perform(
+    experiment: Experiment, fork: bool = False, verified: bool = False
+) -> dict[str, object] | None:
     """Execute the run unless it has finished; return the summary on rank 0, else None.
 
     fork: whether ranks started here may be forked, because this process runs nothing else
+    verified: whether the calls of another run with the same `Run.calls` have been verified
 
     All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. After
     a ConfigError, for example if the settings do not fit the data, no new files are left behind.
@@ -73,7 +76,8 @@ def perform(experiment: Experiment, fork: bool = False) -> dict[str, object] | N
     if isinstance(experiment.run.logger, NeedsPackages):
         experiment.run.logger.check_installed()
     verify_memory(experiment.run)
-    verify_calls(experiment.run)
+    if not verified:
+        verify_calls(experiment.run)
     if experiment.run.network.name == "sim":
         from sgp_runner.simulator.backend import verify_times
 

@@ -36,8 +36,10 @@ from sgp_runner.utils.signals import (
 
 # Imported once by the server, without starting a thread.
 IMPORTED = (
-    *("torch", "torch._dynamo", "sgp_runner.session.execution"),
-    *("sgp_runner.simulator.backend", "sgp_runner.recording.console"),
+    *("torch", "torch._dynamo", "sgp_runner.config.overrides", "sgp_runner.session.execution"),
+    *("sgp_runner.simulator.backend", "sgp_runner.recording.progress"),
+    *("sgp_runner.core.zeros", "sgp_runner.elastic.dry_run", "sgp_runner.models.vector"),
+    "sgp_runner.session.shared_facts",
 )
 
 

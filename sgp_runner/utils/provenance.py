@@ -49,7 +49,7 @@ def environment(command: Sequence[str] = ()) -> dict[str, object]:
 
     command: recorded instead of this process's command
     The listed packages are not imported. ``git`` is None outside a clone, ``packages`` has None
-    for a package that is not installed.
+    for a package that is not installed. Both are found once in a process.
     """
     return {
         "sgp_run": __version__,
@@ -65,6 +65,7 @@ def environment(command: Sequence[str] = ()) -> dict[str, object]:
     }
 
 
+@cache
 def processor() -> dict[str, str]:
     """Return maker, model and vector instructions of the processor; its kind alone off Linux."""
     kind = {"machine": platform.machine()}
@@ -144,6 +145,7 @@ def version_of_files(folder: Path, files: Iterable[str]) -> dict[str, object]:
     }
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -151,6 +153,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _git(source: Path) -> dict[str, object] | None:
     """Return the commit and whether files differ, if ``source`` is the top of a clone."""
     return version_of_files(source, CODE) if _is_clone(source) else None

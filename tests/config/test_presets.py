@@ -12,9 +12,10 @@ from helpers.experiments import make_experiment
 
 from sgp_runner.config.choices import CONFIGS, groups
 from sgp_runner.config.command_line import parse, search_in
+from sgp_runner.config.composed import chosen_once, warn_of_replaced
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.experiment import make_experiment as from_tree
-from sgp_runner.config.overrides import compose, configs, experiment_of, warn_of_replaced
+from sgp_runner.config.overrides import compose, configs, experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.session.start import execute
@@ -92,6 +93,7 @@ def test_two_steps_of_a_preset(name: str, tmp_path: Path) -> None:
 def test_settings_of_a_preset_go_with_the_choice_that_is_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    chosen_once.cache_clear()
     warn_of_replaced.cache_clear()
     words = ["experiment=diloco_measured", "algo=pipe_sgd"]
     experiment = experiment_of(words)

@@ -99,6 +99,15 @@ def test_what_every_algorithm_does_fits_together(name: str, run_of: Callable[...
             verify_calls(run_of(GOOD[name], nodes))
 
 
+def test_calls_depend_on_all_settings_but_those_of_the_machines(tmp_path: Path) -> None:
+    def calls(*words: str) -> str:
+        return make_experiment(tmp_path, "model=timing_only", "nodes=4", *words).run.calls
+
+    assert calls("cluster.bandwidth=1e9") == calls("cluster=infiniband_100g")
+    others = ["nodes=8", "algo=osgp", "algo.topology=ring", "cluster.bandwidth=[1e9,1e10]"]
+    assert len({calls(), *map(calls, others)}) == 5
+
+
 def test_momentum_buffers_and_devices_are_those_of_the_run(
     run_of: Callable[..., Run], tmp_path: Path
 ) -> None:

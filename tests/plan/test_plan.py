@@ -14,7 +14,7 @@ import pytest
 from sgp_runner.api.running import run
 from sgp_runner.cli.main import main
 from sgp_runner.cluster.regions import Region
-from sgp_runner.config.composed import PREPARED, composed_once
+from sgp_runner.config.composed import PREPARED, chosen_once, composed_once
 from sgp_runner.config.overrides import experiment_of, prepare_algorithms
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
 from sgp_runner.plan.known_quality import all_known
@@ -110,6 +110,7 @@ def test_algorithms_that_are_composed_at_once_are_those_that_are_composed_alone(
     ]
     PREPARED.clear()
     alone = [experiment_of([*run, *words]) for words in algorithms]
+    chosen_once.cache_clear()
     composed_once.cache_clear()
     prepare_algorithms(run, algorithms)
     assert [experiment_of([*run, *words]) for words in algorithms] == alone

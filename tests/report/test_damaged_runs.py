@@ -204,7 +204,7 @@ def test_tables_are_tables_and_links_lead_to_files(tmp_path: Path) -> None:
     assert "./javascript:x/metrics.jsonl" in links and "./c%20d" in links
     assert not any(re.match(r"\w+:", link) for link in links - {"data:,"})
     settings = settings_in(read_runs([tmp_path]))
-    table = of_runs(settings, lambda folder, file: f"./{file}")
+    table = of_runs(settings, [], lambda folder, file: f"./{file}")
     lines = markdown(table).splitlines()[4:]
     assert len(lines) == 2 + len(names)
     assert all(len(re.findall(r"(?<!\\)\|", each)) == len(table.head) + 1 for each in lines)
@@ -341,7 +341,7 @@ def test_mutated_runs_are_shown_or_left_out(mutated: Path) -> None:
     assert shown.isdisjoint(left) and {"simulated", "real", "study"} <= shown
     assert len(shown) > 80 and len(left) > 80
     settings = settings_in(runs)
-    table = of_runs(settings, lambda folder, file: f"./{file}")
+    table = of_runs(settings, [], lambda folder, file: f"./{file}")
     assert len(markdown(table).splitlines()) == 6 + len(shown)
     ranked = rankings(settings)
     shown = sections(settings, ranked, [])

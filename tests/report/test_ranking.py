@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sgp_runner.config.old_names import grouped
 from sgp_runner.recording.throughput import RATES
+from sgp_runner.report.rank.fastest import fastest_tables
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
 from sgp_runner.report.rank.tables import tables
@@ -21,6 +22,7 @@ from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid
 from sgp_runner.report.render.text_tables import csv as as_csv
 from sgp_runner.report.render.text_tables import markdown
+from sgp_runner.report.render.write import write_report
 
 SLOW = [[0.5], [0.7], [0.9]]
 FAST = [[0.7], [0.9], [0.92]]
@@ -166,6 +168,51 @@ def test_timing_studies_are_ranked_by_time_per_iteration_within_each_number_of_n
         "1  SGP            4  300     2.00×           1 kB",
         "2  AR-SGD         4  600     1.00×           1 kB",
     ]
+
+
+def test_a_table_names_the_fastest_method_on_each_of_many_clusters_and_numbers_of_nodes(
+    tmp_path: Path,
+) -> None:
+    for rate in (10, 1, 100):
+        for nodes in (2, 4, 8):
+            for algorithm, ms in (
+                ("AR-SGD", 900 / rate * nodes),
+                ("SGP", 1500 / rate),
+                ("OSGP", 1510 / rate),
+            ):
+                write_run(
+                    tmp_path,
+                    f"{algorithm}-{nodes}-{rate}",
+                    algorithm=algorithm,
+                    nodes=nodes,
+                    ms_per_iteration=ms,
+                    settings=on("ethernet", rate * 1e9),
+                )
+    (table,) = fastest_tables(rankings(settings_of(tmp_path)))
+    lines = [[" ".join((cell.links[0].text, cell.note)) for cell in line] for line in table.cells]
+    assert table.head == ["cluster", "2 nodes", "4 nodes", "8 nodes"]
+    assert lines == [
+        [
+            f"ethernet ({rate} Gbit/s) ",
+            f"SGP {ms} ms, 1.20×, +1",
+            f"SGP {ms} ms, 2.40×, +1",
+            f"SGP {ms} ms, 4.80×, +1",
+        ]
+        for rate, ms in ((1, "1500"), (10, "150"), (100, "15.0"))
+    ]
+    assert "its speed-up over AR-SGD on as many nodes" in table.note
+    assert len(table.raw) == 9 and set(table.raw["close_methods"]) == {1}
+    assert "fastest.csv" in [
+        path.name for path in write_report([tmp_path], tmp_path / "r").page.parent.iterdir()
+    ]
+
+
+def test_few_clusters_and_numbers_of_nodes_need_no_table_of_the_fastest(tmp_path: Path) -> None:
+    for rate in (1, 10):
+        for nodes in (2, 4, 8, 16):
+            more = {"ms_per_iteration": 5.0, "settings": on("ethernet", rate * 1e9)}
+            write_run(tmp_path, f"{nodes}-{rate}", nodes=nodes, **more)  # type: ignore[arg-type]
+    assert [*fastest_tables(rankings(settings_of(tmp_path)))] == []
 
 
 def test_runs_timed_as_a_language_model_say_how_much_of_the_time_is_computation(

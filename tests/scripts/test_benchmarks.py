@@ -222,6 +222,17 @@ def test_the_memory_of_a_worker_with_a_smaller_model(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_the_time_of_a_small_grid_of_timing_studies(bench: ModuleType) -> None:
+    from benchmarks import timing_grid
+
+    grid = ("algo=sgp,local_sgd", "nodes=2", "cluster.bandwidth=1Gbit/s,2Gbit/s")
+    (table,) = timing_grid.measure(1, grid)
+    *parts, whole = [result.median for result in table.results]
+    assert len(parts) == 3 and min(parts) > 0 and sum(parts) == pytest.approx(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_cost_of_timing_studies_with_few_nodes(bench: ModuleType) -> None:
     from benchmarks import timing_studies
 

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from sgp_runner.session.job_pool import RunJob, run_all
+from sgp_runner.session.pool import IMPORTED
 from sgp_runner.utils.errors import Stopped
 
 SMALL = ("model=timing_only", "model.sample_steps=2", "nodes=2")
@@ -23,6 +25,10 @@ def test_jobs_run_beside_each_other_and_finished_ones_only_once(tmp_path: Path) 
     assert good.summary is not None and good.summary["steps"] == 2 and bad.summary is None
     assert good.command == "sgp-run model=timing_only model.sample_steps=2 nodes=2 algo=sgp"
     assert list(run_all([good], processes=1)) == []
+
+
+def test_the_server_of_a_pool_finds_what_it_imports() -> None:
+    assert [name for name in IMPORTED if find_spec(name) is None] == []
 
 
 def test_the_recorded_command_keeps_a_value_with_spaces(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
             f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
-            f"{CLOCK[clock].capitalize()}. Points: mean over the seeds; "
-            f"{'bands' if ranged else 'bars'}: {spread_of(members)}."
+            f"{CLOCK[clock].capitalize()}. Points: mean over the seeds"
+            f"{', at the lowest rate; bands' if ranged else '; bars'}: {spread_of(members)}."
             f"{' Stars: published.' if theirs else ''}",
             nodes_axis(members),
             axis_over(f"{CLOCK[clock]} per iteration in ms", shown),

@@ -59,7 +59,7 @@ class Cell:
 class ReportTable:
     """A table of a report.
 
-    raw: the values of each line of ``cells``, in SI units
+    raw: the values of ``cells``, in SI units
     text_columns: the columns that are not numbers
     """
 
@@ -75,11 +75,12 @@ class ReportTable:
 def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) -> list[ReportTable]:
     """Return the tables of a report; without pairs, the table of published figures is omitted."""
     published = [of_pairs(pairs, link)] if pairs else []
-    return [of_settings(settings, link), *published, of_runs(settings, link)]
+    keys = differing(settings)
+    return [of_settings(settings, keys, link), *published, of_runs(settings, keys, link)]
 
 
-def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
-    raw, cells, keys = [], [], differing(settings)
+def of_settings(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> ReportTable:
+    raw, cells, known = [], [], known_rates(settings)
     shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
     clusters, rates = len({each.cluster for each in settings}) > 1, rate_columns(settings)
     for label, setting in zip(labels(settings), settings, strict=True):
@@ -104,7 +105,7 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
             "commits": joined(commits(setting.runs)),
             "logs": joined(link(path, LOG) for path in setting.runs["folder"]),
         }
-        facts |= {name: setting.mean(name) for name in known_rates(settings)}
+        facts |= {name: setting.mean(name) for name in known}
         raw.append({**facts, **columns(setting, keys), **facts, **files})
         cells.append(
             [
@@ -157,10 +158,9 @@ def of_settings(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
     )
 
 
-def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
+def of_runs(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> ReportTable:
     lines = pd.concat([setting.runs for setting in settings])
     methods = [setting.method for setting in settings for _ in setting.seeds]
-    keys = differing(settings)
     unknown = set(RATES) - set(known_rates(settings))
     facts = lines.drop(columns=["settings", *unknown]).assign(
         folder=[link(path, "") for path in lines["folder"]],
@@ -189,9 +189,9 @@ def of_runs(settings: Sequence[RunGroup], link: Linker) -> ReportTable:
                     CellLink("settings", link(line["folder"], "config.yaml")),
                 ]
             ),
-            text(joined(commits(lines.iloc[[number]]))),
+            text(commit_text(line["commit"], line["dirty"])),
         ]
-        for number, (method, line) in enumerate(zip(methods, lines.to_dict("records"), strict=True))
+        for method, line in zip(methods, lines.to_dict("records"), strict=True)
     ]
     head = [
         "run",
@@ -336,14 +336,13 @@ def sent_text(setting: RunGroup, per_iteration: bool) -> str:
 
 
 def commits(lines: pd.DataFrame) -> list[str]:
-    """Return the distinct commits, abbreviated; a + marks commits with uncommitted changes."""
-    known = zip(lines["commit"], lines["dirty"], strict=True)
-    return list(
-        dict.fromkeys(
-            f"{commit[:9]}{'+' if dirty else ''}" if commit else "unknown"
-            for commit, dirty in known
-        )
-    )
+    """Return the distinct commits as text."""
+    return list(dict.fromkeys(map(commit_text, lines["commit"], lines["dirty"])))
+
+
+def commit_text(commit: str | None, dirty: bool | None) -> str:
+    """Return an abbreviated commit; a + marks a commit with uncommitted changes."""
+    return f"{commit[:9]}{'+' if dirty else ''}" if commit else "unknown"
 
 
 def joined(values: Iterable[object], between: str = " ") -> str:

@@ -23,7 +23,7 @@ Column: TypeAlias = tuple[str, Callable[[RunGroup], str]]
 
 def known_rates(settings: Sequence[RunGroup]) -> list[str]:
     """Return the rates that some setting has."""
-    return [name for name in RATES if any(each.runs[name].notna().any() for each in settings)]
+    return [name for name in RATES if any(each.mean(name) == each.mean(name) for each in settings)]
 
 
 def rate_columns(settings: Sequence[RunGroup]) -> list[Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,14 @@ class RunGroup:
     runs: pd.DataFrame
     curves: pd.DataFrame
     curve: pd.DataFrame
+    means: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def __getattr__(self, name: str) -> Any:
         """Return the value of a column of ``runs`` that all runs have in common."""
         if name.startswith("_") or name not in self.runs:
             raise AttributeError(name)
-        return self.runs[name].iloc[0]
+        value = self.__dict__[name] = self.runs[name].iloc[0]  # found first from now on
+        return value
 
     @property
     def method(self) -> str:
@@ -66,7 +68,10 @@ class RunGroup:
 
     def mean(self, column: str) -> float:
         """Return the mean of a column over the seeds; NaN if all values are unknown."""
-        return float(self.runs[column].astype(float).mean())
+        if column not in self.means:
+            values = self.runs[column].astype(float)
+            self.means[column] = float(values.mean() if len(values) > 1 else values.iloc[0])
+        return self.means[column]
 
     def range(self, column: str) -> tuple[float, float]:
         values = self.runs[column].astype(float)
@@ -156,13 +161,14 @@ def settings_in(runs: Runs) -> list[RunGroup]:
     clusters = cluster_names(lines_in_order)
     overrides = overrides_of(lines_in_order, clusters)
     out = []
+    evaluated = set(runs.curves["folder"])
+    none = runs.curves.iloc[:0]
+    without = none, mean_curve(none, 1)
     for _, lines in table.groupby(keys, sort=False):
-        curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
-        by_epoch = curves.groupby("epoch", as_index=False)
-        curve = by_epoch[list(MEASURED[1:])].mean()
-        quality = curves.groupby("epoch")["quality"]
-        curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
-        curve = curve[(quality.count() == len(lines)).to_numpy()]
+        curves, curve = without
+        if not evaluated.isdisjoint(lines["folder"]):
+            curves = runs.curves[runs.curves["folder"].isin(lines["folder"])]
+            curve = mean_curve(curves, len(lines))
         line = lines.index[0]
         out.append(RunGroup(overrides[line], clusters[line], lines, curves, curve))
     first = {setting.method: int(setting.runs.index[0]) for setting in reversed(out)}
@@ -176,6 +182,14 @@ def settings_in(runs: Runs) -> list[RunGroup]:
             not setting.finished,
         ),
     )
+
+
+def mean_curve(curves: pd.DataFrame, seeds: int) -> pd.DataFrame:
+    """Return the mean of the curves at each epoch that all ``seeds`` have, and their range."""
+    curve = curves.groupby("epoch", as_index=False)[list(MEASURED[1:])].mean()
+    quality = curves.groupby("epoch")["quality"]
+    curve["low"], curve["high"] = quality.min().to_numpy(), quality.max().to_numpy()
+    return curve[(quality.count() == seeds).to_numpy()]
 
 
 def cluster_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -279,14 +279,28 @@ def completed(configs: Sequence[Settings]) -> list[Settings]:
     """
     texts = [json.dumps(config, sort_keys=True, default=str) for config in configs]
     different = dict(zip(texts, configs, strict=True))
-    completions = {
-        text: completion(config, list(different.values())) for text, config in different.items()
+    keys = {text: frozenset(all_keys(config)) for text, config in different.items()}
+    by_keys: dict[frozenset[str], list[Settings]] = {}
+    for text, config in different.items():
+        by_keys.setdefault(keys[text], []).append(config)
+    larger = {
+        own: [config for other, members in by_keys.items() if other > own for config in members]
+        for own in by_keys
     }
+    completions = {text: completion(each, larger[keys[text]]) for text, each in different.items()}
     return [completions[text] for text in texts]
 
 
+def all_keys(node: Settings, parent: str = "") -> Iterator[str]:
+    """Yield the dotted keys of all settings and of the parts around them."""
+    for name, value in node.items():
+        yield (key := join(parent, str(name)))
+        if isinstance(value, Mapping):
+            yield from all_keys(value, key)
+
+
 def completion(config: Settings, known: Sequence[Settings]) -> Settings:
-    newer = [other for other in known if other is not config and extends(other, config)]
+    newer = [other for other in known if extends(other, config)]
     newest = [
         one for one in newer if not any(other is not one and extends(other, one) for other in newer)
     ]

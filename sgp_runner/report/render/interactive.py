@@ -111,6 +111,7 @@ def points_of(series: Series) -> dict[str, Any]:
             "size": size,
             "line": edge,
         }
+        trace["cliponaxis"] = False  # the markers at the ends of the axes are whole
         if style.dash:
             trace["marker"]["maxdisplayed"] = MAX_MARKERS
     return trace

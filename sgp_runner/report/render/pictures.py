@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
 import textwrap
 from collections.abc import Iterable, Sequence
+from multiprocessing import current_process, get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from sgp_runner.report.plots.figure import MAX_MARKERS, Axis, Label, Plot, Series
+from sgp_runner.utils.cores import present_cores
 
 Points: TypeAlias = list[float | str]
 FORMATS = ("png", "svg")
+FORKED_PLOTS = 8  # plots for which a process is worth its start
 WITHOUT_TIME: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 INK = "#222222"
 SHAPES = {
@@ -46,6 +52,14 @@ LINE_INCHES = 0.17  # inches that a line of a label takes
 class Chart(Figure):
     """A matplotlib figure without a window; notebooks display it as PNG."""
 
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the figure, or only lay it out in the hidden draw that precedes each file."""
+        engine = self.get_layout_engine()
+        if isinstance(engine, ConstrainedLayoutEngine) and self.canvas.is_saving():
+            engine.execute(self)
+        else:
+            super().draw(renderer)
+
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
         self.savefig(out, format="png", dpi=100)
@@ -53,8 +67,27 @@ class Chart(Figure):
 
 
 def save_all(plots: Iterable[Plot], folder: Path) -> None:
-    """Write ``<name>.png`` and ``<name>.svg`` of each plot; equal plots give equal bytes."""
+    """Write ``<name>.png`` and ``<name>.svg`` of each plot; equal plots give equal bytes.
+
+    Forked processes, one for each further core, write a share of many plots.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    plots = list(plots)
+    forks = hasattr(os, "fork") and not current_process().daemon
+    count = max(1, min(present_cores(), len(plots) // FORKED_PLOTS)) if forks else 1
+    shares = [plots[first::count] for first in range(count)]
+    context: Any = get_context("fork" if forks else None)
+    others = [context.Process(target=save_share, args=(each, folder)) for each in shares[1:]]
+    for process in others:
+        process.start()
+    save_share(shares[0], folder)
+    for process, share in zip(others, shares[1:], strict=True):
+        process.join()
+        if process.exitcode:  # repeat its error here
+            save_share(share, folder)
+
+
+def save_share(plots: Iterable[Plot], folder: Path) -> None:
     for plot in plots:
         save([plot], folder, plot.name, FORMATS)
 

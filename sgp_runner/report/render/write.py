@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from sgp_runner.report.plots.figure import GLYPHS, Plot
 from sgp_runner.report.plots.sections import Section, sections
+from sgp_runner.report.rank.fastest import fastest_tables
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import RunSummary, run_summary
@@ -31,6 +32,7 @@ from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
 
 SAFE = "/#:=+,@!$&'*;~"  # characters of a path that need no escape in a link
+MAX_CONFIGS = 100  # settings; the configurations of more are only in the folders of their runs
 ASSETS = Path(__file__).parents[1] / "page"
 MEANINGS = {
     REAL: "real processes, in measured time",
@@ -106,11 +108,13 @@ def report_on(
     pairs = pairs_of(settings)
     ranked = rankings(settings, target)
     shown = sections(settings, ranked, pairs)
-    first, others = ranked_tables(ranked), tables(settings, pairs, link)
+    overview, first = [*fastest_tables(ranked)], ranked_tables(ranked)
+    others = tables(settings, pairs, link)
     box = run_summary(settings)
     configs = [
         (label, read_text(Path(setting.folder) / "config.yaml"))
         for label, setting in zip(labels(settings), settings, strict=True)
+        if len(settings) <= MAX_CONFIGS
     ]
     unfinished = sum(len(setting.seeds) for setting in settings if not setting.finished)
     subtitle = f"{counted(len(runs.table), 'run')} of {counted(len(settings), 'setting')}"
@@ -118,12 +122,13 @@ def report_on(
     page = out / "index.html"
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
-        for path in (*out.glob("plots/*.png"), *out.glob("plots/*.svg"), *out.glob("ranking*.*")):
-            path.unlink()
-        save_tables((*first, *others), out)
+        for pattern in ("plots/*.png", "plots/*.svg", "ranking*.*", "fastest*.*"):
+            for path in out.glob(pattern):
+                path.unlink()
+        save_tables((*overview, *first, *others), out)
         save_pictures((plot for section in shown for plot in section.plots), out / "plots")
         page.write_text(
-            render(title, subtitle, box, configs, first, shown, others, runs.skipped),
+            render(title, subtitle, box, configs, first, shown, others, runs.skipped, overview),
             encoding="utf-8",
         )
     except OSError as error:
@@ -140,10 +145,12 @@ def render(
     sections: Sequence[Section],
     tables: Sequence[ReportTable],
     skipped: Sequence[str],
+    overview: Sequence[ReportTable] = (),
 ) -> str:
     """Return the page, whose links are relative to its folder.
 
     configs: name and stored configuration of each setting, which the page shows
+    overview: the tables at the top
     """
     named = {cell.kind for table in tables for row in table.cells for cell in row if cell.kind}
     return rendered(
@@ -157,6 +164,7 @@ def render(
         glyphs=GLYPHS,
         marks=MARKS,
         skipped=skipped,
+        overview=overview,
         ranked=list(ranked),
         sections=sections,
         tables=list(tables),
