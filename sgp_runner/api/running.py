@@ -18,7 +18,7 @@ from sgp_runner.api.results import Result, Results
 from sgp_runner.cli.jobs import describe_settings
 from sgp_runner.cli.sweep import announce, check_number, combinations
 from sgp_runner.config import choices
-from sgp_runner.config.command_line import Setting, parse
+from sgp_runner.config.command_line import Setting, parse, refuse_several
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
@@ -210,11 +210,7 @@ def experiment_of(overrides: Sequence[str]) -> Experiment:
     """Return the experiment of these overrides. Raises ConfigError if they make a sweep."""
     with configs():
         settings = parse(overrides)
-        for setting in settings:
-            if setting.swept:
-                raise ConfigError(
-                    setting.name, "several values make a sweep: call sgp_runner.sweep."
-                )
+        refuse_several(settings, ": call sgp_runner.sweep.")
         return called("run", settings)
 
 

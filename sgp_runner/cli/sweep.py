@@ -35,6 +35,7 @@ from sgp_runner.config.command_line import (
     parse,
     quoted,
     refuse_ranges,
+    refuse_several,
     unmet,
 )
 from sgp_runner.config.composed import tree_of
@@ -219,13 +220,10 @@ def refuse_sweep(settings: Sequence[Setting], *launchers: str) -> None:
 
     launchers: Hydra's groups that determine how a sweep starts its runs
     """
+    refuse_several(settings, "; add -m to run all of them.")
     for setting in settings:
         if setting.name == "jobs":
             raise ConfigError("jobs", "it is the number of runs of a sweep at a time; add -m.")
-        if setting.swept:
-            raise ConfigError(
-                setting.name, "several values make a sweep; add -m to run all of them."
-            )
         if setting.name in launchers:
             raise ConfigError(setting.name, "it starts the runs of a sweep; add -m.")
 

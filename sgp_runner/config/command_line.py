@@ -145,6 +145,13 @@ def search_in(folder: str) -> str:
     return f"hydra.searchpath=[{quoted(f'file://{Path(folder).absolute()}')}]"
 
 
+def refuse_several(settings: Sequence[Setting], fix: str) -> None:
+    """Raise ConfigError, with ``fix``, for a setting with several values."""
+    for setting in settings:
+        if setting.swept:
+            raise ConfigError(setting.name, f"several values make a sweep{fix}")
+
+
 def quoted(text: str) -> str:
     """Return ``text`` quoted for Hydra's grammar; it may contain any characters."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"

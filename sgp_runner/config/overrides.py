@@ -22,7 +22,13 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.choices import CONFIGS, class_of, groups
-from sgp_runner.config.command_line import Setting, condition_of, parse, unmet
+from sgp_runner.config.command_line import (
+    Setting,
+    condition_of,
+    parse,
+    refuse_several,
+    unmet,
+)
 from sgp_runner.config.composed import (
     chosen,
     chosen_once,
@@ -112,7 +118,9 @@ def experiment_of(overrides: Sequence[str]) -> Experiment:
     """Return the experiment that ``sgp-run`` would run with these overrides."""
     overrides = named(overrides)
     with configs():
-        return make_experiment(compose(parse(overrides)))
+        settings = parse(overrides)
+        refuse_several(settings, ", and this is one run.")
+        return make_experiment(compose(settings))
 
 
 def prepare_algorithms(overrides: Sequence[str], algorithms: Sequence[Sequence[str]]) -> None:

@@ -263,10 +263,12 @@ def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
         whole = False
     if not whole:
         raise ConfigError(str(folder), "this is no folder of a finished run.")
-    if algo != "ar_sgd" or summary.get("clock") != "wall":
+    if summary.get("clock") != "wall":
         raise ConfigError(
-            str(folder), "only real runs of algo=ar_sgd can be compared: every step all-reduces."
+            str(folder), "the run is simulated, so its network is known: give a real run."
         )
+    if algo != "ar_sgd":
+        raise ConfigError(str(folder), "give a run of algo=ar_sgd: every step of it all-reduces.")
     nodes, step = int(nodes), seconds / steps
     found: dict[str, float | int | str] = {f"step.{nodes}": step}
     if nodes > 1:

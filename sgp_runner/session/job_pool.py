@@ -55,8 +55,10 @@ class RunJob:
     @property
     def overrides(self) -> list[str]:
         """All settings of the run, with its name and its folder."""
+        from sgp_runner.config.command_line import quoted
+
         again = ["resume=never"] if self.replaces else []
-        place = [f"name={self.name}", f"results={self.results}", "logger=jsonl"]
+        place = [f"name={self.name}", f"results={quoted(str(self.results))}", "logger=jsonl"]
         return [*self.words, *place, *again]
 
     @property

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from sgp_runner.config.command_line import condition_of
+from sgp_runner.config.command_line import condition_of, quoted
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
@@ -125,9 +125,8 @@ class RunMaker:
         """Return the experiment of these settings. Raises ConfigError, which names the arm."""
         if words not in self.composed:
             try:
-                self.composed[words] = experiment_of(
-                    [*words, f"results={self.study.folder}", "logger=jsonl"]
-                )
+                folder = f"results={quoted(str(self.study.folder))}"
+                self.composed[words] = experiment_of([*words, folder, "logger=jsonl"])
             except ConfigError as error:
                 raise ConfigError(error.key, f"{error.sentence} (arm {arm})") from error
         return self.composed[words]

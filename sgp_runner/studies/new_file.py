@@ -66,7 +66,7 @@ def content_of(words: Sequence[str]) -> dict[str, Any]:
         content["tune"] = {**tune, "budget": scalar(budget)}
     if machines:
         content["clusters"] = [" ".join(each) for each in product(*words_for(machines))]
-    content.setdefault("measures", ["loss"])
+    content.setdefault("measures", ["loss", "time"] if machines else ["loss"])
     if "matters" not in content:
         content.setdefault("seeds", 5)
     return content

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers.paths import ROOT
 from helpers.plugins import TINY, in_a_folder_of_the_user
 from hydra._internal.core_plugins.file_config_source import FileConfigSource as HydraSource
 from hydra._internal.sources_registry import SourcesRegistry
@@ -42,6 +44,14 @@ def test_every_flat_name_has_one_setting() -> None:
     assert NAMES["bandwidth"] == "links.bandwidth"
     assert NAMES["fitted_on"] == "validated.fitted_on"
     assert "nodes" not in NAMES and "name" not in NAMES
+
+
+def test_the_notes_for_an_upgrade_list_every_flat_name() -> None:
+    notes = (ROOT / "docs/install.md").read_text(encoding="utf-8").partition("### Former names")[2]
+    for flat, present in NAMES.items():
+        group, _, name = present.partition(".")
+        rows = re.findall(rf"`cluster\.{group}\.(?:KEY|{name})` \|(.*)", notes)
+        assert any(f"`{flat}`" in row or f"`cluster.{flat}`" in row for row in rows)
 
 
 def test_groups_and_flat_names_are_inverse() -> None:

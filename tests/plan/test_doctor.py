@@ -188,13 +188,15 @@ def test_no_gap_is_nothing_to_explain() -> None:
     assert made.causes == ()
 
 
-def write_run(folder: Path, algo: str, **summary: float) -> None:
+def write_run(folder: Path, algo: str, **summary: float | str) -> None:
     folder.mkdir()
     (folder / "config.yaml").write_text(f"algo:\n  name: {algo}\n")
     (folder / "summary.json").write_text(json.dumps({"clock": "wall", **summary}))
 
 
-def test_folders_of_runs_are_observations(tmp_path: Path) -> None:
+def test_folders_of_runs_are_observations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A node of four sends 1.5 times the gradient, and waits for 60 % of a step of 2 s."""
     write_run(
         tmp_path / "four", "ar_sgd", nodes=4, steps=10, time_s=20, bytes_per_node=15e9,
@@ -206,8 +208,16 @@ def test_folders_of_runs_are_observations(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("four", "one")]
     assert read_observation(folders).alone == 0.5
     assert read_observation(folders[::-1]).alone == 0.5
-    write_run(tmp_path / "sgp", "sgp", nodes=4, steps=10, time_s=20, bytes_per_node=15e9)
-    assert main(["doctor", str(tmp_path / "sgp")]) == 2
+    whole = {"nodes": 4, "steps": 10, "time_s": 20, "bytes_per_node": 15e9}
+    write_run(tmp_path / "sgp", "sgp", **whole)
+    write_run(tmp_path / "sim", "ar_sgd", **whole, clock="simulated")
+    for name in ("sgp", "sim"):
+        assert main(["doctor", str(tmp_path / name)]) == 2
+    sgp, simulated = capsys.readouterr().err.splitlines()
+    assert sgp.endswith("/sgp: give a run of algo=ar_sgd: every step of it all-reduces.")
+    assert simulated.endswith(
+        "/sim: the run is simulated, so its network is known: give a real run."
+    )
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {

@@ -31,8 +31,8 @@ def test_the_server_of_a_pool_finds_what_it_imports() -> None:
     assert [name for name in IMPORTED if find_spec(name) is None] == []
 
 
-def test_the_recorded_command_keeps_a_value_with_spaces(tmp_path: Path) -> None:
-    job = RunJob("slow", (*SMALL, "faults.slow_nodes={1: 10}"), tmp_path)
+def test_values_and_folders_have_any_characters(tmp_path: Path) -> None:
+    job = RunJob("slow", (*SMALL, "faults.slow_nodes={1: 10}"), tmp_path / "a, 'b'")
     assert job.command.endswith(" nodes=2 'faults.slow_nodes={1: 10}'")
     assert [error for _, error in run_all([job], processes=1)] == [None]
     recorded = json.loads((job.folder / "environment.json").read_text())["command"]

@@ -111,6 +111,10 @@ def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sen
             "network: simulated and measured times cannot be compared",
         ),
         ({"arms": {"SGP": "algo=sgpp", "AR-SGD": "algo=ar_sgd"}}, "(arm SGP)"),
+        (
+            {"nodes": "2,4"},
+            "nodes: several values make a sweep, and this is one run. (arm SGP)",
+        ),
     ],
 )
 def test_arms_that_cannot_run_are_refused(change: dict[str, Any], sentence: str) -> None:
@@ -180,7 +184,8 @@ def test_a_changed_file_is_another_study_unless_it_says_why(tmp_path: Path) -> N
 
 
 def test_searches_have_their_own_seeds_and_samples() -> None:
-    study = study_of({**SMALL, "tune": {"optim.lr": "ladder", "budget": 8}}, "small")
+    content = {**SMALL, "tune": {"optim.lr": "ladder", "budget": 8}, "results": "one, two"}
+    study = study_of(content, "small")
     maker = RunMaker(study)
     search = maker.job(study.arms[0], ("optim.lr=0.1",), 101, role="tuning")
     decides = maker.job(study.arms[0], ("optim.lr=0.1",), 1)
@@ -188,6 +193,7 @@ def test_searches_have_their_own_seeds_and_samples() -> None:
     assert {"seed=1", "eval_every=0.05"} <= set(decides.words)
     assert not any(word.startswith("data.holdout") for word in decides.words)
     assert decides.name.startswith("sgp-mlp-digits-n2-sim-s1-") and search.name != decides.name
+    assert maker.experiment(decides.words).run.results == "one, two/studies/small"
 
 
 def test_words_of_a_command_line_become_a_file() -> None:
@@ -201,6 +207,8 @@ def test_words_of_a_command_line_become_a_file() -> None:
     assert content["tune"] == {"optim.lr": "ladder", "algo.sgp.period": [1, 2], "budget": 6}
     assert content["clusters"] == ["laptop bandwidth=10Gbit/s", "laptop bandwidth=1Gbit/s"]
     assert content["measures"] == ["loss", "time_to_loss(0.5)"] and content["model"] == "mlp"
+    machines = content_of(["algo=sgp,ar_sgd", "cluster=laptop,wan_1g"])
+    assert (machines["clusters"], machines["measures"]) == (["laptop", "wan_1g"], ["loss", "time"])
     assert text_of(content).startswith("question: Is mine better than ar_sgd?\nmodel: mlp\narms:")
 
 

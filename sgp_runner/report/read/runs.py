@@ -157,7 +157,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise Damaged("its config.yaml cannot be read.")
     if config.get("format") != FORMAT:
         raise Damaged(
-            "its config.yaml was written by another version of sgp-run, which this one cannot read."
+            "its config.yaml was written by another version of sgp-run, which this one cannot "
+            "read: run it again."
         )
     check_settings(config)
     return config
