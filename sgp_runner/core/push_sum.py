@@ -22,7 +22,7 @@ TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
 
 def to_numerator(x: Tensor) -> None:
-    """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
+    """Replace ``z`` by ``x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
     if not has_unit_weight(x):
         x[:-1] *= x[-1]
 

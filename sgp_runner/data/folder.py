@@ -85,7 +85,7 @@ class Folder:
         raise ConfigError("data.path", f"{folder} has no folder of images for each class.")
 
     def divided(self, root: Path) -> tuple[Labelled, Labelled]:
-        """Return the training and validation images of a folder; the choice is the same always."""
+        """Return the training and validation images of a folder, always divided in the same way."""
         import torch
 
         classes = self.classes(root)
