@@ -78,7 +78,7 @@ async def average(worker: Worker) -> None:
 def check_mass(mean_weight: float) -> None:
     """Raise RuntimeError unless the push-sum weights add up to the number of workers.
 
-    Weights are conserved, so they do unless a message is in flight.
+    Weights are conserved, so only a message in flight can hold a part of the sum.
     """
     if not abs(mean_weight - 1) <= TOLERANCE:
         raise RuntimeError(
