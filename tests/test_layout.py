@@ -48,7 +48,7 @@ CEILINGS = {
     "sgp_runner/algorithms": 2249,
     "sgp_runner/api": 599,
     "sgp_runner/calibration": 552,
-    "sgp_runner/cli": 2119,
+    "sgp_runner/cli": 2131,
     "sgp_runner/cluster": 906,
     "sgp_runner/config": 2052,
     "sgp_runner/core": 3177,
@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2088,
     "sgp_runner/session": 734,
     "sgp_runner/simulator": 2203,
-    "sgp_runner/studies": 2283,
+    "sgp_runner/studies": 2307,
     "sgp_runner/topology": 602,
     "sgp_runner/utils": 1462,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from sgp_runner.utils.units import counted
 if TYPE_CHECKING:
     from sgp_runner.studies.study_page import StudyPage
 
-USAGE = """usage: sgp-run study FILE [--dry-run] [--sbatch hydra.launcher.KEY=VALUE ...]
+USAGE = """usage: sgp-run study FILE [--sbatch hydra.launcher.KEY=VALUE ...]
+       sgp-run study FILE --dry-run [--hours N]
        sgp-run study new FILE KEY=VALUE ...
        sgp-run study verify ARCHIVE [--runs N] [--seed N]
        sgp-run study merge ARCHIVE ARCHIVE ... NAME
@@ -27,6 +29,8 @@ command continues a study.
 
   sgp-run study mine.yaml              make all runs that are missing, and the page
   sgp-run study mine.yaml --dry-run    runs, hours, disk and power; nothing is trained
+  sgp-run study mine.yaml --dry-run --hours 2
+                                       the seeds and the budget that fit, their power
   sgp-run study claims/02              a study of this package, in configs/study
   sgp-run study mine.yaml --sbatch hydra.launcher.partition=gpu
                                        the runs are arrays of Slurm jobs
@@ -65,18 +69,21 @@ def main(argv: Sequence[str]) -> int:
     if action is not None:
         return action(*split(argv[1:], OPTIONS.get(argv[0], ())))
     flags = {"--dry-run", "--sbatch"} & {*argv}
-    words, _ = split([each for each in argv if each not in flags])
+    words, options = split([each for each in argv if each not in flags], ("--hours",))
     if not words or (len(words) > 1 and "--sbatch" not in flags):
         key = words[1] if words else "study"
         raise ConfigError(key, "write sgp-run study FILE; all settings stand in the file.")
     from sgp_runner.studies.study_file import read_study
 
     study = read_study(Path(words[0]))
+    hours = options.get("--hours")
     if "--dry-run" in flags:
         from sgp_runner.studies.cost import describe_cost
 
-        put("\n".join(describe_cost(study)))
+        put("\n".join(describe_cost(study, None if hours is None else hours_in(hours))))
         return 0
+    if hours is not None:
+        raise ConfigError("--hours", "it plans a study: write --dry-run too.")
     from sgp_runner.studies.performance import perform_study
 
     if "--sbatch" in flags:
@@ -173,6 +180,17 @@ def whole_number(option: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise ConfigError(option, f"'{text}' is not a whole number, such as 3.")
     return int(text)
+
+
+def hours_in(text: str) -> float:
+    """Return the value of ``--hours``. Raises ConfigError unless it is a number above 0."""
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < math.inf:
+        raise ConfigError("--hours", f"'{text}' is not a number of hours, such as 2 or 0.5.")
+    return hours
 
 
 def show(made: StudyPage) -> None:

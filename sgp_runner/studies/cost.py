@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import process_time
 from typing import TYPE_CHECKING
 
-from sgp_runner.studies.arms import PILOT_SEEDS, RunMaker, check_arms
+from sgp_runner.studies.arms import PILOT_SEEDS, RunMaker, check_arms, max_budget
 from sgp_runner.studies.power import WANTED, detectable
 from sgp_runner.studies.study_file import Arm, StudyFile
 from sgp_runner.studies.tuning import Space
+from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted, duration, num_bytes
 
 if TYPE_CHECKING:
@@ -21,24 +22,77 @@ GRADIENTS = 5  # that are timed for the estimate
 START_SECONDS = 1.0  # of a run, until its first step
 
 
-def describe_cost(study: StudyFile) -> list[str]:
-    """Return lines about runs, hours, disk and power. Raises ConfigError as the study would."""
+def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
+    """Return lines about runs, hours, disk and power. Raises ConfigError as the study would.
+
+    most: hours in which the study shall end; the lines then describe one with fewer seeds and a
+    smaller budget that does, and name both keys. None: the study as it is
+    """
     maker = RunMaker(study)
     spaces = check_arms(maker)
+    costs = [*costs_of(maker, study.arms)]
+    lines = [study.question, ""]
+    if most is not None:
+        study = shrink(maker, spaces, costs, most)
+        lines += [f"In {most:g} h: {', '.join(keys_of(study))}", ""]
     runs = {arm.name: runs_of(maker, arm, spaces) for arm in study.arms}
     counts = [sum(each.values()) for each in runs.values()]
-    seconds, disk = zip(*costs_of(maker, study.arms), strict=True)
     cores = maker.machine.cores
-    hours = duration(math.ceil(sum(map(operator.mul, counts, seconds)) / cores))
+    seconds = [number * each / cores for number, (each, _) in zip(counts, costs, strict=True)]
+    disk = sum(number * each for number, (_, each) in zip(counts, costs, strict=True))
     return [
-        study.question,
+        *lines,
+        *(
+            f"  {name}: {', '.join(parts(each))}; {duration(math.ceil(taken))}"
+            for (name, each), taken in zip(runs.items(), seconds, strict=True)
+        ),
         "",
-        *(f"  {name}: {', '.join(parts(each))}" for name, each in runs.items()),
-        "",
-        f"{counted(sum(counts), 'run')} at most, about {hours} on {counted(cores, 'core')}, "
-        f"{num_bytes(sum(map(operator.mul, counts, disk)))} of disk in {study.folder}",
+        f"{counted(sum(counts), 'run')} at most, about {duration(math.ceil(sum(seconds)))} on "
+        f"{counted(cores, 'core')}, {num_bytes(disk)} of disk in {study.folder}",
         *power_lines(study),
     ]
+
+
+def shrink(
+    maker: RunMaker,
+    spaces: Mapping[str, Space],
+    costs: Sequence[tuple[float, float]],
+    most: float,
+) -> StudyFile:
+    """Give the maker the study with the most seeds, and a budget in proportion, that ends in time.
+
+    costs: of one run of each arm, as from `costs_of`; most: hours
+
+    Raises ConfigError if two seeds take longer.
+    """
+    study = maker.study
+    if not study.seeds:
+        raise ConfigError("--hours", "pilot runs tell the number of seeds; write seeds instead.")
+    least = max_budget(spaces)
+    for number in range(len(study.seeds), 1, -1):
+        budget = max(least, study.tune.budget * number // len(study.seeds))
+        maker.study = replace(
+            study, seeds=study.seeds[:number], tune=replace(study.tune, budget=budget)
+        )
+        hours = sum(
+            sum(runs_of(maker, arm, spaces).values()) * seconds / maker.machine.cores / 3600
+            for arm, (seconds, _) in zip(study.arms, costs, strict=True)
+        )
+        if hours <= most:
+            return maker.study
+    raise ConfigError(
+        "--hours",
+        f"{most:g} hours are too few: two seeds"
+        + (f" and searches of {counted(budget, 'run')}" if least else "")
+        + f" take {hours:.2g}. Leave out arms or values, or give more.",
+    )
+
+
+def keys_of(study: StudyFile) -> Iterator[str]:
+    """Yield the keys of a file that decide how long a study takes."""
+    yield f"seeds: [{', '.join(map(str, study.seeds))}]"
+    if study.tune.budget:
+        yield f"tune.budget: {study.tune.budget}"
 
 
 def runs_of(maker: RunMaker, arm: Arm, spaces: Mapping[str, Space]) -> dict[str, int]:

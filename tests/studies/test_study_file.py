@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.elastic import build
+from sgp_runner.session.machine import Machine
+from sgp_runner.studies import arms, cost
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.conduct import check_targets, plan_of
 from sgp_runner.studies.cost import describe_cost
@@ -212,7 +215,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     capsys.readouterr()
     assert main(["study", "mine.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "\n  sgp: at most 4 runs of its search, 3 runs that decide\n" in out
+    assert "\n  sgp: at most 4 runs of its search, 3 runs that decide; " in out
     assert "\n14 runs at most, about " in out and "3 seeds find a difference between" in out
     assert not (tmp_path / "results").exists()
     assert main(["study", "none.yaml"]) == 2 and main(["study"]) == 2
@@ -228,10 +231,32 @@ def test_arms_with_equal_data_and_models_are_timed_once(monkeypatch: pytest.Monk
         return build_problem(run)
 
     monkeypatch.setattr(build, "build_problem", record)
-    arms = {"a": "algo=ar_sgd", "b": "algo=sgp", "c": "algo=sgp batch_size=16"}
-    study = study_of({**SMALL, "batch_size": 32, "arms": arms, "seeds": 3}, "mine")
+    three = {"a": "algo=ar_sgd", "b": "algo=sgp", "c": "algo=sgp batch_size=16"}
+    study = study_of({**SMALL, "batch_size": 32, "arms": three, "seeds": 3}, "mine")
     assert "\n9 runs at most, about " in "\n".join(describe_cost(study))
     assert built == [(2, 32), (2, 16)]
+
+
+def test_a_dry_run_names_the_seeds_and_the_budget_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten hours on one core for 2 x (12 + 8) runs of 15 minutes; five for half of all."""
+    monkeypatch.setattr(cost, "costs_of", lambda maker, arms: [(900.0, 1e6)] * len(arms))
+    monkeypatch.setattr(arms, "Machine", partial(Machine, cores=1))
+    tune = {"optim.lr": [0.1, 0.2], "budget": 12}
+    study = study_of({**SMALL, "tune": tune, "seeds": 8}, "mine")
+    whole = describe_cost(study)
+    assert whole[2:4] == [
+        "  SGP: at most 12 runs of its search, 8 runs that decide; 5 h 00 min",
+        "  AR-SGD: at most 12 runs of its search, 8 runs that decide; 5 h 00 min",
+    ]
+    half = describe_cost(study, 5)
+    assert half[2] == "In 5 h: seeds: [1, 2, 3, 4], tune.budget: 6"
+    assert half[7].startswith("20 runs at most, about 5 h 00 min on 1 core, 20 MB of disk in ")
+    assert half[8].startswith("4 seeds find a difference between SGP and AR-SGD of 2.1 times ")
+    with pytest.raises(ConfigError, match="two seeds and searches of 3 runs take 2.5[.] Leave out"):
+        describe_cost(study, 1)
+    pilots = study_of({**SMALL, "matters": 0.02}, "mine")
+    with pytest.raises(ConfigError, match="pilot runs tell the number of seeds; write seeds"):
+        describe_cost(pilots, 1)
 
 
 def test_measures_have_names_and_units() -> None:
