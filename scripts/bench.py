@@ -3,8 +3,8 @@
 
     scripts/bench.py [SECTION ...]     measure only these; the page shows all measured sections
 
-A section is a module of ``scripts/benchmarks``. Sections that take long are measured only on
-request by name. ``results/benchmarks/<section>.json`` contains every repeat of every number.
+A section is a module of ``scripts/benchmarks``. ``results/benchmarks/<section>.json`` contains
+every repeat of every number.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ HEAD = """\
 
 `make bench` writes this page; `scripts/bench.py SECTION` measures one section again. Each line has
 the median of the repeats, which take turns with those of the alternatives, and the quartiles; a
-ratio is taken within each turn. All repeats are in the JSON files beside this page. `make bench`
-leaves out section resnet50, which takes long. The code of the sections network and imitated_network
-is in the repository at the commit that they name."""
+ratio is taken within each turn. All repeats are in the JSON files beside this page. The code of the
+sections network, imitated_network, rendezvous and resnet50, and of the table "Across hosts", is in
+the repository up to commit 8f322df9."""
 
 
 def sections() -> list[str]:
@@ -38,11 +38,6 @@ def sections() -> list[str]:
     return [
         name for name in names if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure")
     ]
-
-
-def is_usual(section: str) -> bool:
-    """Return whether ``make bench`` measures a section without a request by name."""
-    return not hasattr(importlib.import_module(f"benchmarks.{section}"), "ONLY_IF_NAMED")
 
 
 def main(words: Sequence[str]) -> int:
@@ -54,7 +49,7 @@ def main(words: Sequence[str]) -> int:
         )
         return 2
     OUT.mkdir(parents=True, exist_ok=True)
-    for name in words or filter(is_usual, known):
+    for name in words or known:
         section = importlib.import_module(f"benchmarks.{name}")
         facts = facts_of(name)
         tables = []

@@ -19,7 +19,6 @@ from functools import partial
 from tempfile import TemporaryDirectory
 
 from benchmarks import rivals
-from benchmarks.hosts import Here
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
 from benchmarks.processes import Ranks
 from benchmarks.simulator import gradients_of
@@ -41,8 +40,8 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
     words = settings(steps, batch_size)
     with (
         TemporaryDirectory() as folder,
-        Ranks(1, Here()) as our_rank,
-        Ranks(1, Here()) as their_rank,
+        Ranks(1) as our_rank,
+        Ranks(1) as their_rank,
     ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {
             name: partial(run, our_rank, [*words, algo, f"results={folder}", "name=run"], steps)

@@ -12,8 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.hosts import Here, Hosts, enter
-
 T = TypeVar("T")
 # Importing PyTorch in every process would take longer than short runs.
 PRELOAD = [
@@ -24,28 +22,28 @@ PRELOAD = [
     "sgp_runner.session.execution",
 ]
 TIMEOUT_SECONDS = 600.0
+ADDRESS = "127.0.0.1"
 
 
 class Ranks:
-    """A context manager that starts ``size`` processes on ``hosts``, as torchrun does.
+    """A context manager that starts ``size`` processes, as torchrun does.
 
     Each process has one thread. A function passed to `call` may create a process group if it
     destroys the group at its end.
     """
 
-    def __init__(self, size: int, hosts: Hosts | Here) -> None:
+    def __init__(self, size: int) -> None:
         from torch.distributed import TCPStore
 
-        address, cores = hosts.address(0), sorted(os.sched_getaffinity(0))
-        with hosts.at(0):
-            self.store = TCPStore(
-                address, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5)
-            )
+        cores = sorted(os.sched_getaffinity(0))
+        self.store = TCPStore(
+            ADDRESS, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5)
+        )
         shared = {
-            "MASTER_ADDR": address,
+            "MASTER_ADDR": ADDRESS,
             "MASTER_PORT": str(self.store.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "GLOO_SOCKET_IFNAME": hosts.interface,
+            "GLOO_SOCKET_IFNAME": "lo",
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
             "OMP_NUM_THREADS": "1",
@@ -56,8 +54,7 @@ class Ranks:
         self.pools = []
         for rank in range(size):
             environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            arguments = environment, cores, hosts.path(rank)
-            self.pools.append(ProcessPoolExecutor(1, context, settle, arguments))
+            self.pools.append(ProcessPoolExecutor(1, context, settle, (environment, cores)))
 
     def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
         """Call ``work``, a function of a module, in all processes and return the results.
@@ -91,12 +88,8 @@ def rank_of_run(words: Sequence[str]) -> Path:
     return experiment.directory
 
 
-def settle(
-    environment: Mapping[str, str], cores: Iterable[int], namespace: str | None = None
-) -> None:
-    """Move a new process to its cores and its namespace, if any, and silence its output."""
-    if namespace is not None:
-        enter(namespace)
+def settle(environment: Mapping[str, str], cores: Iterable[int]) -> None:
+    """Move a new process to its cores and silence its output."""
     os.environ.update(environment)
     os.sched_setaffinity(0, cores)
     warnings.simplefilter("ignore")

@@ -136,11 +136,8 @@ def simulated(run: Run, problem: Problem, engine: str = "loop") -> Callable[[], 
     return train
 
 
-def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], None]:
-    """Return a function that trains separate models with PyTorch alone.
-
-    steps: number of steps of each model; None: as many as in the run
-    """
+def plain(run: Run, problem: Problem) -> Callable[[], None]:
+    """Return a function that trains separate models with PyTorch alone."""
     import copy
 
     import torch
@@ -153,7 +150,7 @@ def plain(run: Run, problem: Problem, steps: int | None = None) -> Callable[[], 
             )
             for model in models
         ]
-        for step in range(run.steps(problem) if steps is None else steps):
+        for step in range(run.steps(problem)):
             for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
                 inputs, targets = problem.batch(rank, step)
                 optimizer.zero_grad()

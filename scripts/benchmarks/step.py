@@ -23,8 +23,7 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from benchmarks import rivals
-from benchmarks.hosts import Here, Hosts
-from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
+from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.processes import Ranks, rank_of_run
 from sgp_runner.elastic.build import build_problem
 
@@ -52,7 +51,6 @@ GOALS: tuple[tuple[str, str, Goal | None], ...] = (
     *((name, other, None) for name in OURS for other in (PLAIN, COPY)),
 )
 COPIES = 100
-ACROSS = (("SGP", "DDP"), ("OSGP", "DDP"), ("AR-SGD", "DDP"), ("OSGP", "SGP"))
 
 
 def measure(
@@ -65,8 +63,8 @@ def measure(
     words = settings(steps, processes, hidden, batch_size)
     with (
         TemporaryDirectory() as folder,
-        Ranks(processes, Here()) as our_ranks,
-        Ranks(processes, Here()) as their_ranks,
+        Ranks(processes) as our_ranks,
+        Ranks(processes) as their_ranks,
     ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {}
         for name, algo in (OURS | OVER_TCP).items():
@@ -98,44 +96,6 @@ def measure(
             ratio(f"{us} / {them}", milliseconds[us], milliseconds[them], goal)
             for us, them, goal in goals
         ),
-    )
-    yield across_hosts(repeats, steps, processes, words)
-
-
-def across_hosts(repeats: int, steps: int, processes: int, words: list[str]) -> Table:
-    """Time steps of processes on virtual hosts, which cannot share memory."""
-    title = "Across hosts"
-    try:
-        with (
-            TemporaryDirectory() as folder,
-            Hosts(processes) as hosts,
-            Ranks(processes, hosts) as our_ranks,
-            Ranks(processes, hosts) as their_ranks,
-        ):
-            turns: dict[str, Callable[[], Mapping[str, float]]] = {
-                name: partial(
-                    run, our_ranks, [*words, algo, TCP, f"results={folder}", "name=run"], steps
-                )
-                for name, algo in OURS.items()
-            }
-            for name, make in (("DDP", rivals.ddp), (PLAIN, rivals.plain)):
-                turns[name] = partial(train, their_ranks, make, words, steps)
-            turns[COPY] = partial(copied, our_ranks, words)
-            outcomes = interleaved(turns, repeats)
-    except Skipped as reason:
-        return Table(title, text=str(reason))
-    times = {
-        name: tuple(1000 * turn["seconds"] for turn in outcome)
-        for name, outcome in outcomes.items()
-    }
-    return Table(
-        title,
-        (
-            *(Result(name, "ms", values) for name, values in times.items()),
-            *(ratio(f"{us} / {them}", times[us], times[them]) for us, them in ACROSS),
-        ),
-        "Each process is on a host of its own, a network namespace; the links between them have no "
-        "limit.",
     )
 
 

@@ -6,21 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from claims.evidence import Finding
-from sgp_runner.report.plots.figure import Plot
 from sgp_runner.session.job_pool import RunJob
-
-
-def nothing() -> Sequence[Finding]:
-    return ()
 
 
 @dataclass(frozen=True)
 class Computed:
     """Runs and the findings that they give.
 
-    find, plot: call them only after the runs have finished. plot: shown instead of the effects.
+    find: call it only after the runs have finished.
     """
 
     jobs: Sequence[RunJob] = ()
-    find: Callable[[], Sequence[Finding]] = nothing
-    plot: Callable[[], Plot] | None = None
+    find: Callable[[], Sequence[Finding]] = tuple

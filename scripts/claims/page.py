@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from claims import figures
 from claims.claim_files import STUDIES, Claim
 from claims.evidence import (
     Judged,
@@ -24,6 +23,7 @@ from claims.evidence import (
     parts,
     primary_of,
 )
+from claims.figures import forest
 from claims.recorded import search_of
 from sgp_runner.report.render.pictures import save
 from sgp_runner.session.job_pool import outdated
@@ -291,7 +291,7 @@ def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
 
     views = views_of(claims, results)
     folder = out / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
     templates = Environment(
         loader=PackageLoader("claims", "."), trim_blocks=True, keep_trailing_newline=True
     )
@@ -326,12 +326,8 @@ def page_head(path: Path) -> tuple[str, str]:
 
 
 def draw(view: View, folder: Path) -> None:
-    """Draw the effects of a claim, or its own plot, and its searches."""
-    plot = view.claim.computed.plot
-    if plot:
-        save([plot()], folder, f"claim{view.claim.number}", ("svg",))
-    else:
-        figures.save(figures.forest(view.judged), folder / f"claim{view.claim.number}.svg")
+    """Draw the effects of a claim and its searches."""
+    save(forest(view.judged), folder, f"claim{view.claim.number}", ("svg",))
     if view.searches:
         plots = [*tuning_plots(searched(view))]
         save(plots, folder, f"tuning{view.claim.number}", ("svg",))

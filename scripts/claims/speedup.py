@@ -12,9 +12,7 @@ from pathlib import Path
 from claims.computed import Computed
 from claims.evidence import Finding
 from claims.recorded import job_of
-from claims.timing import curves
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.report.plots.figure import Plot
 from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.statistics import Between, mean_of
 
@@ -123,25 +121,6 @@ def computed(results: Path) -> Computed:
             fitted("in K", f"{of_steps}, second sample", over_steps, NEW_SEEDS),
         ]
 
-    def mean(points: Points) -> list[tuple[float, float]]:
-        """Return the geometric mean over the seeds, by number of nodes or steps."""
-        found: dict[int, list[float]] = {}
-        for seed in SEEDS:
-            for each, number in points(seed).items():
-                found.setdefault(number, []).append(math.log(mean_square(each)))
-        return [(n, math.exp(sum(logs) / len(logs))) for n, logs in sorted(found.items())]
-
-    def plot() -> Plot:
-        nodes = [(float(n * STEPS), y) for n, y in mean(over_nodes)]
-        steps = [(float(k * FEW), y) for k, y in mean(over_steps)]
-        (x, y), end = nodes[0], nodes[-1][0]
-        lines = {
-            f"{NODES[0]} to {NODES[-1]} nodes": nodes,
-            f"{MORE_STEPS[0]} to {MORE_STEPS[-1]} steps": steps,
-            "1 / sqrt(nK)": [(x, y), (end, y * math.sqrt(x / end))],
-        }
-        return curves("claim10", "nK, nodes times steps", "mean squared gradient norm", lines)
-
     jobs = [job for seed in SEEDS for job in (*over_both(seed), alone(seed))]
     jobs += [job for seed in NEW_SEEDS for job in over_steps(seed)]
-    return Computed(jobs, find, plot)
+    return Computed(jobs, find)

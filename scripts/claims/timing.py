@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -11,8 +11,6 @@ from pathlib import Path
 from claims.computed import Computed
 from claims.evidence import Finding
 from claims.recorded import job_of
-from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
-from sgp_runner.report.plots.style import ticks_between
 from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.measures import number
 from sgp_runner.studies.statistics import Between, alike, exactly, mean_of
@@ -20,7 +18,6 @@ from sgp_runner.studies.study_tasks import GRAMMAR
 
 RATIO = "ratio of times per iteration"
 TIMED = ("model=timing_only", "log_every=480")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b", "#222222", "#8a8a8a")
 
 ROWS = {"AR-SGD": "sgp_ar_sgd_90", "SGP": "sgp_sgp_90", "1-OSGP": "sgp_osgp_270"}
 SIZES = (4, 8, 16, 32)
@@ -72,26 +69,6 @@ def marked(findings: Sequence[Finding], place: int) -> list[Finding]:
     return [replace(each, primary=i == place) for i, each in enumerate(findings)]
 
 
-def curves(name: str, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> Plot:
-    """Return a plot of named curves on logarithmic axes."""
-    points = [point for line in lines.values() for point in line]
-    ticks = sorted({x for x, _ in points})
-    heights = [y for _, y in points]
-    return labelled(
-        Plot(
-            name,
-            y,
-            "",
-            Axis(x, "log", ticks),
-            Axis("", "log", ticks_between(min(heights), max(heights))),
-            [
-                Series(label, Style(colour, "circle", dash="solid"), *zip(*line, strict=True))
-                for colour, (label, line) in zip(COLOURS, lines.items(), strict=False)
-            ],
-        )
-    )
-
-
 def growth(results: Path) -> Computed:
     """Return the times per iteration as the number of nodes grows."""
 
@@ -129,14 +106,7 @@ def growth(results: Path) -> Computed:
         ]
         return marked(every, 0)
 
-    def plot() -> Plot:
-        lines = {
-            f"{name}, {place}": [(float(n), ms(job(name, cluster, n))) for n in SIZES]
-            for name, (cluster, place) in product(ROWS, PLACES.items())
-        }
-        return curves("claim3", "nodes", "ms per iteration, simulated", lines)
-
-    return Computed([job(*each) for each in product(ROWS, PLACES, SIZES)], find, plot)
+    return Computed([job(*each) for each in product(ROWS, PLACES, SIZES)], find)
 
 
 def one_slow(results: Path, algo: str, kind: str, factor: int, words: Sequence[str] = ()) -> RunJob:
@@ -178,15 +148,7 @@ def slow_parts(results: Path) -> Computed:
         ]
         return marked(every, 8)
 
-    def plot() -> Plot:
-        lines = {
-            f"{SLOWED[algo]}, {kind}": [(float(x), ms(job(x)) / ms(job(1))) for x in SLOW]
-            for (kind, algo), job in jobs.items()
-        }
-        x = "how many times slower one node or link is"
-        return curves("claim6", x, "how many times longer the run takes", lines)
-
-    return Computed([job(x) for job in jobs.values() for x in (1, *SLOW)], find, plot)
+    return Computed([job(x) for job in jobs.values() for x in (1, *SLOW)], find)
 
 
 def slow_network(results: Path) -> Computed:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pages.settings import table
+from sgp_runner.config.choices import CONFIGS
 from sgp_runner.report.read.published import Published, published
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,15 +117,12 @@ def shown(figure: Published) -> str:
     return f"{'~' if figure.derived else ''}{figure.value:.4g}{spread}{unit}"
 
 
-@functools.cache
 def algo_of(row: str) -> str:
-    """Return the algorithm of a preset."""
-    from sgp_runner.config.command_line import parse
-    from sgp_runner.config.overrides import compose, configs
-
-    with configs():
-        tree: dict[str, dict[str, str]] = compose(parse([f"experiment={row}"]))  # type: ignore[assignment]
-    return tree["algo"]["name"]
+    """Return the algorithm that the file of a preset, or a recipe of it, chooses."""
+    text = (CONFIGS / "experiment" / f"{row}.yaml").read_text(encoding="utf-8")
+    recipes = re.findall(r"^  - /(\S+)@_global_", text, re.MULTILINE)
+    texts = [text, *((CONFIGS / f"{each}.yaml").read_text(encoding="utf-8") for each in recipes)]
+    return next(found[1] for each in texts if (found := re.search(r"override /algo: (\w+)", each)))
 
 
 @functools.cache

@@ -13,7 +13,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import explorer
-from pages import algorithms, animation, api, features, figures, settings
+from pages import algorithms, api, features, figures, settings
+from validation import page
 
 DOCS = algorithms.ROOT / "docs"
 PARTS: Mapping[str, Callable[[str], str]] = {
@@ -41,12 +42,12 @@ def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
 
     names: pattern of the pages' and figures' names without their endings
     """
-    for page in sorted(DOCS.rglob(f"{names}.md")):
-        if MARKER.search(text := page.read_text(encoding="utf-8")):
-            yield page, filled(text)
+    for path in sorted(DOCS.rglob(f"{names}.md")):
+        if MARKER.search(text := path.read_text(encoding="utf-8")):
+            yield path, filled(text)
     if fnmatch("explorer", names):
         yield explorer.PAGE, explorer.page_of(explorer.stored_grids())
+    if fnmatch("validation", names):
+        yield page.PAGE, page.text()
     for algo in figures.algorithms(names):
         yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
-        moving = animation.draw(figures.traced(algo, nodes=8))
-        yield DOCS / f"algorithms/{algo}_animated.svg", moving

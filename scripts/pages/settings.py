@@ -69,13 +69,14 @@ def choices(group: str) -> Iterator[str]:
     yield f"## `{key}=`"
     yield table([(f"`{each}`", comment(group, each)) for each in groups()[group]], ("choice", ""))
     by_rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for choice in groups()[group]:
+    # Of base, settings are shown with algo=; all clusters and all faults are of one class.
+    several = groups()[group][: {"base": 0, "cluster": 1, "faults": 1}.get(group)]
+    for choice in several:
         by_rows.setdefault(tuple(rows_of(key, choice, group)), []).append(choice)
-    if group in ("base", "cluster", "faults"):  # shown with algo=, or all of one class
-        by_rows = {} if group == "base" else {next(iter(by_rows)): ["..."]}
     for found, names in by_rows.items():
         if found:
-            yield f"### {', '.join(f'`{key}={name}`' for name in names)}"
+            shown = names if several == groups()[group] else ["..."]
+            yield f"### {', '.join(f'`{key}={name}`' for name in shown)}"
             yield table(found)
 
 

@@ -20,7 +20,7 @@ class Cell:
 
     what: description in words, one for each column of a table. fitted: whether a constant of the
     model was fitted to this time. left_out: the simulated time after a fit without this time; None
-    if no fit used it. repeats: the measured times; ``real`` is their median.
+    if no fit used it.
     """
 
     what: Sequence[str]
@@ -28,7 +28,6 @@ class Cell:
     simulated: float
     fitted: bool = False
     left_out: float | None = None
-    repeats: Sequence[float] = ()
 
     @property
     def error(self) -> float:

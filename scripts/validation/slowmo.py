@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sgp_runner.config.command_line import parse
-from sgp_runner.config.experiment import make_experiment
-from sgp_runner.config.overrides import compose, configs
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.report.read.published import published
 from validation.cells import Cell, simulated
 
-# Constants of an earlier fit, made before the times of three rows of WMT'16 were known.
-EARLIER = ("cluster.bandwidth=10e9", "cluster.compute.input_seconds=0.049")
-WERE_UNKNOWN = ("slowmo_wmt16_sgp", "slowmo_wmt16_sgp_slowmo", "slowmo_wmt16_ar_adam")
 STEPS = 480  # whole periods of SlowMo, 48 steps
 
 
@@ -38,20 +33,6 @@ def cell_of(row: str) -> Cell:
     return Cell((row,), real(row), simulated_row(row), fitted, left_out)
 
 
-def earlier_cells() -> list[Cell]:
-    """Return the cells of the rows that were unknown to the earlier fit, as it predicted them."""
-    return [Cell((row,), real(row), simulated_row(row, *EARLIER)) for row in WERE_UNKNOWN]
-
-
-def without_local_adam() -> Cell:
-    """Return the cell of local Adam, with the gradient time fitted to AR-Adam instead."""
-    row, other = "slowmo_wmt16_local_adam", "slowmo_wmt16_ar_adam"
-    seconds = run_of(row).cluster.compute.step_seconds["transformer_big"]
-    seconds += real(other) - simulated_row(other)
-    word = f"cluster.step_seconds.transformer_big={seconds}"
-    return Cell((row,), real(row), simulated_row(row, word))
-
-
 def real(row: str) -> float:
     return published()[row]["ms_per_iteration"].value / 1000
 
@@ -62,8 +43,7 @@ def simulated_row(row: str, *words: str) -> float:
 
 
 def run_of(row: str) -> Run:
-    with configs():
-        return make_experiment(compose(parse([f"experiment={row}", "model=timing_only"]))).run
+    return experiment_of([f"experiment={row}", "model=timing_only"]).run
 
 
 def refitted(row: str, run: Run) -> str:

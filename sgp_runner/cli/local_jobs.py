@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from threading import Event, Thread
-from types import FrameType
 from typing import cast
 
 from rich.live import Live
@@ -33,15 +32,9 @@ from sgp_runner.recording.progress import LOOK_SECONDS, QUIET_SECONDS
 from sgp_runner.session.machine import Machine
 from sgp_runner.session.pool import Ended, Pool, PoolTask
 from sgp_runner.utils.cores import KEY
-from sgp_runner.utils.errors import ConfigError, Stopped
-from sgp_runner.utils.signals import SAVED, cause, stop_signals
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.signals import SAVED
 from sgp_runner.utils.units import duration
-
-
-def one_by_one(jobs: Iterable[SweepJob], total: int) -> Iterator[tuple[int, Row]]:
-    """Run the jobs in this process and yield the number and the row of each."""
-    for number, job in enumerate(jobs):
-        yield number, run_job(job, f"[{number + 1}/{total}]")
 
 
 def run_on_cores(count: int, job: SweepJob, number: str) -> Row:
@@ -66,13 +59,8 @@ def side_by_side(
 
     After a signal, all jobs save; then this raises Stopped.
     """
-    signals: list[int] = []
     with Pool(most, machine.cores, machine.memory, imports) as pool:
         progress = ProgressLines(total, pool)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            signals.append(number)
-            pool.stop()
 
         def tasks() -> Iterator[PoolTask]:
             for number, job in enumerate(jobs):
@@ -88,16 +76,12 @@ def side_by_side(
                     log=logs / f"{number + 1}.log",
                 )
 
-        with stop_signals(stop), progress.live, progress.lines_while_quiet():
-            for ended in pool.run(tasks()):
+        with progress.live, progress.lines_while_quiet():
+            for ended in pool.run_until_stopped(tasks(), total):
                 number = ended.task.number
-                if ended.result is None and pool.stopping:
-                    continue
                 row = row_of(ended, progress.jobs[number])
                 progress.end(number, row, ended.seconds)
                 yield number, row
-    if signals and progress.ended < total:
-        raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
 
 
 def imports_of(runs: Sequence[Run]) -> list[str]:

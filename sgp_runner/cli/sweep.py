@@ -151,7 +151,7 @@ def run_here(
 
     runs: the run of each job, from which cores and memory are estimated
     """
-    from sgp_runner.cli.local_jobs import imports_of, one_by_one, side_by_side
+    from sgp_runner.cli.local_jobs import imports_of, side_by_side
     from sgp_runner.session.machine import Machine
 
     machine = Machine(asked)
@@ -159,7 +159,8 @@ def run_here(
     at_once = f", {most} at a time" if most > 1 else ""
     print(f"{counted(total, 'run')}{at_once}; the sweep is in {directory}", flush=True)
     if most == 1:
-        yield from one_by_one(jobs, total)
+        for number, job in enumerate(jobs):
+            yield number, run_job(job, f"[{number + 1}/{total}]")
     else:
         yield from side_by_side(jobs, total, machine, most, directory / "logs", imports_of(runs))
 
@@ -316,9 +317,7 @@ def combinations(settings: Sequence[Setting]) -> list[list[str]]:
 
 
 def check_number(values: Mapping[str, int]) -> None:
-    """Raise ConfigError if a sweep has too many combinations.
-
-    values: key -> number of its values"""
+    """Raise ConfigError if a sweep has too many combinations; ``values`` are numbers by key."""
     runs = math.prod(values.values())
     if runs > MAX_RUNS:
         raise ConfigError(

@@ -173,6 +173,19 @@ class Comm:
         self.collectives = state["collectives"]
 
 
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the mean of tensors, added in their order."""
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total.div_(len(tensors))
+
+
+def copied(result: Any) -> Any:
+    """Return a copy of the mean, or of the list of an all-gather, whose tensors are read-only."""
+    return list(result) if isinstance(result, list) else result.clone()
+
+
 def all_reduce_bytes(tensor: Tensor, size: int) -> int:
     """Bytes that each of ``size`` workers sends in a bandwidth-optimal all-reduce."""
     return round(2 * (size - 1) / size * tensor.numel() * tensor.element_size())

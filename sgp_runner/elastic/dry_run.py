@@ -28,7 +28,7 @@ from torch import Tensor
 
 from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.config.run import Run
-from sgp_runner.core.comm import Comm, Transport
+from sgp_runner.core.comm import Comm, Transport, copied, mean_of
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock, resolved
 from sgp_runner.core.timing_study import Study
@@ -68,7 +68,7 @@ def verify_calls(run: Run) -> None:
 
 
 def check_range(run: Run, attempt: DryRun) -> None:
-    """Raise ConfigError for a range of rates in a run with a course that depends on time."""
+    """Raise ConfigError for a range of rates in a run with steps that depend on time."""
     ranged = run.network.clock == "simulated" and len(run.cluster.links.rates) > 1
     if ranged and (run.algo.asynchronous or attempt.polls or run.on_failure == "continue"):
         raise ConfigError(
@@ -306,18 +306,6 @@ def tagged(tag: int) -> str:
 
 def when(worker: Worker) -> str:
     return f"in step {worker.step}" if worker.step >= 0 else "before step 0"
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of a collective's result for one rank; tensors in a list are shared."""
-    return list(value) if isinstance(value, list) else value.clone()
-
-
-def mean_of(tensors: list[Tensor]) -> Tensor:
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
-        total += tensor
-    return total.div_(len(tensors))
 
 
 class DryTransport(Transport):

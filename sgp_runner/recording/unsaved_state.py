@@ -2,7 +2,7 @@
 
 A resumed run calls `Algorithm.run` again at the start of a step, with the saved contents of
 `Worker.state`. A local variable of the algorithm's coroutines counts as lost under two conditions:
-the bytecode may read it before assigning it, and it holds a tensor or a pending collective that is
+the bytecode reads it before assigning it, and it holds a tensor or a pending collective that is
 neither in the worker nor in its saved state. A tensor that is unchanged since the first step, such
 as a table of weights, does not count, because `run` makes it again. A copy of the initial
 parameters does count.
@@ -11,14 +11,13 @@ parameters does count.
 from __future__ import annotations
 
 import dis
+import gc
 import inspect
 import re
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from types import CellType, CodeType, FrameType
+from types import CellType, CodeType, FrameType, ModuleType
 from typing import Any
 from weakref import ref
 
@@ -29,9 +28,8 @@ from sgp_runner.core.scheduler import Future, Scheduler
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.messages import logger
 
-DEPTH = 4  # levels of nested containers and objects; enough for an optimizer of PyTorch
+DEPTH = 5  # levels of nested containers and objects; enough for an optimizer of PyTorch
 ALIKE = ("shape", "dtype", "device", "layout")  # equal for tensors that can be compared
-ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 RESUMABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 
 
@@ -83,10 +81,10 @@ class UnsavedState:
 
     def lost(self, worker: Worker) -> Iterator[tuple[str, Any]]:
         """Yield each tensor or collective that a checkpoint would lose, after its variable."""
-        own = [worker.push_sum, worker.buffers, worker.model_buffers, worker.state]
+        own = [worker.push_sum, worker.buffers, worker.model_buffers, {**worker.state}]
         kept = {identity(each) for each in held(own, depth=sys.maxsize)}
         for frame in self.frames(worker):
-            live = read_after(frame.f_code, frame.f_lasti)
+            live = read_first(frame.f_code, frame.f_lasti)
             for name, value in variables(frame).items():
                 if name in live:
                     yield from ((name, each) for each in held(value) if identity(each) not in kept)
@@ -137,21 +135,12 @@ def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
 
 
 def inside(value: Any) -> Iterable[object]:
-    """Return the items of a container, the closure of a function or the attributes of an object."""
-    match value:
-        case Mapping():
-            return value.values()
-        case list() | tuple() | set() | frozenset() | deque():
-            return value
-        case type() | str():
-            return ()
+    """Return the closure of a function, or what a container or an object refers to."""
     if inspect.isfunction(value):
         return [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-    if inspect.ismodule(value) or type(value).__module__.startswith("sgp_runner."):
+    if isinstance(value, type | ModuleType) or type(value).__module__.startswith("sgp_runner."):
         return ()
-    if is_dataclass(value):
-        return [getattr(value, field.name, None) for field in fields(value)]
-    return list(getattr(value, "__dict__", {}).values())
+    return gc.get_referents(value)
 
 
 def variables(frame: FrameType) -> dict[str, object]:
@@ -166,36 +155,19 @@ def variables(frame: FrameType) -> dict[str, object]:
 
 
 @lru_cache
-def read_after(code: CodeType, offset: int) -> frozenset[str]:
-    """Return the variables that code after an instruction may read before assigning them."""
+def read_first(code: CodeType, offset: int) -> frozenset[str]:
+    """Return the variables that code after an instruction reads before it assigns them.
+
+    Instructions count in the order in which they stand; the loop around ``offset`` begins again.
+    """
     steps = list(dis.get_instructions(code))
-    number = {step.offset: index for index, step in enumerate(steps)}
-    live: list[frozenset[str]] = [frozenset()] * (len(steps) + 1)
-
-    def after(index: int) -> frozenset[str]:
-        step = steps[index]
-        found = frozenset[str]()
-        if step.opname not in ENDS and not re.match("JUMP_(?!IF)", step.opname):
-            found |= live[index + 1]
-        if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
-            found |= live[number[step.argval]]
-        return found
-
-    def before(index: int) -> frozenset[str]:
-        step, found = steps[index], after(index)
+    jumps = [step for step in steps if step.offset > offset and "JUMP_BACKWARD" in step.opname]
+    begin = min((step.argval for step in jumps), default=offset)
+    later = [step for step in steps if step.offset > offset]
+    first: dict[str, str] = {}
+    for step in [*later, *(step for step in steps if begin <= step.offset <= offset)]:
         if re.search("FAST(?!_AND_CLEAR)|DEREF|CLOSURE", step.opname):
             names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-            words = re.findall("LOAD|STORE|DELETE", step.opname)
-            for word, name in reversed(list(zip(words, names, strict=True))):
-                found = found | {name} if word == "LOAD" else found - {name}
-        return found
-
-    changed = True
-    while changed:
-        changed = False
-        for index in reversed(range(len(steps))):
-            found = before(index)
-            changed |= found != live[index]
-            live[index] = found
-    # The offset may point into the instruction's cache.
-    return after(max((i for i, step in enumerate(steps) if step.offset <= offset), default=0))
+            for name, word in zip(names, re.findall("LOAD|STORE|DELETE", step.opname), strict=True):
+                first.setdefault(name, word)
+    return frozenset(name for name, word in first.items() if word == "LOAD")

@@ -31,7 +31,7 @@ from sgp_runner.cluster.faults import Faults
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.run import Run
 from sgp_runner.core.budget import OwnBudget
-from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes
+from sgp_runner.core.comm import Transport, all_gather_bytes, all_reduce_bytes, mean_of
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.problem import ON_CPU, Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
@@ -258,13 +258,6 @@ class ReplayTransport(Transport):
     def close(self) -> None:
         while self.clock.pending:  # events after the end of the algorithm
             self.clock.fire(self.clock.pending.popleft())
-
-
-def mean_of(parts: list[Tensor]) -> Tensor:
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total += part
-    return total.div_(len(parts))
 
 
 class DeferredExecutor(Executor):

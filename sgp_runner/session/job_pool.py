@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from sgp_runner.config.corrections import Correction, since
@@ -25,7 +24,6 @@ from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
-from sgp_runner.utils.signals import cause, stop_signals
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
 
@@ -164,30 +162,19 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
     if not waiting:
         return
     most = processes or present_cores()
-    signals: list[int] = []
     # The server of the pool reads the number of threads when it imports PyTorch.
     with (
         setting(OMP_NUM_THREADS="1", **SAFE_PATH),
         Pool(most, cores=most, memory=free_bytes()) as pool,
     ):
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            signals.append(number)
-            pool.stop()
-
         tasks = (
             PoolTask(number, job.perform, job.folder, job.cores, job.memory)
             for number, job in enumerate(waiting)
         )
-        with stop_signals(stop):
-            for ended in pool.run(tasks):
-                if ended.result is None and pool.stopping:
-                    continue
-                lost = f"its process ended with exit code {ended.exit_code}"
-                said = lost if ended.result is None else str(ended.result)
-                yield waiting[ended.task.number], said or None
-    if signals:
-        raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
+        for ended in pool.run_until_stopped(tasks):
+            lost = f"its process ended with exit code {ended.exit_code}"
+            said = lost if ended.result is None else str(ended.result)
+            yield waiting[ended.task.number], said or None
 
 
 def run_and_say(jobs: Iterable[RunJob]) -> int:

@@ -12,17 +12,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
+from types import FrameType
 from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.messages import QUIET, logger, show_messages
-from sgp_runner.utils.signals import SAVED, SIGNALS, blocked, end_at_once, install
+from sgp_runner.utils.signals import (
+    SAVED,
+    SIGNALS,
+    blocked,
+    cause,
+    end_at_once,
+    install,
+    stop_signals,
+)
 
 # Imported once by the server, without starting a thread.
 IMPORTED = (
@@ -114,6 +124,26 @@ class Pool:
                 yield from self.ended()
             else:
                 return
+
+    def run_until_stopped(self, tasks: Iterable[PoolTask], total: float = inf) -> Iterator[Ended]:
+        """Run the tasks and yield each that ends with a result or fails.
+
+        After a signal all running tasks save; then this raises Stopped, unless all ``total`` ended.
+        """
+        signals: list[int] = []
+        ends = 0
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            signals.append(number)
+            self.stop()
+
+        with stop_signals(stop):
+            for ended in self.run(tasks):
+                if ended.result is not None or not self.stopping:
+                    ends += 1
+                    yield ended
+        if signals and ends < total:
+            raise Stopped(f"{cause(signals[0])}. Run the same command again to resume.", signals[0])
 
     def has_room(self, task: PoolTask) -> bool:
         running = self.running

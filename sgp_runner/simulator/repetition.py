@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sgp_runner.cluster.coding_times import Coding
+from sgp_runner.core.comm import copied
 from sgp_runner.core.scheduler import Future, VirtualClock
 from sgp_runner.core.state import futures_in
 from sgp_runner.core.worker import Worker
@@ -73,8 +74,3 @@ class Repetition:
             if not future.done:
                 future.finish = copied
                 self.futures[worker.rank, future.what[1]] = future
-
-
-def copied(result: Any) -> Any:
-    """Return a copy of the mean, or of the list of an all-gather, whose tensors are read-only."""
-    return list(result) if isinstance(result, list) else result.clone()

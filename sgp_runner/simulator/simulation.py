@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from sgp_runner.cluster.coding_times import Coding, Waits
-from sgp_runner.core.comm import Comm, Transport
+from sgp_runner.core.comm import Comm, Transport, copied
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, resolved
 from sgp_runner.core.state import State
@@ -21,7 +21,7 @@ from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
 from sgp_runner.simulator.fabric import Sent
 from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
 from sgp_runner.simulator.machines import ModelledMachines
-from sgp_runner.simulator.repetition import Journals, Repetition, copied
+from sgp_runner.simulator.repetition import Journals, Repetition
 from sgp_runner.utils.errors import Lost
 from sgp_runner.utils.memory import few_collections
 from sgp_runner.utils.sums import sum_in_order

@@ -9,6 +9,8 @@ import pytest
 
 from notebooks import DOCS, NOTEBOOKS, executed, handout
 
+FAST = ("consensus", "first_comparison", "my_algorithm")
+
 
 def test_tutorials_and_exercises_are_run() -> None:
     assert [str(path.relative_to(DOCS).with_suffix("")) for path in NOTEBOOKS] == [
@@ -23,7 +25,11 @@ def test_tutorials_and_exercises_are_run() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem in FAST else pytest.mark.slow) for path in NOTEBOOKS],
+    ids=[path.stem for path in NOTEBOOKS],
+)
 def test_a_notebook_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     stored, now = nbformat.read(path, as_version=4), executed(path, tmp_path)
     kinds = [

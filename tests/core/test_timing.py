@@ -249,6 +249,16 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
 KEYS = ("bytes_per_node", "time_s")
 
 
+def test_the_profile_of_streaming_diloco_has_the_step_of_its_table_by_hand(tmp_path: Path) -> None:
+    """0.1 s of gradient, and 16 bits of a parameter at 100 Gbit/s less the overlap."""
+    sent = 860_000_000  # parameters: 86 % of the nominal ones
+    words = ("cluster=streaming_diloco", *WIDE[2:], f"timed_as.num_parameters={sent}")
+    words += ("algo=ar_sgd", "cluster.links.bandwidth=100e9", "model.sample_steps=10")
+    words += (f"cluster.collectives.bucket_bytes={2 * 12 * 1792**2 * sent // LLAMA}",)
+    step = 0.1 + 16 * sent / 100e9 - 0.667 * 0.1
+    assert timed(tmp_path, *words)["time_s"] == pytest.approx(10 * step, rel=1e-9)
+
+
 def test_a_timing_study_without_values_saves_checkpoints(tmp_path: Path) -> None:
     words = [*WIDE, "algo=streaming_diloco", "algo.period=3", "model.sample_steps=9"]
     experiment = make_experiment(tmp_path, "model=timing_only", *words, "checkpoint.every_steps=4")

@@ -28,10 +28,10 @@ RANK = str(RANKS / "collective_rank.py")
     [
         ("gloo", 4, 1, None),
         ("paired", 4, 1, "in one order"),
-        ("gloo", 4, 2, "in one order"),
-        ("paired", 4, 2, "in one order"),
+        pytest.param("gloo", 4, 2, "in one order", marks=pytest.mark.slow),
+        pytest.param("paired", 4, 2, "in one order", marks=pytest.mark.slow),
         ("hierarchical", 4, 2, "in one order"),
-        ("hierarchical", 6, 3, "in one order"),
+        pytest.param("hierarchical", 6, 3, "in one order", marks=pytest.mark.slow),
     ],
 )
 def test_collectives_and_pairs_of_messages_of_real_ranks_that_are_late_at_random(

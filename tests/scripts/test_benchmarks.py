@@ -103,15 +103,6 @@ def test_an_unknown_section_is_refused(
     )
 
 
-def test_a_section_that_takes_long_is_measured_only_if_it_is_named(bench: ModuleType) -> None:
-    sections = bench.sections()
-    assert {"cores", "resnet50", "simulator"} <= {*sections}
-    assert [section for section in sections if not bench.is_usual(section)] == [
-        "rendezvous",
-        "resnet50",
-    ]
-
-
 def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
     bench: ModuleType,
 ) -> None:
@@ -136,6 +127,7 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
     )
 
 
+@pytest.mark.slow
 def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:
     from benchmarks import gpu
 
@@ -161,18 +153,6 @@ def test_what_cores_are_worth_with_small_sizes(bench: ModuleType) -> None:
     ]
     results = [result for table in tables for result in table.results]
     assert all(value >= 0 for result in results for value in result.values)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_whole_run_is_measured_beside_a_plain_loop(bench: ModuleType) -> None:
-    from benchmarks import resnet50
-
-    words = ("algo=osgp", "model=mlp", "data=digits", "nodes=2", "batch_size=64", "epochs=0.5")
-    (table,) = resnet50.measure(words, 0.05)
-    assert table.text.endswith(", 12 gradients.")
-    values = {result.what: result.values for result in table.results}
-    assert all(value > 0 for value in values["wall time"] + values["peak memory"])
 
 
 @pytest.mark.slow

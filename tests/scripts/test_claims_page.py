@@ -7,11 +7,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from claims import figures
 from claims.claim_files import Claim
 from claims.computed import Computed
 from claims.evidence import Finding, Verdict, judge
+from claims.figures import forest
 from claims.page import Shown, rows_of, shown, write
+from sgp_runner.report.render.pictures import save
 from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.statistics import Between, Interval, exactly
 
@@ -108,7 +109,16 @@ def test_a_claim_has_a_line_in_the_table_and_a_page(tmp_path: Path) -> None:
 
 def test_the_same_figure_has_the_same_bytes(tmp_path: Path) -> None:
     judged = judge(claim_of(tmp_path).find())
-    for folder in "ab":
-        figures.save(figures.forest(judged), tmp_path / folder / "claim3.svg")
-    one, two = ((tmp_path / folder / "claim3.svg").read_bytes() for folder in "ab")
-    assert one == two and b"<svg" in one
+    save(forest(judged), tmp_path, "claim3", ("svg",))
+    one = (tmp_path / "claim3.svg").read_bytes()
+    save(forest(judged), tmp_path, "claim3", ("svg",))
+    assert one == (tmp_path / "claim3.svg").read_bytes() and b"<svg" in one
+
+
+def test_effects_are_drawn_over_their_ranges_within_the_edges(tmp_path: Path) -> None:
+    nats, ratio = forest(judge(claim_of(tmp_path).find()))
+    expected, reproduced = nats.series  # the earlier sample does not decide
+    assert (nats.x.title, nats.x.span) == ("validation loss, nats", (-0.16, 2.16))
+    assert (expected.low, expected.high) == ([0.0], [2.16])  # no upper bound
+    assert (reproduced.name, reproduced.x, reproduced.low) == ("reproduced", [1.5], [1.0])
+    assert [each.name for each in ratio.series] == ["expected", "contradicted"]

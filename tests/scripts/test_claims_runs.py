@@ -114,7 +114,3 @@ def test_speed_up_is_judged_by_the_exponents_of_nodes_and_steps(tmp_path: Path) 
     assert [finding.effect.seeds for finding in findings] == [5, 5, 5, 5, 10]
     assert [finding.earlier for finding in findings] == [False, True, False, False, False]
     assert set(parts(judge(findings)).values()) == {Verdict.REPRODUCED}
-    assert found.plot is not None
-    nodes, steps, _ = found.plot().series
-    assert list(nodes.x) == [1024, 4096, 16384, 65536]
-    assert list(steps.y) == pytest.approx([9 / 32, 9 / 64, 9 / 128], rel=1e-4)

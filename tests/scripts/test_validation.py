@@ -9,7 +9,7 @@ from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.report.read.published import published
-from validation import diloco, page, slowmo
+from validation import diloco, slowmo
 from validation.tcp import achieved
 
 
@@ -54,8 +54,3 @@ def test_a_published_row_is_left_out_by_fitting_its_constant_on_its_twin(
     assert (cell.fitted, round(cell.error, 1), round(cell.error_left_out, 1)) == (True, 0.0, 2.4)
     rows = [row for row in published() if slowmo.is_timed(row)]
     assert len(rows) == 12 and "slowmo_cifar10_sgp" not in rows
-
-
-@pytest.mark.slow
-def test_the_page_is_what_the_script_writes() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.text()

@@ -207,8 +207,8 @@ def test_peers_are_in_the_order_of_the_lines(tmp_path: Path) -> None:
     assert graph.into == ({3: (1,), 0: (1,), 1: (0, 2, 3), 2: (1,)},)
 
 
-def test_a_million_edges_are_read(tmp_path: Path) -> None:
-    hops = [1, *range(500, 999)]
+def test_a_hundred_thousand_edges_are_read(tmp_path: Path) -> None:
+    hops = [1, *range(500, 549)]
     lines = [f"{node} {(node + hop) % 2000}" for node in range(2000) for hop in hops]
     graph = Edges(written(tmp_path, "\n".join(lines)))
     verify(graph, 2000, "balanced")

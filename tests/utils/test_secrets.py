@@ -57,7 +57,7 @@ def where_planted(folder: Path) -> list[str]:
     ("network", "kept"),
     [
         ("sim", "checkpoints/step-*/*.pt"),
-        ("gloo", "checkpoints/step-*/*.pt"),
+        pytest.param("gloo", "checkpoints/step-*/*.pt", marks=pytest.mark.slow),
         ("gloo record=true checkpoint.every_steps=null", "recording-1.jsonl"),
     ],
 )

@@ -15,8 +15,9 @@ from helpers.shooting import run, shot
 
 from sgp_runner.utils.signals import STOPPING, signal_thread
 
-SIM = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
-GLOO = (*SIM, "network=gloo")
+RUN = ("model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "name=run")
+SIM = (*RUN, "network.engine=loop")  # which an interpreter imports in a second less
+GLOO = (*RUN, "network=gloo")
 CODES = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGUSR2": 75}
 STEP = "sgp_runner.recording.observer:Observer.end_of_step"
 CONCLUDE = "sgp_runner.distributed.rank_backend:RankBackend.conclude"
@@ -49,7 +50,7 @@ def sentence(name: str, command: str = "sgp-run") -> str:
         pytest.param("sgp_runner.config.overrides:compose", "SIGUSR1", marks=pytest.mark.slow),
         ("torch:", "SIGINT"),
         ("sgp_runner.elastic.dry_run:verify_calls", "SIGUSR2"),
-        ("sgp_runner.elastic.build:build_problem", "SIGTERM"),
+        pytest.param("sgp_runner.elastic.build:build_problem", "SIGTERM", marks=pytest.mark.slow),
     ],
 )
 def test_a_simulation_ends_at_once_where_it_does_not_train(
@@ -87,11 +88,17 @@ def test_the_second_ctrl_c_that_a_library_loses_ends_the_command_after_a_while(
 def test_the_second_ctrl_c_ends_a_command_that_is_inside_a_library(tmp_path: Path) -> None:
     """Python handles neither while one call of a library lasts."""
     where = "sgp_runner.simulator.engine:Vmap.compute"
-    outcome = run(tmp_path, *SIM, shots=[shot(where, "SIGINT", to="stuck")])
+    outcome = run(tmp_path, *RUN, shots=[shot(where, "SIGINT", to="stuck")])
     assert outcome == (130, "sgp-run: interrupted\n")
 
 
-@pytest.mark.parametrize(("name", "says"), SAVES.items())
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        pytest.param(name, says, marks=pytest.mark.slow if name == "SIGINT" else ())
+        for name, says in SAVES.items()
+    ],
+)
 def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     name: str, says: str, tmp_path: Path
 ) -> None:
@@ -113,7 +120,14 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
 @pytest.mark.parametrize(
     ("words", "where", "name", "rank", "to"),
     [
-        (SIM, "sgp_runner.recording.observer:Observer.conclude", "SIGINT", "", "self"),
+        pytest.param(
+            SIM,
+            "sgp_runner.recording.observer:Observer.conclude",
+            "SIGINT",
+            "",
+            "self",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             SIM,
             "sgp_runner.recording.recorder:Recorder.finish",
@@ -156,7 +170,9 @@ def test_a_signal_to_a_rank_after_training_does_not_end_the_run(rank: str, tmp_p
     ("where", "rank", "to", "name"),
     [
         ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
-        ("sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2"),
+        pytest.param(
+            "sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2", marks=pytest.mark.slow
+        ),
         pytest.param(
             "sgp_runner.utils.signals:install_in_rank",
             "1",
@@ -213,9 +229,9 @@ def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
     assert not ranks_of(tmp_path)
 
 
-@pytest.mark.parametrize("name", SAVES)
+@pytest.mark.parametrize("name", [pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGINT"])
 def test_a_signal_to_a_sweep_saves_its_job_and_starts_no_other(name: str, tmp_path: Path) -> None:
-    words = ("-m", "model=mlp", "nodes=2", "epochs=2", "logger=jsonl", "seed=1,2", "jobs=1")
+    words = ("-m", *SIM[:4], *SIM[5:], "seed=1,2", "jobs=1")
     code, error = run(tmp_path, *words, shots=[shot(STEP, name, count=9)])
     said = rf"{SAVES[name]}; saved in \S+/step-5. Run the same command again to resume.\n"
     assert code == CODES[name] and re.fullmatch(said, error)
@@ -248,7 +264,12 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
             marks=pytest.mark.slow,
         ),
         ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
-        ("sgp_run", "sgp_runner.distributed.launch:wait_for", ["calibrate", "nodes=2"]),
+        pytest.param(
+            "sgp_run",
+            "sgp_runner.distributed.launch:wait_for",
+            ["calibrate", "nodes=2"],
+            marks=pytest.mark.slow,
+        ),
         ("sgp_replay", "sgp_runner.replay.exact:", ["."]),
         ("sgp_report", "sgp_runner.report.render.write:", ["."]),
     ],

@@ -47,7 +47,7 @@ WAYS = {
         [str(BIN / "sgp-replay"), "results/runs/run"],
     ],
 }
-FAST = ("sweep", "Python, gloo")
+FAST = ("sweep",)
 
 
 @pytest.fixture(name="here")
@@ -105,7 +105,9 @@ class Alone(Algorithm):
 @pytest.mark.parametrize(
     "words",
     [
-        [SGP_RUN, "-m", "algo=./alone.py,sgp", *TINY[:-1], "jobs=2"],
+        pytest.param(
+            [SGP_RUN, "-m", "algo=./alone.py,sgp", *TINY[:-1], "jobs=2"], marks=pytest.mark.slow
+        ),
         ["PROGRAM", "run", "algo=./alone.py", *TINY, "network=gloo"],
     ],
     ids=["sweep", "Python, gloo"],
