@@ -2,7 +2,8 @@
 """The explorer of the documentation, docs/explorer.html, and the picture of its first grid.
 
 ``make explorer`` runs this script, which simulates plans for the clusters of papers in minutes. The
-page holds their grids, and ``make docs`` writes it again around them if the explorer has changed.
+page contains the grids. If the explorer has changed, ``make docs`` writes the page again with the
+same grids.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def times_at(grid: Mapping[str, Any], nodes: int, rate: float) -> dict[str, floa
 def winner(grid: Mapping[str, Any], nodes: int, rate: float) -> tuple[str, float]:
     """Return the fastest method, and how many times faster than data parallel it is.
 
-    Only methods of which published figures show a quality near that of data parallel count; of
-    those that are nearly as fast as the fastest, the simplest.
+    Only methods count for which published figures show a quality near the quality of data parallel.
+    Of the methods that are nearly as fast as the fastest, the simplest wins.
     """
     times = times_at(grid, nodes, rate)
     near = [method["title"] for method in grid["methods"] if method["near"]]

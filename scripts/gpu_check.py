@@ -5,7 +5,7 @@
 
 Each step is a command that answers a question. Steps that need GPUs are skipped where there are too
 few. A step has its own time limit; all of them together have eight minutes. The JSON is written
-after every step, so that a machine that is taken away leaves its answers.
+after every step, so that the answers remain if the machine is taken away.
 """
 
 from __future__ import annotations

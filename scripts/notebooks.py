@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Run the notebooks of docs/ in an empty folder, and store their outputs.
 
-With a folder, write there the exercises of docs/course without solutions and outputs instead.
+With a folder as argument, write the exercises of docs/course there instead, without solutions and
+outputs.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     result = sgp.run("algo=osgp", nodes=8)
     result.plot()
 
-`run`, `sweep`, `study` and `load` are those of `sgp_runner.api`, which is imported when one is
-first used, and so is `Averager`, which runs an algorithm in another training loop.
+`run`, `sweep`, `study` and `load` come from `sgp_runner.api`. `Averager` runs an algorithm in
+another training loop. Both are imported on first use.
 """
 
 from typing import TYPE_CHECKING

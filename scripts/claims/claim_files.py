@@ -1,7 +1,8 @@
 """Claims from their files: the texts and ranges of ``texts/``, and the studies that make the runs.
 
 The studies of claim 2 are the files ``02*.yaml`` in ``configs/study/claims``. Names of arms are
-unique within a claim. A claim that compares more than arms names a function of `COMPUTED`.
+unique within a claim. A claim that needs more than comparisons of arms names a function of
+`COMPUTED`.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Claim:
 
     name: stem of its page. texts: subject, sentence, source, answer (``{0}`` is the mean of the
     first finding; `claims.page.Shown` has the formats), tried (the runs and their test), deviation,
-    plan, searches (arm to name of the archived search), findings, explains (the number of the claim
-    of which it explains a verdict).
+    plan, searches (arm to name of the archived search), findings, explains (number of the claim
+    with the verdict that this one explains).
     """
 
     number: int
@@ -83,7 +84,7 @@ class Claim:
 
     @property
     def jobs(self) -> tuple[RunJob, ...]:
-        """All runs, those of all arms with one seed before those with the next."""
+        """All runs, ordered by seed and then by arm."""
         seeds = range(max((len(arm.jobs) for arm in self.arms.values()), default=0))
         by_seed = [
             arm.jobs[place]

@@ -140,8 +140,8 @@ def primary_of(judged: Sequence[Judged]) -> Judged:
 def in_family(primary: Mapping[int, Judged]) -> dict[int, tuple[Verdict, float]]:
     """Return verdict and p-value of each claim's ``primary`` finding, adjusted for all of them.
 
-    The p-values are adjusted by Holm's method. A finding whose second sample decides had two looks,
-    each of which may take half of the level.
+    The p-values are adjusted by Holm's method. A finding with a second sample was tested on two
+    samples, each at half of the level.
     """
     random = {number: each for number, each in primary.items() if each.p is not None}
     adjusted = holm([(each.p or 0.0) * each.looks for each in random.values()])

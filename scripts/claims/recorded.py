@@ -28,7 +28,7 @@ def commands(results: Path) -> Mapping[str, tuple[str, ...]]:
 
 @functools.cache
 def by_settings(results: Path) -> Mapping[frozenset[str], str]:
-    """Return the name of an archived run by its settings, of which the order does not count.
+    """Return the name of an archived run by its settings, in any order.
 
     Of two runs with the same settings, the first one in the table is returned.
     """
@@ -43,7 +43,7 @@ def job_of(results: Path, words: Iterable[str], name: str) -> RunJob:
 
 
 def search_of(results: Path, name: str) -> Tuned:
-    """Return the archived search ``name``, of which the lowest mean loss is chosen.
+    """Return the archived search ``name``; it chooses the lowest mean loss.
 
     Other settings than the learning rate are those of the best run at each rate. Of equal losses,
     the smaller rate is chosen.

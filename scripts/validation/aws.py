@@ -1,8 +1,7 @@
 """All-reduces, sends and regions of AWS (``results/validation/``), and their simulated times.
 
-The constants are in ``configs/cluster/aws_*.yaml``, fitted to all given cells: the source's cells
-that were kept aside are not here, so the errors of these cells are those of a fit. Commit 8f322df9
-has the code of the fits.
+The constants are in ``configs/cluster/aws_*.yaml``, fitted to all cells. The source has more cells,
+which are not here, so every error is an error of the fit. Commit 8f322df9 has the code of the fits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All-reduces of Gloo on our own links with delay, and the law's times.
 
-The rate is that of the line without delay; the time of the host is that of AWS's machines.
+The rate was measured without delay; the time of the host comes from AWS's machines.
 """
 
 from __future__ import annotations

@@ -14,61 +14,67 @@ LAWS = """\
 ## Laws of networks with delay
 
 Four laws (`sgp_runner.cluster.collective_laws` and `sgp_runner.cluster.connection_laws`) replace a
-latency for each round of a ring, which was off by 40 % for Gloo. The table shows the mean and the
-worst error of each law. All given times were used in the fits, in a commit before this page was
-written, unless they are called predicted. Commit 8f322df9 has the code of the fits, the errors of
-the former law, and the share of each constant in each time.
+former law, in which each round of a ring costs one latency; for Gloo it was off by 40 %. The table
+shows the mean and the worst error of each law. All published times were used in the fits, unless
+this page calls them predicted; the fits were committed before the page was written. Commit 8f322df9
+has the code of the fits, the errors of the former law, and how much each time depends on each
+constant.
 
 {errors}
 
-- **NCCL** sends a chunk in slices: a round takes the larger of a chunk and of a latency with a
-  slice, so latency is hidden on all of these links. The excess over the bytes is the same with 4
-  and with 8 nodes, about two round trips, whereas a latency per round would be 6 and 14 latencies.
-  A share of the rate, slow start and the latency of the last byte describe it.
-- **Gloo** has at most two segments of 1 MiB in flight, and sends one after the receiver has
-  announced its place for it (its source). Two segments take a round trip, a segment and the time
-  of the host. One constant is fitted, the time of the host per byte. The law was derived from the
-  source, and compared with [links of our own](#gloo-on-our-own-links-with-delay).
-- **A window per round trip** bounds the sends of Gloo, {window:.1f} MB in flight, and the pairs of
-  regions. In a ring of Gloo its segments are the tighter bound.
+- **NCCL** sends a chunk in slices. A round takes the time of a chunk, or of a latency and a slice
+  if that is longer. On all of these links the chunk takes longer, so latency is hidden. With 4 and
+  with 8 nodes, an all-reduce takes about two round trips more than the transfer of its bytes; with
+  a latency per round, it would take 6 and 14 latencies more. The law describes this extra time by a
+  share of the rate, slow start and the latency of the last byte.
+- **Gloo** has at most two segments of 1 MiB in flight, and sends a segment only after the receiver
+  has announced where to write it (this follows from Gloo's source). Two segments together take a
+  round trip, the transfer of one segment and the host's time for it. One constant is fitted, the
+  time of the host per byte. The law was derived from the source, and compared with [links of our
+  own](#gloo-on-our-own-links-with-delay).
+- **A window per round trip** bounds the sends of Gloo, with {window:.1f} MB in flight, and the
+  transfers between regions. In a ring of Gloo the segments are the tighter bound.
 
 The slice of NCCL and the segment of Gloo are taken from the sources of the libraries. Slices from
-64 KiB to 4 MiB give the same figures. No cell has small messages, where NCCL takes trees; that law
-is assumed. Two machines cannot tell a ring over devices from a ring over nodes; two and eight can.
+64 KiB to 4 MiB give the same figures. No time is of a small message, for which NCCL uses trees; the
+law for these is assumed. Times on two machines cannot distinguish a ring over devices from a ring
+over nodes, but times on two and on eight machines can.
 
 ## AWS machines, measured by others
 
-Machines with one V100 each ran all-reduces and sends by NCCL and Gloo on links that tc limited and
-delayed, or did not ([sources](../results/validation/README.md)). The profiles are `aws_p3_10g` and
-`aws_p3_10g_gloo`. tc's rate is multiplied by {nccl_share} for NCCL and by {gloo_share} for Gloo.
-The delay is one way. The table shows milliseconds; all times were used in the fits:
+Machines with one V100 each ran all-reduces and sends by NCCL and Gloo, on links with and without a
+rate limit and a delay set by tc ([sources](../results/validation/README.md)). The profiles are
+`aws_p3_10g` and `aws_p3_10g_gloo`. tc's rate is multiplied by {nccl_share} for NCCL and by
+{gloo_share} for Gloo. The delay is one way. The table shows milliseconds; all times were used in
+the fits:
 
 {aws}
 
-Cells with 16 and 32 nodes are not given, and no error here is one of a prediction. In rings of
-Gloo the error falls from 4 to 8 nodes; more nodes may take longer than simulated.
+The times with 16 and 32 nodes are not used here, and none of the errors is the error of a
+prediction. At delays of 5 and 10 ms, the errors of Gloo's rings are lower with 8 nodes than with 4.
+With more nodes, such rings may therefore take longer than simulated.
 
 ### Gloo on our own links with delay
 
 The script `scripts/gloo_delay.py` of commit 1d9c4c76 ran all-reduces of Gloo between network
 namespaces of one machine, whose packets a relay delays. Other programs ran on the machine, but the
-links determine these times:
-without delay the rings achieved {delay_share:.0f} % of the rate. Each prediction has the rate of
-the line without delay; nothing else is fitted here. The table shows seconds, medians of three:
+links determine these times: without delay the rings achieved {delay_share:.0f} % of the rate. Each
+prediction uses the rate measured without delay; nothing else is fitted here. The table shows
+seconds, medians of three:
 
 {delays}
 
 Two ranks have one connection for both directions, and their announcements wait behind the segment
-that is being sent. This rule was found here, after the periods of torchft had been compared, whose
-error at 1 Gbit/s was +6.4 % without the rule. Four ranks on these slow links are no test of the
-round trip: a latency per round gives nearly the same time.
+that is being sent. This rule was found in these measurements. The periods of torchft (below) had
+been compared before: without the rule, their error at 1 Gbit/s was +6.4 %. Four ranks on these slow
+links do not test the round trip, because a latency per round gives nearly the same time.
 
 ## Ten regions of AWS, measured by others
 
-NCCL sent between machines in ten regions, on 16 connections. The rate of a link,
-{region_rate:.2f} Gbit/s, and the bytes in flight, {region_window:.1f} MB, are fitted to 45 of the
-90 ordered pairs. Errors of the rates: **median {region_median:.1f} %, mean {region_mean:.1f} %**;
-by one rate for all pairs, the median: {region_one:.1f} %. These pairs are off by more than 30 %:
+NCCL sent between machines in ten regions, on 16 connections. The rate of a link, {region_rate:.2f}
+Gbit/s, and the bytes in flight, {region_window:.1f} MB, are fitted to 45 of the 90 ordered pairs.
+Errors of the rates: **median {region_median:.1f} %, mean {region_mean:.1f} %**; with one rate for
+all pairs, the median is {region_one:.1f} %. These pairs are off by more than 30 %:
 
 {regions}
 
@@ -82,11 +88,12 @@ Each job has one fitted row. The table shows seconds:
 {scaling}
 
 {scaling_predicted} The all-reduces of BERT-Large on 2 and 8 machines of 4 GPUs fit one ring over
-all GPUs. ResNet-101 has the number of machines of its fitted row, so it tests the rate, not the
-ring. Periods of torchft have a rest that does not depend on the rate.
+all GPUs. ResNet-101 ran on as many machines as its fitted row, so it tests the rate, not the
+ring. The periods of torchft include a part that does not depend on the rate.
 
 INTELLECT-1 (arXiv 2412.01152) publishes the median all-reduce and the compute utilisation of 100
-inner steps that take 38 minutes. A step that waits for its all-reduce reproduces them:
+inner steps that take 38 minutes. If each outer step waits for its all-reduce, the simulated
+utilisation is close to the published one:
 
 {intellect}"""
 

@@ -7,8 +7,9 @@ In step t = 1, 2, ... of node i, with A steps for one update of the moments and 
     A divides t:  m <- beta1 m + (1 - beta1) a;  v <- beta2 v + (1 - beta2) a^2;  a <- 0
 
 The gradient is taken at x_i before mixing, so the exchange overlaps its computation. With A = 1
-this is D-PSGD with Adam. AdamW decays by a share of x_i before mixing, the authors' code by a
-share of x_i after it. They clip each bucket of a gradient, and here the optimizer clips it whole.
+this is D-PSGD with Adam. AdamW decays by a share of x_i before mixing, whereas the authors' code
+decays by a share of x_i after mixing. The authors clip each bucket of a gradient separately; here
+the optimizer clips the whole gradient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ACP-SGD (Zhang et al. 2023): PowerSGD with one all-reduce in a step, of each factor in turn.
+"""ACP-SGD (Zhang et al. 2023): PowerSGD with one all-reduce per step, of the two factors in turn.
 
 With the matrices ``M`` and the errors ``e`` of PowerSGD, and A = M + e, steps alternate between
 

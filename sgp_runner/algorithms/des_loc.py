@@ -5,10 +5,10 @@
     every period_u steps:  u_i <- mean u
     every period_v steps:  v_i <- mean v
 
-Each worker counts its own steps for the bias correction. The paper averages before a step, and not
-after the step before it, which is the same. With equal periods this is Local Adam. Momentum SGD has
-only u; with period = 1 it is AR-SGD, for any period_u. Adam with all periods 1 is not AR-SGD, which
-squares the mean gradient instead of averaging the squares.
+Each worker counts its own steps for the bias correction. The paper averages before a step, and this
+code after the previous step, which is the same. With equal periods this is Local Adam. Momentum SGD
+has only u; with period = 1 it is AR-SGD, for any period_u. Adam with all periods 1 is not AR-SGD,
+which squares the mean gradient instead of averaging the squares.
 """
 
 from __future__ import annotations

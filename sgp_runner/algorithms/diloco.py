@@ -18,8 +18,9 @@ With ``overlap``, the all-reduce takes place during the next period, and ``delta
     delayed: S, the mean of the last period; 0 in the first
     eager:   S + (own - last) / n, own changes of this and of the last period; theta_i differ
 
-A run with ``overlap`` ends, by our definition, with the mean in flight: a last outer step for
-delayed; for eager theta_i - lr (S - last / n), and the mean of all theta_i.
+By our definition, a run with ``overlap`` ends by applying the mean in flight. For delayed this is a
+last outer step. For eager it is theta_i <- theta_i - lr (S - last / n), and then theta is the mean
+of all theta_i.
 """
 
 from __future__ import annotations

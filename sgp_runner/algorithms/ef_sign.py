@@ -4,9 +4,9 @@
     x <- x - mean c_i
 
 ``d_i`` is the optimizer's step, lr g_i for plain SGD, and ``C`` by default the sign of each number
-times the mean magnitude in its tensor. The error contains the learning rate, so a change of the
-rate does not change it. `ARSGD` with a codec codes gradients, and its error does not contain the
-rate; with plain SGD and a constant rate both are the same.
+times the mean magnitude in its tensor. The error contains the learning rate, so a later change of
+the rate does not rescale it. `ARSGD` with a codec codes gradients, and its error does not contain
+the rate; with plain SGD and a constant rate both are the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GASLoC (arXiv:2606.11081, 2026), experimental: outer momentum steps that gossip on a graph.
 
-Every ``period`` inner steps, which lead a worker i from ``theta`` to ``end``, with the mixing
-matrix W of the graph and ``x_prev`` the last x, at first the initial parameters:
+A worker i takes ``period`` inner steps, from ``theta`` to ``end``. W is the mixing matrix of the
+graph, and ``x_prev`` is the previous x, at first the initial parameters. Then:
 
     x = theta + lr (end - theta)
     extrapolated:  theta <- sum_j W_ij z_j,  z = x + momentum (x - x_prev)
@@ -10,8 +10,8 @@ matrix W of the graph and ``x_prev`` the last x, at first the initial parameters
 Our only source is a summary with the printed line. On one node both forms are DiLoCo. On a complete
 graph only ``extrapolated``, which is our reading, is DiLoCo, as the summary states for the method:
 in ``printed`` a worker keeps ``momentum`` times its own difference. The mean of all theta is the
-same in both forms if all gradients are. A shorter last period ends with an exchange too, but not
-with an average, so the workers are an ensemble.
+same in both forms if all gradients are the same. A shorter last period ends with an exchange too,
+but not with an average, so the workers are an ensemble.
 
 Without gradients, ``extrapolated`` contracts on a fixed graph if and only if all eigenvalues of W
 but the first are above ``-1 / (1 + 2 momentum)``.

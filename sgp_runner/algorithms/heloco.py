@@ -15,8 +15,9 @@ and ``d' = d`` if a norm is below 1e-8. Then, with ``scale`` s,
     reply theta - lr momentum m
 
 Unlike DiLoCo's, the momentum is a mean, with the factor ``1 - momentum``. Our sources are three
-summaries that agree; the outer rate and momentum are of one of them. With ``aligned = -1``, nothing
-is corrected; with momentum 0 and scale 1 it is then Async DiLoCo with momentum 0 and delay 1.
+summaries that agree; the outer rate and momentum are from one of them. With ``aligned = -1``,
+nothing is corrected; with momentum 0 and scale 1 it is then Async DiLoCo with momentum 0 and delay
+1.
 """
 
 from __future__ import annotations

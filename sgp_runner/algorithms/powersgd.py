@@ -9,9 +9,9 @@ gradient of a worker:
     out = P Q^T;  e = A - P q^T             (error=released: e = A - out)
 
 Vectors have their exact mean. The optimizer takes ``out``, so its momentum is the same on all
-workers. A step has two all-reduces, one after the other, of r sum(m) + v and of r sum(k) numbers;
-the vectors have v. Coding takes 6 r sum(m k) + 4 D + 2 r^2 sum(m) operations, in 7 passes over the
-gradient.
+workers. A step has two all-reduces, one after the other, of r sum(m) + v and of r sum(k) numbers; v
+is the total length of the vectors. Coding takes 6 r sum(m k) + 4 D + 2 r^2 sum(m) operations, in 7
+passes over the gradient.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ models, and ``n_ki`` their number:
 
 A model that is d edges away arrives d - 1 steps late. Therefore, once the number of steps is at
 least the diameter of the tree, ``x_i`` is the exact mean of one model of each node, and the initial
-parameters ``x_0`` have no part in it. With two nodes it is exact averaging in every step. The
-authors' code fills with ``x_0``, and their description with the node's own ``y_i``
-(``fill=own``).
+parameters ``x_0`` have no part in it. With two nodes it is exact averaging in every step. In place
+of models that have not arrived, the authors' code takes ``x_0``, and their description takes the
+node's own ``y_i`` (``fill=own``).
 """
 
 from __future__ import annotations

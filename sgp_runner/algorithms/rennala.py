@@ -1,7 +1,7 @@
 """Rennala SGD (Tyurin & Richtárik 2023): mini-batches of gradients from whichever worker is ready.
 
-A parameter server adds up gradients at its present parameters x, also several of one worker. Those
-at former parameters are dropped. After ``B = batch`` gradients:
+A parameter server adds up gradients that were taken at its present parameters x, possibly several
+from one worker. Gradients taken at earlier parameters are dropped. After ``B = batch`` gradients:
 
     x <- x - U(mean of the B gradients)
     all workers abandon their gradients and start again at the new x

@@ -41,8 +41,8 @@ class SwarmSGD(Algorithm):
     topology: a symmetric graph, of which a worker draws one neighbour at a time
     period: steps of a worker between the averages that it starts, H
     steps: fixed: H steps; geometric: a random number with mean H
-    blocking: true: average the parameters after the H steps; false: exchange the copies of before
-        them meanwhile
+    blocking: true: average the parameters after the H steps; false: exchange the copies from before
+        these steps during them
     seed: seed of the draws, independent of the run's seed
     """
 

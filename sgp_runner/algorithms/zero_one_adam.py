@@ -40,8 +40,8 @@ class ZeroOneAdam(Algorithm):
 
     codec: codes gradients and steps, with error feedback: sign, sign_l2 or none (exact all-reduces)
     freeze_epochs: epochs before the variance is frozen and local steps begin
-    kappa: updates of the variance after which the steps between them double
-    doubling: steps after the freeze after which the steps between means double
+    kappa: number of updates of the variance after which the steps between two updates double
+    doubling: number of steps, from the freeze on, after which the steps between two means double
     max_period: largest number of steps between means, H
     """
 

@@ -1,4 +1,4 @@
-"""Decentralised training of a loop that is not of this package: `Averager`."""
+"""Decentralised training in a loop outside this package: `Averager`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Averager:
     is on a GPU and the process group of the script has NCCL, else over gloo. `step`, `average`,
     `state_dict` and `finish` are calls of all ranks together.
 
-    Raises ConfigError for what cannot work.
+    Raises ConfigError for arguments that cannot work.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Averager:
     def step(self) -> None:
         """Take one step of the algorithm with the gradients in ``p.grad``, and remove them.
 
-        A parameter without gradient counts as one whose gradient is zero.
+        For a parameter without a gradient, the gradient is taken as zero.
         """
         self.runtime.step(self.runtime.vector.detach_gradient)
 
@@ -297,7 +297,7 @@ def algorithm_of(
 
 
 def take_from_rank_0(tensor: Tensor, world: TorchWorld) -> None:
-    """Replace ``tensor`` by that of rank 0, over gloo."""
+    """Replace ``tensor`` by the tensor of rank 0, over gloo."""
     on_host = tensor.cpu().contiguous()
     world.broadcast(on_host, 0)
     tensor.copy_(on_host)

@@ -47,7 +47,7 @@ TURNS = 3  # each with and without messages
 
 
 def location_here() -> tuple[int, float]:
-    """Return an identifier of this process's host and cores, and how many gradients fit on these.
+    """Return an identifier of this host and its cores, and how many gradients they run at once.
 
     Ranks that are pinned to different cores of one machine count as different hosts.
     """

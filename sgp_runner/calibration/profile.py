@@ -116,7 +116,7 @@ def body(found: Measured, setting: CalibratedSetting) -> str:
 
 
 def by_codec(seconds: Mapping[str, float]) -> str:
-    """Return the seconds to code a number of each codec, on lines of their own."""
+    """Return the seconds that each codec takes to code a number, one line for each."""
     lines = [
         f"\n    {name}: {each:.4g}  # s/number{COLUMN.get(name, '')}"
         for name, each in seconds.items()

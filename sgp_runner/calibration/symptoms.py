@@ -1,7 +1,7 @@
 """Measurements for ``sgp-run doctor --measure``, with the ranks of a real run.
 
-A step alone and with the mean gradient, all-reduces of four sizes, the rate of one and of several
-TCP connections between the first two nodes, and the loading of a batch.
+They time a step alone and a step with the mean gradient, all-reduces of four sizes, the rate of one
+and of several TCP connections between the first two nodes, and the loading of a batch.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def in_threads(work: Sequence[object]) -> None:
 def observed_words(found: Symptoms) -> list[str]:
     """Return the words of ``sgp-run doctor`` for measured values.
 
-    The latency is that of a round in a line through the times of all-reduces.
+    The latency is the latency of a round, from a line fitted to the times of all-reduces.
     """
     line = fit_line({size: [seconds] for size, seconds in found.all_reduces.items()})
     return [

@@ -108,7 +108,7 @@ def measure(
     """Measure and write the result to the experiment's folder.
 
     program: module of `sgp_runner.calibration` that is the program of a rank
-    adapt: puts the measurements into the experiment; None: those of a calibration
+    adapt: puts the measurements into the experiment; None: the measurements of a calibration
     """
     from sgp_runner.calibration.probe import measuring
     from sgp_runner.session.start import execute

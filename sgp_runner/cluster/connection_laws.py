@@ -1,7 +1,7 @@
 """Times of messages on TCP connections with delay, as laws of plain numbers.
 
-Windows of data are in flight at most: a sender that has filled its window waits for an
-acknowledgement, which arrives a round trip later. A new or idle connection starts with a small
+A connection has at most one window of data in flight: a sender that has filled its window waits for
+an acknowledgement, which arrives a round trip later. A new or idle connection starts with a small
 window and doubles it in every round trip until the window fills the link (slow start; Jacobson
 1988, RFC 5681). docs/validation.md has the errors of these laws on other people's clusters.
 """

@@ -174,9 +174,9 @@ class Cluster:
 
         Every round waits for its slowest message. Therefore all interfaces have the rate of the
         slowest interface, which is the rate of its slower direction (half duplex: of both in turn).
-        A ring through regions in rank order leaves and enters each region once. All its hops have
-        the longest latency and the lowest rate of these crossings, which is an upper limit if they
-        belong to different crossings.
+        A ring through regions in rank order leaves and enters each region once. All its hops are
+        given the longest latency and the lowest rate of these crossings. If these belong to
+        different crossings, the time is an upper limit.
         """
         links, measured = self.links, self.collectives
         start, rates = measured.all_reduce_latency_seconds, links.interfaces(nodes)

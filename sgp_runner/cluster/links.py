@@ -114,7 +114,7 @@ class Links:
         return {(self.up(rank), self.down(rank)) for rank in range(nodes if single else 1)}
 
     def turns(self, up: float, down: float) -> float:
-        """Return the time to send and receive a byte, relative to the slower direction."""
+        """Return the time to send and receive a byte, relative to the slower of both."""
         return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
     def crossings(self) -> list[tuple[float, float]]:

@@ -17,8 +17,8 @@ class Region:
 
     Messages that leave a region share its link, in the order in which they reach the link. Messages
     that enter the region share it in the same way; the two directions are independent. Ranks are
-    numbered region by region. A parameter server is in the last region; of several, each region has
-    one, in order, and the others are in the last region.
+    numbered region by region. A single parameter server is in the last region. Of several servers,
+    each region has one, in order, and further ones are in the last region.
 
     nodes: number of nodes
     bandwidth_up: bits per second that leave the region: one number, or a list with one number per

@@ -62,8 +62,8 @@ class Sources(SearchPathPlugin):
 class FileConfigSource(file_config_source.FileConfigSource):
     """Hydra's source of YAML files, in which clusters may also have settings by their flat names.
 
-    Hydra takes sources of one name for the same. A job of a sweep gets this one from the process
-    that submits it, and then registers Hydra's own.
+    Hydra treats sources of the same name as equal. A job of a sweep inherits this source from the
+    process that submits it, and then registers Hydra's own source.
     """
 
     def load_config(self, config_path: str) -> ConfigResult:

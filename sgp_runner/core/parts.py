@@ -1,9 +1,9 @@
 """Parts of the parameters: each device of a node holds one, and the state that belongs to it.
 
 A worker whose state is divided has vectors of the length of its part, and `PartShapes` as the
-shapes of its tensors. Elementwise operations need nothing else. Whatever reduces over a vector adds
-up the results of all devices (`norm`), and a codec or optimizer that needs whole tensors gets parts
-that are cut between tensors.
+shapes of its tensors. Elementwise operations need nothing else. An operation that reduces a vector
+adds up the results of all devices (`norm`), and a codec or optimizer that needs whole tensors gets
+parts that are cut between tensors.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def piece(shape: tuple[int, ...], length: int) -> tuple[int, ...]:
 def cut(shapes: Mapping[str, tuple[int, ...]], devices: int, at: Cut) -> list[slice]:
     """Return the consecutive parts of the parameters [D], one for each device; some may be empty.
 
-    Between tensors, a tensor belongs to the device in whose equal share it begins.
+    If parts end between tensors, a tensor belongs to the device with the equal share in which it
+    begins.
     """
     sizes = list(map(prod, shapes.values()))
     total = sum(sizes)

@@ -95,7 +95,7 @@ class Problem:
     sums_of: computes `sums` of all `chunks` from parameters [D] and buffers, in parallel.
     initial: the parameters [D] of a timing study; None: the module's.
     micro_batch: samples of each forward and backward pass; None: the whole batch.
-    prefetcher: loads the next batch meanwhile; None: `batch` loads it.
+    prefetcher: loads the next batch during a gradient; None: `batch` loads it.
     """
 
     flat: FlatModule
@@ -164,7 +164,8 @@ class Problem:
     def dropout_seed(self, rank: int, step: int, piece: int = 0) -> int:
         """Return the seed of a step's dropout on this device.
 
-        Devices of one node drop different elements. The first drops the same as if it were alone.
+        Devices of one node drop different elements. The first device drops the same elements as the
+        only device of a node.
         """
         of_device = [self.part.index] if self.part.index or piece else []
         return seed_of(self.seed, _DROPOUT, rank, step, *of_device, *([piece] if piece else []))
@@ -219,7 +220,7 @@ class Problem:
     def pieces(self, batch: Batch) -> list[tuple[Batch, float | Tensor]]:
         """Cut a batch into pieces of `micro_batch` samples.
 
-        Each comes with its share of what the loss counts, which is samples or tokens.
+        Each comes with its share of the samples or tokens that the loss counts.
         """
         import torch
 

@@ -22,7 +22,7 @@ TOLERANCE = 1e-4  # deviation of the mean weight, which is 1 up to rounding
 
 
 def to_numerator(x: Tensor) -> None:
-    """``z -> x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
+    """Replace ``z`` by ``x = z w``, in place. On a CPU a weight of exactly one costs nothing."""
     if not has_unit_weight(x):
         x[:-1] *= x[-1]
 
@@ -78,7 +78,7 @@ async def average(worker: Worker) -> None:
 def check_mass(mean_weight: float) -> None:
     """Raise RuntimeError unless the push-sum weights add up to the number of workers.
 
-    Weights are conserved, so they do unless a message is in flight.
+    Weights are conserved, so only a message in flight can hold a part of the sum.
     """
     if not abs(mean_weight - 1) <= TOLERANCE:
         raise RuntimeError(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class StepListener(Protocol):
-    """Listener to the start and the end of steps; a worker is at rest between two steps."""
+    """Listener for the start and the end of steps; a worker is at rest between two steps."""
 
     def start_of_step(self, worker: Worker) -> None: ...
     def end_of_step(self, worker: Worker) -> None: ...

@@ -35,7 +35,7 @@ VOCABULARIES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")  # files of a t
 
 @dataclass(frozen=True)
 class Encoder:
-    """Texts to tokens, each text with an end-of-text token; ``tokenizer`` is of transformers."""
+    """Encoder of texts, each with an end-of-text token; ``tokenizer`` is of transformers."""
 
     tokenizer: Any
 
@@ -68,7 +68,7 @@ def load_encoder(path: str) -> Encoder:
 
 
 def load_splits(path: str, subset: str | None, streaming: bool) -> dict[str, Any]:
-    """Return the splits of a data set by name; a single one that was saved is ``train``."""
+    """Return the splits of a data set by name; a saved data set without splits is ``train``."""
     datasets = import_hub("datasets", "data")
     with loading("data.path", path, "data set"):
         if not any((Path(path) / name).is_file() for name in SAVED):
@@ -219,7 +219,7 @@ class Stream:
         return self.blocks.batch(torch.tensor([number - first]))
 
     def read(self, again: int, window: int) -> None:
-        """Make a window of a pass the present one, unless it is."""
+        """Make a window of a pass the present one, unless it is already."""
         if self.present == (again, window):
             return
         split = self.split
@@ -247,7 +247,7 @@ class Streamed(Partition):
 
 @dataclass(frozen=True)
 class StreamSampler:
-    """The sampler of `Streamed`: an index has the number of a block, the workers and the worker."""
+    """The sampler of `Streamed`; an index encodes block number, number of workers, and worker."""
 
     workers: int
     batch_size: int

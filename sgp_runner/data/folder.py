@@ -34,9 +34,9 @@ class Folder:
     valid_share: share of the images of each class, drawn at random, that is used for validation; no
         effect if there is a train/
     image_size: height and width of the model's input in pixels
-    workers: number of decoding processes for each process of the run; null = one fewer than its
-        share of the machine's cores, from 4 to 16; 0 = the process of the run decodes images
-        itself; results do not depend on this number
+    workers: number of decoding processes for each process of the run; null = its share of the
+        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
+        images itself; results do not depend on this number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
@@ -85,7 +85,7 @@ class Folder:
         raise ConfigError("data.path", f"{folder} has no folder of images for each class.")
 
     def divided(self, root: Path) -> tuple[Labelled, Labelled]:
-        """Return the training and validation images of a folder; the choice is the same always."""
+        """Return the training and validation images of a folder, always divided in the same way."""
         import torch
 
         classes = self.classes(root)

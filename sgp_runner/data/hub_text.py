@@ -37,9 +37,9 @@ class HubText:
     text_key: key of the text in a row
     tokenizer: name on the Hub, or a folder; null: the model's
     block: tokens of a sample
-    tokens: tokens per epoch; needed with streaming, and only used by timing studies without
+    tokens: tokens per epoch; needed with streaming; without, only timing studies use them
     valid_share: share of the documents that are selected without valid_split
-    valid_size: most samples of the validation set
+    valid_size: largest number of samples of the validation set
     streaming: whether text is read during training, and not before
     buffer: documents that a node shuffles at a time when streaming; tokens at their end that do not
         fill a block are left out

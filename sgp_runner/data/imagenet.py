@@ -31,9 +31,9 @@ class ImageNet:
     shards: folder of train-*.tar and val-*.tar, made by scripts/make_shards.py, which are read
         instead of root; null = read root
     image_size: height and width of the model's input in pixels
-    workers: number of decoding processes for each process of the run; null = one fewer than its
-        share of the machine's cores, from 4 to 16; 0 = the process of the run decodes images
-        itself; results do not depend on this number
+    workers: number of decoding processes for each process of the run; null = its share of the
+        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
+        images itself; results do not depend on this number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
         class; dirichlet_equal = the same with shards of equal size
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node

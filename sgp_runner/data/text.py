@@ -53,10 +53,10 @@ MODULES = (
 class Text:
     """Text from the user's files; every sample is a block of ``block`` tokens.
 
-    ``path`` is a file or a folder of text, whose tokens are bytes; or a file of token numbers; or a
-    folder with ``train`` and ``val`` of such files. ``.bin`` holds 16-bit numbers in the format of
-    nanoGPT, and ``.npy`` whole numbers of any size in one dimension. The end of a file without a
-    ``val`` is used for validation. Files are the labels of the Dirichlet partition.
+    ``path`` is a file or a folder of text, with bytes as tokens; or a file of token numbers; or a
+    folder with two such files, named ``train`` and ``val``. ``.bin`` holds 16-bit numbers in the
+    format of nanoGPT, and ``.npy`` whole numbers of any size in one dimension. The end of a file
+    without a ``val`` is used for validation. Files are the labels of the Dirichlet partition.
 
     path: the file or folder
     block: tokens of a sample

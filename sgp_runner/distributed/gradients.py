@@ -56,7 +56,7 @@ class Gradients:
 
     If the first device of a node leads, it sends the others the parameters each time; they `serve`.
 
-    meter: counts how long averages end after the backward pass
+    meter: measures how long the averages take beyond the end of the backward pass
     """
 
     def __init__(self, problem: Problem, world: World, meter: WaitMeter | None = None) -> None:
@@ -229,9 +229,9 @@ class Gradients:
     def compute_part(
         self, parts: StateParts, at: Tensor, number: int, group: dist.ProcessGroup | None
     ) -> tuple[Tensor, Tensor]:
-        """Return this device's part of a gradient at parameters of which ``at`` is its part.
+        """Return this device's part of a gradient; ``at`` is its part of the parameters.
 
-        group: the same device of all nodes, over which to average too; or the node
+        group: the same device of all nodes, to average over them too; otherwise only over this node
         """
         device, scale = torch.device(self.problem.compute.device), self.scale
         with self.meter.waiting(device):

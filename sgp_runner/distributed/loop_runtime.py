@@ -218,7 +218,7 @@ class LoopRuntime:
     def code(
         self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
     ) -> Future[None]:
-        """Take no time: coding has taken its own."""
+        """Take no further time: real coding has taken its time already."""
         return resolved(None)
 
     def unsupported(self, what: str) -> ConfigError:

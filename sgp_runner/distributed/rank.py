@@ -151,7 +151,7 @@ class Rank:
     def code(
         self, worker: Worker, what: Coding, codec: str, numbers: float, waits: Waits
     ) -> Future[None]:
-        """Take no time: coding has taken its own."""
+        """Take no further time: real coding has taken its time already."""
         return resolved(None)
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Gradient]:

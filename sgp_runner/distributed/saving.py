@@ -195,7 +195,7 @@ class RankSaver:
     def write(self) -> tuple[Path, int | None]:
         """Start to write a checkpoint; return its path, and a signal if any rank has received one.
 
-        On each rank the previous checkpoint is written.
+        Every rank has already written the previous checkpoint.
         """
         world, number = self.world, 0
         check_parameters(self.worker)

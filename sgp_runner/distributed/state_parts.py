@@ -2,8 +2,8 @@
 
 Before a gradient the devices gather the parameters; after the backward pass each receives the mean
 gradient of its part. Optimizer, algorithm and messages see only the part, and messages go to the
-same device of the other node. What reduces over a vector adds up the results of all devices, so
-each of them must make the same calls in the same order, as in `ShardedTransport`.
+same device of the other node. An operation that reduces a vector adds up the results of all
+devices, so each of them must make the same calls in the same order, as in `ShardedTransport`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StateParts:
         self.rows = self.whole = torch.empty(0)
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum of ``x`` [] over the devices of the node, in its memory."""
+        """Return the sum of ``x`` [] over the devices of the node, in the memory of ``x``."""
         with waiting_for(NODE):
             dist.all_reduce(x, group=self.group)
         return x

@@ -60,7 +60,7 @@ class TorchWorld(World):
     start_seconds: how long the ranks may take to find each other
     shares_memory: whether messages between processes of one machine may go through its memory
     joins: whether the processes have a default process group, which this world leaves as it is
-    cut: where the parts end that each device of a node holds of all vectors; None: it holds all
+    cut: ends of the parts into which the devices of a node divide all vectors; None: not divided
     hierarchical: whether nodes of several devices all-reduce as a `Hierarchy`
     """
 

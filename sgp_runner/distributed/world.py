@@ -39,7 +39,7 @@ class World(Protocol):
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
     compute: how this process computes gradients
-    cut: where the parts end that each device of a node holds of all vectors; None: each device
+    cut: ends of the parts into which the devices of a node divide all vectors; None: each device
         holds whole vectors
     in_order: whether coroutines must wake in an order independent of the arrival of messages
     """

@@ -68,7 +68,7 @@ def verify_calls(run: Run) -> None:
 
 
 def check_range(run: Run, attempt: DryRun) -> None:
-    """Raise ConfigError for a range of rates in a run with a course that depends on time."""
+    """Raise ConfigError for a range of rates in a run with steps that depend on time."""
     ranged = run.network.clock == "simulated" and len(run.cluster.links.rates) > 1
     if ranged and (run.algo.asynchronous or attempt.polls or run.on_failure == "continue"):
         raise ConfigError(

@@ -12,9 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 
 def attention_kernels(x: Tensor) -> AbstractContextManager[None]:
-    """Return the context for attention on ``x``: fused kernels, but on a GPU and outside vmap only.
+    """Return the context for attention on ``x``: fused kernels only on a GPU and outside vmap.
 
-    They have no batching rule, and on a CPU all attention has the results of one kernel.
+    Fused kernels have no batching rule. On a CPU one kernel computes all attention, inside and
+    outside vmap.
     """
     fused = x.device.type != "cpu" and (
         torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(x)

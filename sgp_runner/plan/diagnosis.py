@@ -134,7 +134,7 @@ def diagnose(seen: Observation) -> Diagnosis:
 
 
 def in_proportion(seen: Observation, nodes: int) -> bool:
-    """Return whether the gap of the smaller model is as much smaller as the model."""
+    """Return whether the gap shrinks in proportion to the size of the model."""
     assert seen.small is not None
     share, gap = seen.small
     return gap <= IN_PROPORTION * share * seen.gap(nodes)
@@ -164,7 +164,7 @@ def network_causes(seen: Observation, nodes: int) -> Iterator[Cause]:
 
 
 def scaling(seen: Observation) -> float:
-    """Return how many times more several connections carry than the fewest."""
+    """Return the rate of the most connections relative to the rate of the fewest."""
     return seen.streams[max(seen.streams)] / seen.streams[min(seen.streams)]
 
 

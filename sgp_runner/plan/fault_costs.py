@@ -22,7 +22,7 @@ class FaultCosts:
 
     slow_node: time of a run if the node computes `SLOWER` times as slowly, relative to one without
         faults
-    absence: share of the time that the node is away that the whole run lasts longer
+    absence: extra time of the whole run, relative to the time that the node is away
     """
 
     slow_node: float
@@ -30,7 +30,7 @@ class FaultCosts:
 
 
 def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
-    """Return the costs of faults for ``run``; None if it has faults anyway, or cannot stand them.
+    """Return the costs of faults for ``run``; None if it has faults already, or fails with these.
 
     timing: of ``run``
     """

@@ -52,7 +52,7 @@ class Known:
 
 @functools.cache
 def all_known() -> Mapping[str, Sequence[Known]]:
-    """Return the figures by the words of a method."""
+    """Return the known figures of each method, by the words that select the method."""
     found: dict[str, list[Known]] = {}
     with PATH.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):

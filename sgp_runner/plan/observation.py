@@ -60,8 +60,8 @@ class Observation:
     streams: bit/s that TCP carries between two nodes, by number of connections
     loading: seconds to load a batch; None: not observed
     slowest: a step of the slowest node alone, relative to the mean; None: not observed
-    small: size of a smaller model relative to this one, and what its step takes longer on several
-        nodes than on one, in seconds; None: not observed
+    small: size of a smaller model relative to this one, and the extra seconds of its step on
+        several nodes; None: not observed
     model: words of ``sgp-run plan`` that describe the model; empty if they are not known
     assumed: sentences about values that were not given
     """
@@ -82,7 +82,7 @@ class Observation:
     assumed: tuple[str, ...] = ()
 
     def gap(self, nodes: int) -> float:
-        """Return what a step takes longer on ``nodes`` nodes than on one, in seconds."""
+        """Return the extra seconds of a step on ``nodes`` nodes, compared with one node."""
         return self.together[nodes] - self.alone
 
     def cluster(self, rate: float, hidden: bool = False, over: str = "devices") -> Cluster:

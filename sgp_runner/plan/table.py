@@ -79,7 +79,7 @@ def folded(text: str, indent: str = "") -> list[str]:
 def table(plan: PlannedMethods) -> Iterator[str]:
     """Yield the lines of the table; a column without numbers is left out.
 
-    Columns are as narrow as their numbers if they would not fit otherwise, and then titles are cut.
+    If the columns do not fit otherwise, they are as narrow as their numbers, and titles are cut.
     """
     columns = [(name, width, [form(row) for row in plan.rows]) for name, width, form in COLUMNS]
     columns = [each for each in columns if any(each[2])]

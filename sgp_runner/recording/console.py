@@ -129,7 +129,7 @@ def outcome(row: Mapping[str, object]) -> str:
 
 
 def time_range(row: Mapping[str, object], key: str, form: Callable[[float], str]) -> str | None:
-    """Return a time, after the time at the highest rate if the links have a range of rates."""
+    """Return a time; with a range of rates, the time at the highest rate comes before it."""
     times = (number(row.get(name)) for name in (f"{key}_fastest", key))
     return " to ".join(form(time) for time in times if time is not None) or None
 

@@ -44,7 +44,7 @@ class EvaluationMeter:
 
     @property
     def left(self) -> float:
-        """The estimated seconds of the evaluations that have not ended; 0 if none has."""
+        """The estimated seconds of the remaining evaluations; 0 if no evaluation has ended yet."""
         return self.ended / self.count * max(0, self.total - self.count) if self.count else 0.0
 
 

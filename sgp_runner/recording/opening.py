@@ -78,7 +78,7 @@ def oversubscribed(run: Run) -> list[str]:
 
 
 def outside_validation(run: Run, problem: Problem) -> list[str]:
-    """Return a warning if the cluster's times were not compared with real ones as they are here."""
+    """Return a warning if no times like those of this run were compared with real times."""
     if run.network.clock == "wall":
         return []
     params, cluster = problem.start(), run.cluster

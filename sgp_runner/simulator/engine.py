@@ -69,9 +69,9 @@ class Engine(Protocol):
 class Loop:
     """Computes one gradient at a time, when it is due.
 
-    No thread loads batches ahead for a GPU, as in real runs: between records the host does not wait
-    for the GPU, so it loads and pins the next batch while the GPU computes. Only the copy takes
-    time of the GPU, 6 ms for 256 images of 224 x 224 pixels at 25 GB/s.
+    Unlike in real runs, no thread loads batches ahead for a GPU: between records the host does not
+    wait for the GPU, so it loads and pins the next batch while the GPU computes. Only the copy
+    takes time of the GPU, 6 ms for 256 images of 224 x 224 pixels at 25 GB/s.
     """
 
     def __init__(self, problem: Problem) -> None:

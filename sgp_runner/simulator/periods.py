@@ -8,8 +8,8 @@ the budgets of the workers, and their records are written: the times, steps and 
 simulated period plus those of the periods in between. Their push-sum weights, which converge but
 do not repeat, are those of the last simulated period. The end of the run is simulated.
 
-The search compares each state with that of the last power of two (Brent, An improved Monte Carlo
-factorization algorithm, 1980).
+The search compares each state with the state at the last power of two (Brent, An improved Monte
+Carlo factorization algorithm, 1980).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Periods:
             self.ends.clear()
 
     def remove(self, begin: RelativeState, end: RelativeState) -> None:
-        """Remove as many periods like that from ``begin`` to ``end`` as end before the last one."""
+        """Remove all periods like ``begin`` to ``end`` that end before the last period."""
         budgets = [worker.budget for worker in self.workers if isinstance(worker.budget, OwnBudget)]
         steps, total = end.step - begin.step, budgets[0].total
         count = min(budget.left for budget in budgets) // steps - 1

@@ -27,7 +27,7 @@ class RelativeState:
     step, time: number of the step, and simulated seconds at its start
     num_bytes: bytes that each rank has sent
     coding_seconds: seconds that each rank has coded
-    pending: sorted by what is pending
+    pending: events, messages and others that are pending, with their times; sorted
     """
 
     step: int
@@ -92,7 +92,7 @@ def interfaces(simulation: Simulation, now: float) -> Iterator[Pending]:
 
 
 def recent(simulation: Simulation, times: Iterable[float], now: float) -> list[float]:
-    """Return times in seconds from ``now``; those of long ago, without effect, are equal.
+    """Return times relative to ``now``, in s; times too long ago to have an effect become equal.
 
     Input and collectives may begin earlier than now, but not by more than two gradients.
     """

@@ -91,7 +91,7 @@ class Compared:
     by_cluster: bool
 
     def text(self, name: str) -> str:
-        """Format the mean of an arm; of a target that no run reaches it is ``never``."""
+        """Format the mean of an arm; ``never`` if no run reaches the target."""
         if self.reached and not self.reached[name].count:
             return "never"
         return self.measure.text(fmean(self.values[name]))
@@ -199,7 +199,7 @@ def reached(runs: Mapping[str, Sequence[RunResult]], measure: Measure) -> dict[s
 def better_low(
     values: Mapping[str, tuple[float, ...]], measure: Measure
 ) -> dict[str, tuple[float, ...]]:
-    """Return the values so that lower ones are better, also of a run without a cost."""
+    """Return the values with signs so that lower is better; a run without a cost is the worst."""
     sign = 1.0 if measure.less_is_better else -1.0
     return {name: tuple(sign * min(v, 1e300) for v in each) for name, each in values.items()}
 

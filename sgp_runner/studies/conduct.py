@@ -274,7 +274,7 @@ def decide(
 
 
 def can_be_retimed(maker: RunMaker, arm: Arm, jobs: Sequence[RunJob]) -> bool:
-    """Return whether another clock changes only the times of an arm; one run is re-timed for it."""
+    """Return whether another clock changes only times of an arm; re-time one run to find out."""
     if maker.run(arm).algo.asynchronous:
         return False
     job = next((job for job in jobs if not job.diverged), None)

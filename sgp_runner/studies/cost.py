@@ -96,7 +96,7 @@ def keys_of(study: StudyFile) -> Iterator[str]:
 
 
 def runs_of(maker: RunMaker, arm: Arm, spaces: Mapping[str, Space]) -> dict[str, int]:
-    """Return the number of runs of an arm: of its search at most, of pilots, and deciding ones."""
+    """Return the numbers of an arm's runs: at most in its search, of pilots, and deciding ones."""
     study = maker.study
     compared = arm.name in (study.primary, study.baseline)
     trained = len(study.clusters) if maker.run(arm).algo.asynchronous else 1

@@ -124,8 +124,8 @@ def measure_of(text: str) -> Measure:
 class RunResult:
     """A finished run.
 
-    classes: the number among which a model guesses; None: it is not known, and a diverged run has
-        the loss that it began with
+    classes: number of classes or tokens, for the loss of guessing; None: unknown, and a diverged
+        run has its first loss
     """
 
     job: PoolJob
@@ -196,8 +196,8 @@ def samples(
 ) -> dict[str, tuple[float, ...]]:
     """Return the values of each arm by seed.
 
-    If a run does not reach the target of the measure, all costs are restricted to the first end of
-    such a run.
+    If a run does not reach the target of the measure, each cost counts at most up to the earliest
+    end of such a run.
     """
     if measure.target is None:
         return {name: tuple(run.value(measure) for run in runs) for name, runs in arms.items()}

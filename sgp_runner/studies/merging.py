@@ -90,7 +90,7 @@ def arms_of(paths: Sequence[Path], studies: Sequence[OpenedStudy]) -> dict[str, 
 
 
 def copy_runs(study: OpenedStudy, folder: Path) -> None:
-    """Copy the runs into ``folder``, except runs that are there."""
+    """Copy the runs into ``folder``, except runs that are there already."""
     for run in sorted(study.archive.runs):
         there = folder / run.relative_to(study.archive.folder)
         assert there.parent.name in FOLDERS

@@ -298,7 +298,7 @@ def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
 
 
 def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the first values of ``ladder(0.05, 0.2)``, or ``first`` without any."""
+    """Return the values in a text such as ``ladder(0.05, 0.2)``; ``first`` if it has none."""
     if text == LADDER:
         return first
     try:

@@ -41,7 +41,7 @@ class StudyRecord:
 
     @property
     def looks(self) -> int:
-        """1, and 1 for each change of the seeds after the first runs: their results were known."""
+        """1, plus 1 for each change of the seeds after results were known."""
         seeds = [str(each["content"].get("seeds")) for each in self.versions]
         return 1 + sum(before != after for before, after in pairwise(seeds))
 
@@ -103,7 +103,7 @@ def set_down(study: StudyFile) -> StudyRecord:
 
 
 def as_set_down(study: StudyFile, record: StudyRecord) -> StudyFile:
-    """Return the study with the rule of searches of its record; earlier ones decide by the loss."""
+    """Return the study with the search rule of its record; earlier records decide by the loss."""
     if record.searched_by != LOSS:
         return study
     return replace(study, tune=replace(study.tune, by=None))

@@ -87,7 +87,7 @@ def value_cell(each: Compared, name: str) -> Cell:
 
 
 def reached_note(each: Compared, name: str) -> str:
-    """Return how many runs reach the target, if not all of all arms do."""
+    """Return how many runs reach the target; empty if all runs of all arms do."""
     share = each.share(name)
     if not share or not each.reached[name].count:
         return share

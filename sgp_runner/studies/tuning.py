@@ -263,7 +263,7 @@ def near_ties(
 
 
 def at_edges(space: Space, candidates: Sequence[Candidate]) -> Iterable[Candidate]:
-    """Yield the candidates at the ends of the values that were tried with the same others."""
+    """Yield the candidates at the ends of the tried values, for each combination of the others."""
     if not space.first:
         return
     for others in {each.others for each in candidates}:

@@ -81,7 +81,7 @@ class Codec:
         return numel(shapes)
 
     def work(self, shapes: Sequence[Shape]) -> int:
-        """Return the numbers to code, which take equal times, of a vector of these shapes."""
+        """Return how many numbers are coded for a vector of these shapes; all take equal times."""
         return numel(shapes)
 
 

@@ -110,7 +110,7 @@ def largest_divisor(number: int, limit: int) -> int:
 def cosines(n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the orthonormal DCT-II as a matrix [n, n].
 
-    Where the cosine is zero, it is so exactly: DeMo would take the sign of a rounding error.
+    Zeros of the cosine are exact, because DeMo would take the sign of a rounding error.
     """
     import torch
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class SignMean:
     """Means of vectors [D] by signs; its errors ``error`` and ``served_error`` are named state.
 
-    In these methods a vector is also n rows, a chunk in each: chunk j of every group of tensors
-    with one scale, one after the other. A group is filled up with zeros to n chunks of whole bytes.
+    In these methods a vector is also n rows. Row j contains chunk j of every group, one after the
+    other; a group consists of the tensors that share a scale. Zeros fill a group up to n chunks of
+    whole bytes.
 
     sizes: lengths of the groups. widths: lengths of their chunks
     """
@@ -80,7 +81,7 @@ class SignMean:
         return self.vector(self.decode(messages))
 
     async def coding(self, share: float) -> None:
-        """Take the time of encoding, and of decoding for the error, a ``share`` of a vector."""
+        """Take the time to encode a ``share`` of a vector, and to decode it for the error."""
         await self.worker.code("encode", self.codec.name, share * sum(self.sizes))
         await self.worker.code("decode", self.codec.name, share * sum(self.sizes))
 

@@ -58,7 +58,7 @@ class Adam:
         return g.add_(params, alpha=self.weight_decay) if self.weight_decay else g
 
     def decayed(self, step: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
-        """Return ``step`` [D], divided by the learning rate, with decoupled decay: none."""
+        """Return ``step`` [D], divided by the learning rate; Adam's decay is not decoupled."""
         return step
 
 

@@ -55,7 +55,7 @@ class ParameterVector:
 
 
 class WrappedOptimizer:
-    """A local optimizer that lets one of PyTorch step, and measures how far it goes.
+    """A local optimizer that lets PyTorch's optimizer step, and measures the change of parameters.
 
     Each parameter group keeps its own settings. The learning rate that algorithms see is the first
     group's, at the time of the step.

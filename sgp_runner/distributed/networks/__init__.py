@@ -129,7 +129,7 @@ def check_shard(run: Run, shard: str, gossip: str) -> None:
 
 
 def components(part: object) -> Iterator[object]:
-    """Yield an algorithm, its codecs, and the algorithms that it consists of with theirs."""
+    """Yield an algorithm and its codecs, then its inner algorithms and their codecs."""
     yield part
     for field in fields(part):  # type: ignore[arg-type]
         if isinstance(inner := getattr(part, field.name), Algorithm | Codec):

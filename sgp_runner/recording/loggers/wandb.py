@@ -150,7 +150,7 @@ class Wandb:
 
     @property
     def asked(self) -> bool:
-        """Whether W&B is more than the default: there is a login, or a mode is set."""
+        """Whether the user asked for W&B: there is a login, or a mode is set."""
         return self.mode != "auto" or bool(os.environ.get("WANDB_MODE")) or has_login()
 
 

@@ -154,7 +154,7 @@ def names(settings: Sequence[RunGroup]) -> list[str]:
 
 
 def distinguishing_overrides(setting: RunGroup, settings: Sequence[RunGroup]) -> list[str]:
-    """Return the overrides of a setting that not all of ``settings`` with its algorithm share."""
+    """Return the overrides of a setting that not all ``settings`` of its algorithm have."""
     alike = [other for other in settings if other.algorithm == setting.algorithm]
     return [
         override
