@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import explorer
-from pages import algorithms, api, features, figures, settings
+from pages import algorithms, animation, api, features, figures, settings
 from validation import page
 
 DOCS = algorithms.ROOT / "docs"
@@ -51,3 +51,5 @@ def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
         yield page.PAGE, page.text()
     for algo in figures.algorithms(names):
         yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
+        moving = animation.draw(figures.traced(algo, nodes=8))
+        yield DOCS / f"algorithms/{algo}_animated.svg", moving

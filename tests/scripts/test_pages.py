@@ -6,11 +6,12 @@ import base64
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from helpers.paths import ROOT
 
-from pages import algorithms, api, cells, features, figures, links, llms, settings
+from pages import algorithms, animation, api, cells, features, figures, links, llms, settings
 from pages.fill import DOCS, PARTS, filled, generated
 from sgp_runner.config.choices import groups
 
@@ -107,6 +108,27 @@ def test_a_figure_shows_a_simulated_run() -> None:
     ]
     assert "simulated time in seconds" in figures.draw(trace)
     assert figures.traced("ar_sgd", nodes=4).messages == []
+
+
+def test_an_animation_moves_each_message_during_its_time() -> None:
+    messages = [(0, 1, 0.35, 0.7, 4e6), (1, 8, 0.7, 2.1, 1e6)]
+    trace = figures.Trace(8, 9, "Test", [(0, 0.0, 0.35)], messages, [(0.7, 1.4), (0.8, 1.0)])
+    root = ElementTree.fromstring(animation.draw(trace))
+    svg = "{http://www.w3.org/2000/svg}"
+    moves = [(each.get("keyTimes"), each.get("path")) for each in root.iter(f"{svg}animateMotion")]
+    # Node 0 is at the top, the server in the centre; the second message is half way at the end.
+    assert moves == [
+        ("0;0.250;0.500;1", "M210 40L293 75"),
+        ("0;0.500;1.000;1", "M293 75L252 116"),
+    ]
+    radii = [each.get("r") for each in root.iter(f"{svg}circle") if each.get("cx") is None]
+    assert radii == ["9.0", "4.5"]  # areas 4 to 1
+    shown = [
+        (each.get("values"), each.get("keyTimes"))
+        for each in root.iter(f"{svg}animate")
+        if each.get("attributeName") == "opacity"
+    ]
+    assert shown[:2] == [("0;1;0", "0.000;0.500;1.000"), ("0;1;0", "0.000;0.000;0.250")]
 
 
 def test_an_unknown_marker_ends_the_build() -> None:
