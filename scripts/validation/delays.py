@@ -1,11 +1,11 @@
 """All-reduces of Gloo on our own links with delay, and the law's times.
 
-The rate was measured without delay; the time of the host comes from AWS's machines.
+The rate is that of the line without delay; the time of the host is that of AWS's machines.
 """
 
 from __future__ import annotations
 
-from sgp_runner.cluster.collective_laws import ring_all_reduce
+from sgp_runner.cluster.collective_laws import Library, ring_all_reduce
 from sgp_runner.utils.units import bit_rate
 from validation import aws
 from validation.cells import Cell
@@ -35,15 +35,15 @@ def rates() -> dict[tuple[int, float], float]:
     }
 
 
-def cells() -> list[Cell]:
-    """Return the times with delay, by the law of Gloo."""
-    host = aws.profile(aws.PROFILES["gloo"]).hosts.host_seconds_per_byte
+def cells(library: Library | None = "gloo") -> list[Cell]:
+    """Return the times with delay, by the law of ``library``."""
+    host = aws.profile(aws.PROFILES["gloo"]).hosts.host_seconds_per_byte if library else 0.0
     return [
         Cell(
             (str(ranks), bit_rate(limit), f"{size / 2**20:g} MiB", f"{1000 * delay:g} ms"),
             seconds,
             ring_all_reduce(
-                "gloo", ranks, size, delay, 8 * size / rates()[ranks, limit], host * size
+                library, ranks, size, delay, 8 * size / rates()[ranks, limit], host * size
             ),
         )
         for ranks, delay, limit, size, seconds in measured()

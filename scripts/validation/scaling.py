@@ -25,9 +25,17 @@ def rows(source: str) -> list[Mapping[str, str]]:
     return [line for line in lines("scaling.csv") if source in line["source"]]
 
 
-def bert() -> list[Cell]:
-    """Return the all-reduces of BERT-Large on 2 and 8 machines."""
-    cluster, found = profile("bert_40g"), []
+def profile_over(name: str, over: str) -> Cluster:
+    """Return a profile with a ring over ``nodes`` or ``devices``."""
+    return changed(profile(name), collectives={"ring_over": over})
+
+
+def bert(over: str = "devices") -> list[Cell]:
+    """Return the all-reduces of BERT-Large on 2 and 8 machines, of a ring over devices or nodes.
+
+    The rate of a ring over nodes is fitted to the same row.
+    """
+    cluster, found = profile_over("bert_40g", over), []
     for row in rows("2102.02888"):
         nodes, size = int(row["nodes"]), 1e6 * float(row["gradient_megabytes"])
         if row["quantity"] != "all-reduce" or "Ethernet" not in row["network"] or nodes == 1:
@@ -41,9 +49,9 @@ def bert() -> list[Cell]:
     return found
 
 
-def resnet() -> list[Cell]:
+def resnet(over: str = "devices") -> list[Cell]:
     """Return the iterations of ResNet-50 and ResNet-101 on 2 machines, from those on one."""
-    cluster, found = profile("p3_16xlarge_25g"), []
+    cluster, found = profile_over("p3_16xlarge_25g", over), []
     images: dict[str, dict[str, float]] = {}
     sizes = {}
     for row in rows("issue 396"):
@@ -64,8 +72,8 @@ def resnet() -> list[Cell]:
     return found
 
 
-def torchft() -> list[Cell]:
-    """Return the periods of torchft at three rates."""
+def torchft(old: bool = False) -> list[Cell]:
+    """Return the periods of torchft at three rates; ``old``: a ring with a latency per round."""
     periods = {
         row["network"].partition(",")[0]: row
         for row in rows("ft-diloco")
@@ -75,22 +83,30 @@ def torchft() -> list[Cell]:
     for name, rate in TORCHFT.items():
         real = float(periods[name]["value"])
         size = 1e6 * float(periods[name]["gradient_megabytes"])
-        seconds = torchft_cluster(rate).all_reduce_seconds(2, size)
+        seconds = torchft_cluster(rate, old).all_reduce_seconds(2, size)
         fitted = rest is None
         rest = real - seconds if rest is None else rest
         found.append(Cell((f"torchft, {name}, period",), real, rest + seconds, fitted))
     return found
 
 
-def torchft_cluster(rate: float) -> Cluster:
+def torchft_cluster(rate: float, old: bool) -> Cluster:
     """Return two replicas on a link of ``rate``; Gloo's constants are those of AWS's machines."""
+    known = profile("aws_p3_10g_gloo")
     bits = achieved(rate)
-    return changed(
-        profile("aws_p3_10g_gloo"),
+    cluster = changed(
+        known,
         links={"bandwidth": bits, "latency_seconds": TORCHFT_DELAY},
         collectives={"all_reduce_bandwidth": bits},
     )
+    law = {"collectives": {"library": None}, "hosts": {"host_seconds_per_byte": 0.0}}
+    return changed(cluster, **law) if old else cluster
 
 
 def cells() -> list[Cell]:
     return [*bert(), *resnet(), *torchft()]
+
+
+def old_cells() -> list[Cell]:
+    """Return the same cells by rings over nodes with a latency per round."""
+    return [*bert("nodes"), *resnet("nodes"), *torchft(old=True)]
