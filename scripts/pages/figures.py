@@ -8,7 +8,7 @@ their arrival. Bands are all-reduces.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
@@ -152,10 +152,7 @@ def draw(trace: Trace) -> str:
         return (rank + 0.5) * ROW
 
     plot = [
-        *(
-            f'<rect class="r" x="{x(a)}" width="{x(b) - x(a):.1f}" height="{height}"/>'
-            for a, b in trace.all_reduces
-        ),
+        *(band(x(a), x(b) - x(a), height) for a, b in trace.all_reduces),
         *(
             f'<rect x="{x(a)}" y="{y(rank) - 6}" width="{x(b) - x(a) - 1:.1f}" height="12"/>'
             for rank, a, b in trace.gradients
@@ -170,10 +167,7 @@ def draw(trace: Trace) -> str:
         ),
         text(WIDTH / 2, TOP + height + 32, "simulated time in seconds", "middle"),
     ]
-    size = f'viewBox="0 0 {WIDTH} {TOP + height + 40}" width="{WIDTH}" height="{TOP + height + 40}"'
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-        f"<title>{trace.title} on {trace.nodes} nodes</title>",  # for screen readers
+    return svg(WIDTH, TOP + height + 40, f"{trace.title} on {trace.nodes} nodes", [
         f'<style>rect{{fill:{GRADIENT}}}path{{stroke:{MESSAGE};stroke-width:1.3;'
         f"marker-end:url(#a)}}.r{{fill:{ALL_REDUCE};opacity:.45}}{FONT}</style>",
         '<marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" markerHeight="6" '
@@ -183,8 +177,11 @@ def draw(trace: Trace) -> str:
         *plot,
         "</svg>",
         *labels,
-        "</svg>\n",
     ])  # fmt: skip
+
+
+def band(x: float, width: float, height: float) -> str:
+    return f'<rect class="r" x="{x}" width="{width:.1f}" height="{height}"/>'
 
 
 def legend(trace: Trace) -> Iterator[str]:
@@ -201,3 +198,10 @@ def legend(trace: Trace) -> Iterator[str]:
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}"{where}>{words}</text>'
+
+
+def svg(width: float, height: float, title: str, lines: Iterable[str]) -> str:
+    """Return an SVG with a title for screen readers."""
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
+    return "\n".join([head, f"<title>{title}</title>", *lines, "</svg>\n"])
