@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.utils.data import DataLoader
 
 import sgp_runner as sgp
 from sgp_runner.algorithms.sgp import SGP
@@ -294,6 +295,12 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"model": nn.Linear(3, 1)}, r"model: Linear returns \[2, 1\] .*needs \[2, 2\]\."),
         ({"data": "digitz"}, "data: 'digitz' is none of .* Did you mean 'digits'"),
         ({"data": [1, 2, 3]}, "data: list is no data: give the name"),
+        ({"data": (3, pair()[1])}, "data: train is a int: give "),
+        ({"data": (DataLoader(pair()[0]), pair()[1])}, "data: train is a DataLoader: give its "),
+        ({"data": ((["a"], torch.ones(1)),) * 2}, "data: train has a list, which is no tensor"),
+        ({"data": ((3.0, torch.ones(1)),) * 2}, "data: train has a single number where a tensor"),
+        ({"data": ((torch.ones(2, 2), torch.tensor([-1, 1])),) * 2}, "data: a class is negative"),
+        ({"data": pair(), "loss": 3}, "loss: 3 is no function of outputs and targets."),
         ({"data": (torch.ones(4, 2), torch.ones(4))}, "data: train has no targets: give a torch"),
         ({"data": ((torch.ones(4, 2), torch.ones(3)),) * 2}, "inputs and targets of 4, 3 samples"),
         ({"data": ((torch.ones(0, 2), torch.ones(0)),) * 2}, "data: train is empty."),
@@ -412,6 +419,11 @@ def test_a_sweep_continues_after_a_failed_run() -> None:
 def test_nothing_runs_if_one_combination_cannot_work() -> None:
     with pytest.raises(sgp.ConfigError, match=r"^nodes: 0 must be at least 1. \(nodes=0\)$"):
         sgp.sweep(TINY, nodes=[2, 0])
+    with pytest.raises(sgp.ConfigError, match=r"^seed: it has no values to sweep over\.$"):
+        sgp.sweep(TINY, seed=[])
+    for data in ({}, {"data": ["digits"]}):
+        with pytest.raises(sgp.ConfigError, match=r"^loss: it belongs to data=\(train, valid\)"):
+            sgp.sweep(TINY, loss=math.fabs, **data)
     assert not Path("results").exists()
 
 

@@ -346,6 +346,17 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
             "--out: there is no such option; there are --json, --html, --config-dir.",
         ),
         (f"{WORDS} nodes", "nodes: this is not a setting; write key=value, for example nodes=4."),
+        (f"{WORDS} --json", "--json: its value is missing, for example --json out."),
+        (f"{WORDS} model=a-b", "model: 'a-b' is no name: use letters, digits and _."),
+        (
+            "model=gpt9 nodes=2 bandwidth=1Gbit/s",
+            "model: the size of 'gpt9' is not known. Did you mean 'gpt2'? Write parameters=, for "
+            "example parameters=7e9.",
+        ),
+        (
+            "parameters=1e9 device_flops=1e12 nodes=2 bandwidth=8Gbit/s",
+            "device_flops: it needs the work of a step: write batch_tokens= or step_flops=.",
+        ),
     ],
 )
 def test_a_request_that_cannot_work_is_one_sentence(

@@ -71,6 +71,11 @@ def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None
         ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
         ({"task": "imagse"}, "task: 'imagse' is none of images, grammar. Did you mean 'images'?"),
         ({"task": ["images"]}, "task: '['images']' is none of images, grammar."),
+        ({"measures": []}, "measures: the list is empty: leave the key out, or give a value."),
+        ({"tune": "optim.lr"}, "tune: write settings below it, such as optim.lr: ladder."),
+        ({"tune": {"optim.lr": "grid", "budget": 8}}, "tune.optim.lr: 'grid' is no search: write"),
+        ({"tune": {"optim.lr": "ladder(a,b)", "budget": 8}}, "is no ladder: write ladder"),
+        ({"measures": ["time_to_loss(1e)"]}, "measures: 'time_to_loss(1e)' is no measure"),
         ({"seeds": 10**19}, "seeds: 10000000000000000000 are more than 10000"),
         ({"clusters": ["sgp_ethernet name='x"]}, "clusters: 'sgp_ethernet name='x' cannot be read"),
         ({"matters": "little"}, "matters: 'little' is no positive difference"),
@@ -109,6 +114,10 @@ def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sen
         (
             {"arms": {"SGP": "algo=sgp network=gloo", "AR-SGD": "algo=ar_sgd"}},
             "network: simulated and measured times cannot be compared",
+        ),
+        (
+            {"network": "gloo", "clusters": ["laptop"]},
+            "clusters: the runs are real processes here; leave clusters out.",
         ),
         ({"arms": {"SGP": "algo=sgpp", "AR-SGD": "algo=ar_sgd"}}, "(arm SGP)"),
         (
@@ -228,6 +237,53 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     assert not (tmp_path / "results").exists()
     assert main(["study", "none.yaml"]) == 2 and main(["study"]) == 2
     assert "there is no file 'none.yaml'; sgp-run study new" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("new", "study: write sgp-run study new FILE algo=a,b."),
+        ("new mine.yaml algo=sgp", "algo: name two algorithms or more, such as algo=sgp,ar_sgd."),
+        (
+            "new mine.yaml algo=sgp,ar_sgd seeds",
+            "seeds: this is not a setting; write key=value, such as seeds=5.",
+        ),
+        (
+            "new list.yaml/mine.yaml algo=sgp,ar_sgd",
+            "study: cannot write list.yaml/mine.yaml: Not a directory.",
+        ),
+        ("verify", "study: write sgp-run study verify study.zip."),
+        ("verify a.zip --runs=x", "--runs: 'x' is not a whole number, such as 3."),
+        ("board one", "board: write sgp-run study board FOLDER OUT."),
+        ("merge one", "merge: name two archives or more, and then the new study."),
+        ("list.yaml --bogus", "--bogus: there is no such option of this sgp-run study."),
+        ("list.yaml", "study: list holds no keys such as question: and arms:."),
+        ("open.yaml", "study: open.yaml cannot be read: while parsing a flow sequence."),
+        (".", "study: . cannot be read: Is a directory."),
+        ("claims/02 --hours=2", "--hours: it plans a study: write --dry-run too."),
+        (
+            "claims/02 --dry-run --hours=0",
+            "--hours: '0' is not a number of hours, such as 2 or 0.5.",
+        ),
+        (
+            "claims/02 --dry-run --hours=x",
+            "--hours: 'x' is not a number of hours, such as 2 or 0.5.",
+        ),
+    ],
+)
+def test_a_command_that_cannot_work_is_one_sentence_and_nothing_is_written(
+    words: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.yaml").write_text("[1, 2]")
+    Path("open.yaml").write_text("[1, 2")
+    assert main(["study", *words.split()]) == 2
+    assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"list.yaml", "open.yaml"}
 
 
 def test_arms_with_equal_data_and_models_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
