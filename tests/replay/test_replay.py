@@ -333,6 +333,19 @@ def test_what_is_no_recording_is_refused(
     ):
         zero.write_bytes(text)
         check("this is not a recording of sgp-run.")
+    rewritten(ranks="two")
+    check("this is not a recording of sgp-run.")
+    body, footer = whole[: whole.rindex(b"{")], whole[whole.rindex(b"{") :]
+    for damaged in (b"{]}\n", b'{"what": 1}\n', footer.replace(b'"ended": true', b'"ended": 1')):
+        assert damaged != footer
+        zero.write_bytes(body + damaged)
+        check("it is damaged: its lines do not match their checksum.")
+    zero.unlink()
+    zero.mkdir()
+    assert main([str(directory)]) == 2
+    assert capsys.readouterr().err == f"sgp-replay: {zero}: it cannot be read (Is a directory).\n"
+    zero.rmdir()
+    zero.write_bytes(whole)
     rewritten(format=7)
     check(f"it has format 7, and this version of sgp-run reads format {FORMAT}.")
     rewritten(run="another")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from math import inf
+from collections.abc import Iterable, Iterator
+from math import inf, log
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,20 @@ import pandas as pd
 import pytest
 
 import sgp_runner as sgp
+from sgp_runner.session.job_pool import PoolJob
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.comparisons import adjust, answer, compare, headline
-from sgp_runner.studies.conduct import ArmResult, Conducted, conduct, score, tuning_job
-from sgp_runner.studies.measures import RunResult, loss
+from sgp_runner.studies.conduct import (
+    ArmResult,
+    Conducted,
+    RunsFailed,
+    conduct,
+    make,
+    score,
+    tuning_job,
+)
+from sgp_runner.studies.measures import RunResult, loss, measure_of
+from sgp_runner.studies.performance import perform_study
 from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
@@ -204,6 +214,86 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
         "(3 of 3 reach it) against never (0 of 3 reach it) (difference -2.17 s to +10.3 ms with "
         "95 % confidence, p = 0.1, 3 seeds); about 4 seeds would tell."
     )
+
+
+@pytest.mark.parametrize(
+    ("losses", "measure", "answered", "headed"),
+    [
+        (
+            {"sgp": [1.0, 1.0, 1.0], "ar_sgd": [1.5, 1.5, 1.5]},
+            "time_to_loss(1.8)",
+            "sgp is better than ar_sgd by 1 s in simulated time to a loss of 1.8: 6 s against 7 s "
+            "(the same for every seed).",
+            "sgp is fastest: 6 s of simulated time to a loss of 1.8, 1.2 times faster than ar_sgd.",
+        ),
+        (
+            {"sgp": [1.4, 1.61, 1.6], "ar_sgd": [1.5, 1.6, 1.71]},
+            "loss",
+            "sgp and ar_sgd differ by less than what matters in loss: 1.5367 against 1.6033 "
+            "(difference -0.23 to +0.099 nats with 95 % confidence, p = 0.23, 3 seeds).",
+            "No arm is told from the best in loss.",
+        ),
+    ],
+)
+def test_answers_give_the_difference_and_its_certainty(
+    losses: dict[str, list[float]], measure: str, answered: str, headed: str, tmp_path: Path
+) -> None:
+    done = conducted(tmp_path, losses, [measure])
+    (compared,) = compare(done)
+    assert answer(done, compared, "laptop", "simulated") == answered
+    assert headline(done, compared, "laptop", "simulated") == headed
+
+
+def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
+    done = conducted(tmp_path, {"sgp": [1.0] * 3, "ar_sgd": [1.5] * 3}, ["time"])
+    for each in done.arms[0].runs[0]:
+        assert isinstance(each.job, Finished)
+        each.job.diverged = True
+    ran = RunResult(each.job, classes=10)
+    values = [ran.value(measure_of(each)) for each in ("time", "accuracy", "loss")]
+    assert values == [inf, 0.1, log(10)]
+    (compared,) = compare(done)
+    assert compared.comparisons["sgp"].effect.mean == inf
+    assert answer(done, compared, "laptop", "simulated") == (
+        "Undecided: runs of sgp and ar_sgd diverged (simulated time: never against 10 s)."
+    )
+    lines = table_tex(done, [compared], ["s"]).splitlines()
+    assert r"2 & sgp & never \\" in lines
+
+
+class Failing(Finished):
+    """A run that fails unless it has diverged."""
+
+    def __init__(self, folder: Path, diverged: bool) -> None:
+        super().__init__(folder, 1.0, 10.0)
+        self.diverged, self.due = diverged, True
+
+
+def test_failed_runs_are_counted_and_the_first_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [Failing(tmp_path / name, name == "b") for name in "abc"]
+    maker = RunMaker(study_of(CONTENT, "pretended"))
+    maker.run_all = lambda jobs: ((job, "no such file") for job in jobs)
+    with pytest.raises(RunsFailed) as caught:
+        make(maker, ((job.name, job) for job in jobs))
+    assert str(caught.value) == (
+        "2 runs failed; the same command tries again what is missing. The first: a: no such file"
+    )
+
+
+def test_pilot_runs_tell_the_number_of_seeds(folder: Path) -> None:
+    def here(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
+        return ((job, job.perform() or None) for job in jobs if job.due)
+
+    content = {"model": "quadratic", "data.samples": 64, "nodes": 2, "epochs": 1, "eval_every": 1}
+    content |= {"arms": CONTENT["arms"], "matters": 50, "measures": ["loss"]}
+    page = perform_study(study_of(content, "planned"), here)
+    assert set(page.table["seeds"]) == {3}
+    html = page.page.read_text(encoding="utf-8")
+    assert "number of seeds" in html and "Measured: a spread of " in html
+    methods = (page.page.parent / "methods.tex").read_text(encoding="utf-8")
+    assert "A difference below 50 counts as none, which two one-sided tests" in methods
 
 
 def test_a_study_of_a_time_searches_by_this_time(folder: Path) -> None:

@@ -140,6 +140,7 @@ def test_verify_computes_the_tables_again_and_repeats_runs(
             lambda text: text.replace(b'"answer": "', b'"answer": "Yes. '),
             "the answer does not follow from the runs",
         ),
+        ("study.json", lambda text: b'{"versions": []}', "study.json holds no study."),
         ("SUMMARY", lambda text: text.replace(b'"steps"', b'"stops"'), "differs from the end"),
         (
             "CONFIG",
@@ -168,6 +169,11 @@ def test_a_forged_metric_is_found_by_its_checksum_or_by_the_table(
     assert capsys.readouterr().err == (
         f"sgp-run: {name} was changed: its checksum is not the one in archive.json.\n"
     )
+    lost = {"archive.json": lambda text: text.replace(b'"budget.csv": ', b'"other.csv": ')}
+    path = forged(archive, tmp_path / "c.zip", lost, checksums=False)
+    sentence = r"^other\.csv is missing in the archive, or in its archive\.json\.$"
+    with pytest.raises(VerificationFailed, match=sentence), opened(path):
+        pass
     path = forged(archive, tmp_path / "b.zip", {name: better})
     sentence = r"table.csv, line \d: mean is .*, but the runs give"
     with pytest.raises(VerificationFailed, match=sentence), opened(path):
@@ -217,6 +223,16 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
         ("runs/../../x/config.yaml", b"", "is no file of a study"),
         ("runs/a/plugin.py", b"", "is no file of a study"),
         ("archive.json", b'{"format": 9, "sgp_run": "9.1"}', "by version 9.1 of sgp-run"),
+        (
+            "archive.json",
+            b'{"format": 1, "name": "a", "files": {}}',
+            "its archive.json is incomplete",
+        ),
+        (
+            "archive.json",
+            b'{"format": 1, "name": "..", "files": {}, "answer": "", "sgp_run": ""}',
+            "'..' cannot name a folder",
+        ),
         ("archive.json", b"{", "is no archive of a study that can be read"),
         ("study.json", b"{}", "or it has no archive.json"),
     ],

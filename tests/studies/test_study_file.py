@@ -319,6 +319,12 @@ def test_a_dry_run_names_the_seeds_and_the_budget_that_fit(monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="two seeds and searches of 3 runs take 2.5[.] Leave out"):
         describe_cost(study, 1)
     pilots = study_of({**SMALL, "matters": 0.02}, "mine")
+    told = describe_cost(pilots)
+    assert told[2].startswith("  SGP: 4 pilot runs, runs that decide as the pilots tell; ")
+    assert told[-1] == (
+        "pilot runs with seeds 201, 202, 203, 204 measure this spread, and the study stops if its "
+        "seeds are too few for a difference of 0.02"
+    )
     with pytest.raises(ConfigError, match="pilot runs tell the number of seeds; write seeds"):
         describe_cost(pilots, 1)
 
