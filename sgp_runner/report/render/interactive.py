@@ -142,8 +142,6 @@ def axis(of: Axis) -> dict[str, Any]:
             "ticktext": [f"{tick:g}" for tick in of.ticks],
             "tickangle": 0,
         }
-    elif of.scale == "log":
-        out |= {"dtick": 1, "exponentformat": "power"}
     if of.span is not None:
         out["range"] = [math.log10(end) if of.scale == "log" else end for end in of.span]
     elif of.from_zero:
