@@ -92,6 +92,11 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
     assert refusal("sgp", apart, sgd(apart)) == (
         "model: its parameters have several devices (cpu, meta): use one."
     )
+    adam = torch.optim.Adam(model.parameters())
+    assert refusal("accum_adam", model, adam) == (
+        "optim: AccumAdam takes the steps of Adam itself, not those of an optimizer of PyTorch: "
+        "use sgp-run."
+    )
     frozen = net().requires_grad_(False)
     assert refusal("sgp", frozen, sgd(frozen)) == (
         "model: it has no parameter that requires a gradient."

@@ -49,9 +49,15 @@ def test_a_plot_is_a_figure_that_notebooks_show(sweep: sgp.Results, against: str
     assert {f"{algorithm}{on}" for algorithm in ("SGP", "AR-SGD") for on in nodes} <= {*labels}
 
 
-def test_what_cannot_be_drawn_is_said(sweep: sgp.Results) -> None:
+def test_what_cannot_be_drawn_is_said(sweep: sgp.Results, tmp_path: Path) -> None:
     with pytest.raises(sgp.ConfigError, match="^against: 'steps' is none of time, epochs, bytes"):
         sweep.plot("steps")  # type: ignore[arg-type]
+    with pytest.raises(sgp.ConfigError, match=r"^plot: these runs need 2 plots \(.*\): load those"):
+        other = sgp.run("model=mlp nodes=2 epochs=0.1 logger=jsonl", results=tmp_path)
+        sgp.Results([*sweep.folders, other.folder]).plot()
+    timed = sgp.run("model=timing_only nodes=2 epochs=0.1 logger=jsonl", results=tmp_path)
+    with pytest.raises(sgp.ConfigError, match="^plot: no run was evaluated, so there is nothing"):
+        sgp.Results([timed.folder]).plot()
     both = sgp.Results([*sweep.folders, Path("missing")])
     with pytest.raises(sgp.ConfigError, match="^missing: there is no such folder."):
         both.plot()

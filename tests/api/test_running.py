@@ -25,6 +25,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
+from sgp_runner.cli.sweep import sweep as sweep_command
 from sgp_runner.data.digits import Digits
 from sgp_runner.models.mlp import MLP
 from sgp_runner.plugin import Algorithm, Listener, Worker
@@ -320,6 +321,25 @@ def test_what_cannot_work_is_refused_in_the_words_of_the_command(
 def test_a_sweep_is_no_run() -> None:
     with pytest.raises(sgp.ConfigError, match="^algo: several values make a sweep: call sgp_run"):
         sgp.run("algo=sgp,osgp")
+
+
+def test_settings_are_texts_and_a_launcher_starts_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, sentence in (
+        (3, "settings: 3 is no text; write 'key=value', or key=value without quotes."),
+        ("name='a", "settings: 'name='a' cannot be read (No closing quotation)."),
+        ("nodes=true", "nodes: true is not a whole number."),
+    ):
+        with pytest.raises(sgp.ConfigError) as refused:
+            sgp.run(words)  # type: ignore[arg-type]
+        assert str(refused.value) == sentence
+    with pytest.raises(sgp.ConfigError, match="^nodes: true is not a whole number"):
+        sgp.run(nodes=True)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(sgp.ConfigError, match="^sgp_runner.run: a launcher has started this proc"):
+        sgp.run(TINY)
+    with pytest.raises(sgp.ConfigError, match="^-m: the processes of a launcher cannot share a"):
+        sweep_command([])
 
 
 def test_it_runs_in_a_loop_and_in_a_thread() -> None:

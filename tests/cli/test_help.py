@@ -171,6 +171,14 @@ def test_a_reader_that_has_enough_ends_no_command_with_an_error(words: list[str]
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("command", ["calibrate", "doctor"])
+def test_commands_that_measure_have_a_help(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: sgp-run {command} [KEY=VALUE ...]")
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"sgp-run {__version__}\n"
@@ -189,6 +197,8 @@ def test_hydra_answers_its_own_flags(
     assert "\n  name: ring\n" in out and re.search(
         r"^tau: 3 +# number of steps that a message may be late", out, re.MULTILINE
     )
+    assert main(["--hydra-help"]) == 0
+    assert "\nhydra/sweeper: basic, optuna\n" in capsys.readouterr().out
     assert main(["--info", "searchpath"]) == 0
     assert f"file://{CONFIGS} " in capsys.readouterr().out
     assert list(in_an_empty_folder.iterdir()) == []
@@ -289,6 +299,9 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("algo=slowmo algo.buffers=", [f"algo.buffers={each}" for each in BUFFERS]),
         ("record=", ["record=false", "record=true"]),
         ("nodes=", ["nodes=8"]),
+        ("checkpoint.every_steps=", ["checkpoint.every_steps=null"]),
+        ("algo.nowhere.x=", []),
+        ("--cgf job nodes=", ["nodes=8"]),
         ("checkpoint", ["checkpoint."]),
         ("cluster.l", ["cluster.latency_seconds=", "cluster.links."]),
         ("cluster.links.du", ["cluster.links.duplex="]),

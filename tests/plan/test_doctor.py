@@ -188,6 +188,19 @@ def test_no_gap_is_nothing_to_explain() -> None:
     assert made.causes == ()
 
 
+def test_latency_may_take_longer_than_the_gap() -> None:
+    made = diagnosed("one_node=1s two_nodes=1.1s parameters=1e6 latency=1s bandwidth=1Gbit/s")
+    assert made.answer == (
+        "A step on 2 nodes takes 1.1 times as long: latency alone takes longer than the gap."
+    )
+    seen = observed("samples.1=64 samples.2=32 parameters=1e6")
+    assert (seen.alone, seen.together) == (0.5, {2: 2.0})
+    assert (
+        "A device has 32 samples per step (batch=); with twice as many, the rate is half."
+        in seen.assumed
+    )
+
+
 def write_run(folder: Path, algo: str, **summary: float | str) -> None:
     folder.mkdir()
     (folder / "config.yaml").write_text(f"algo:\n  name: {algo}\n")

@@ -12,11 +12,12 @@ import pytest
 import explorer as documentation
 from sgp_runner.cli.main import main
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.run import Run
 from sgp_runner.plan import grid
 from sgp_runner.plan.explorer import explorer_page
 from sgp_runner.plan.grid import Axes, axes_of, including, simulated_grid
 from sgp_runner.plan.request import read_request
-from sgp_runner.plan.timing import at_rate, time_steps
+from sgp_runner.plan.timing import Timing, at_rate, time_steps
 
 # A billion parameters of 4 bytes: a step of 1 s, and 32e9 / rate seconds for 2 nodes.
 WORDS = [
@@ -47,6 +48,20 @@ def test_times_of_the_grid_are_those_of_timing_studies(small: dict[str, Any]) ->
     assert [each["near"] for each in small["methods"]] == [True, True, False]
     assert small["start"] == {"rate": 8e9, "latency": 0.0, "nodes": 2, "period": 100}
     assert small["budget"]["steps"] == 3600 and not small["budget"]["divided"]
+
+
+def test_what_is_hidden_on_worse_links_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = []
+
+    def record(run: Run) -> Timing:
+        simulated.append((type(run.algo).__name__, run.cluster.links.rate))
+        return time_steps(run)
+
+    monkeypatch.setattr(grid, "time_steps", record)
+    axes = Axes((1e13, 1e14), (0.0,), (2,), (10,))
+    _, osgp = simulated_grid([*WORDS, "methods=osgp"], axes=axes)["methods"]
+    assert osgp["seconds"] == [1.0, 1.0]
+    assert simulated == [("ARSGD", 1e13), ("ARSGD", 1e14), ("OSGP", 1e13)]
 
 
 def test_a_plan_has_960_points_with_its_own_machines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
 from sgp_runner.plan.known_quality import all_known
 from sgp_runner.plan.methods import methods
 from sgp_runner.plan.models import known_models
-from sgp_runner.plan.request import read_request
+from sgp_runner.plan.request import machines, read_request
 from sgp_runner.plan.table import assumptions, faults, quality, table
-from sgp_runner.plan.timing import SAVES, highest_rate
+from sgp_runner.plan.timing import SAVES, highest_rate, latency_of, with_latency
 from sgp_runner.plan.words import both_ends
 from sgp_runner.report.read.published import published
 from sgp_runner.utils.errors import ConfigError
@@ -161,6 +161,26 @@ def test_published_hours_of_streaming_diloco() -> None:
     assert made.answer == (
         "Streaming DiLoCo, H 100, FP4: 3.36 h instead of 425 h; below 96 Gbit/s data parallel "
         "computes less than half of the time."
+    )
+
+
+def test_a_latency_is_set_between_sites_or_everywhere() -> None:
+    cluster = read_request(["cluster=regions_2x4", "model=llama_1b", "nodes=8"]).cluster
+    assert latency_of(with_latency(cluster, 0.25)) == 0.25
+    flat = read_request(WORDS.split()).cluster
+    laws = replace(flat.collectives, all_reduce_latency_seconds=3.0)
+    for seconds, measured in ((1.0, 4.0), (0.0, 3.0)):
+        changed = with_latency(replace(flat, collectives=laws), seconds)
+        assert changed.links.latency_seconds == seconds
+        assert changed.collectives.all_reduce_latency_seconds == measured
+
+
+def test_machines_are_described_in_a_few_words() -> None:
+    flat = "parameters=1e9 step=1s nodes=4 devices=2 bandwidth=8Gbit/s"
+    assert machines(read_request(flat.split())) == "4 nodes of 2 devices, 8 Gbit/s"
+    sites = f"{flat} sites=2 site_bandwidth=1Gbit/s site_latency=30ms"
+    assert machines(read_request(sites.split())) == (
+        "4 nodes of 2 devices in 2 sites, 1 Gbit/s between sites"
     )
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -49,6 +49,30 @@ def test_values_that_a_function_encloses_count() -> None:
         return lambda x: factor * x
 
     assert code_hash(scaled(2.0)) == code_hash(scaled(2.0)) != code_hash(scaled(3.0))
+
+
+def test_all_kinds_of_members_of_a_class_count() -> None:
+    def made(a: int = 1, b: int = 1, c: int = 1, d: int = 1) -> type:
+        class Made:
+            table: ClassVar = {"a": d}
+
+            @property
+            def width(self) -> int:
+                return a
+
+            @staticmethod
+            def depth() -> int:
+                return b
+
+            @classmethod
+            def height(cls) -> int:
+                return c
+
+        return Made
+
+    changed = [made(), made(a=2), made(b=2), made(c=2), made(d=2)]
+    assert len({code_hash(each) for each in changed}) == 5
+    assert code_hash(made()) == code_hash(made())
 
 
 def test_tensors_count_with_names_types_and_shapes() -> None:
