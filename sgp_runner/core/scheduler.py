@@ -289,7 +289,10 @@ class Scheduler:
                 raise Deadlock(self.report())
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Run, on a real clock, until all coroutines wait and ``done``, or until none is left."""
+        """Run on a real clock until all coroutines wait and ``done``, or until none is left.
+
+        Raises the errors of coroutines.
+        """
         while True:
             self.settle()
             if done() or not self.tasks:

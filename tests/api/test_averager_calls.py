@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from torch import nn
 import sgp_runner
 from sgp_runner.algorithms.osgp import OSGP
 from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.plugin import Algorithm, Worker
 from sgp_runner.topology.graphs import DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError
 
@@ -142,6 +144,41 @@ def test_an_algorithm_that_moves_before_its_gradient_is_refused(alone: None) -> 
     )
     with pytest.raises(ConfigError, match="OSGP with these settings changes the parameters before"):
         averager.step()
+
+
+@dataclass(frozen=True)
+class Busy(Algorithm):
+    """An algorithm that does something else before its gradient."""
+
+    act: Callable[[Worker], object] = Worker.abandon
+    title: ClassVar[str] = "Busy"
+
+    async def run(self, worker: Worker) -> None:
+        for _ in worker.steps():
+            self.act(worker)
+            worker.params.sub_(worker.update(await worker.grad()))
+
+
+async def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (Worker.abandon, "abandons gradients"),
+        (lambda worker: worker.spawn(nothing()), "runs a second activity"),
+        (lambda worker: worker.sleep(1.0), "waits for a time"),
+    ],
+)
+def test_an_algorithm_that_needs_more_than_a_loop_is_refused(
+    act: Callable[[Worker], object], said: str, alone: None
+) -> None:
+    model = net()
+    averager = sgp_runner.Averager(Busy(act), model, sgd(model))
+    with pytest.raises(ConfigError) as refused:
+        averager.step()
+    assert str(refused.value) == f"algo: Busy {said} while the loop computes: run it with sgp-run."
 
 
 def test_a_step_is_the_optimizers(alone: None) -> None:

@@ -68,6 +68,11 @@ class Line(nn.Module):
         return self.drop(self.inner(x))
 
 
+class Twice(Line):
+    def forward(self, x: torch.Tensor) -> Any:
+        return (Line.forward(self, x),) * 2
+
+
 def pair(classes: int = 2) -> Any:
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(48, 3, generator=generator)
@@ -294,6 +299,14 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"model": nn.Linear(3, 2).requires_grad_(False)}, "model: weight of Linear is frozen"),
         ({"model": nn.Linear(4, 2)}, r"model: Linear cannot be .*: inputs \[2, 3\] of two samples"),
         ({"model": nn.Linear(3, 1)}, r"model: Linear returns \[2, 1\] .*needs \[2, 2\]\."),
+        (
+            {"model": Twice(), "loss": lambda outputs, targets: outputs[0].mean()},
+            "model: Twice returns a tuple, not a tensor.",
+        ),
+        (
+            {"model": nn.Linear(3, 2), "loss": nn.CrossEntropyLoss(reduction="none")},
+            r"loss: it returns \[2\] for a batch; return the mean, a single number.",
+        ),
         ({"data": "digitz"}, "data: 'digitz' is none of .* Did you mean 'digits'"),
         ({"data": [1, 2, 3]}, "data: list is no data: give the name"),
         ({"data": (3, pair()[1])}, "data: train is a int: give "),

@@ -98,6 +98,45 @@ def test_errors_of_a_plug_in_show_their_line_and_cause(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (
+            "algo=./none.py",
+            "algo: none.py has no class that is an algorithm: it is recognised by async def "
+            "run(self, worker).",
+        ),
+        (
+            "optim.schedule=./none.py",
+            "optim.schedule: none.py cannot bring a choice of schedule, only of algo, model, ",
+        ),
+        ("algo=./plain.py", "algo: Plain (plain.py:7): run must be async: write async def run("),
+    ],
+)
+def test_a_file_without_a_class_of_the_kind_is_refused(
+    word: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("none.py").write_text("LIMIT = 3\n")
+    Path("plain.py").write_text(PLAIN)
+    assert main([word, *TINY]) == 2
+    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
+
+
+PLAIN = """from dataclasses import dataclass
+from typing import ClassVar
+
+from sgp_runner.plugin import Algorithm
+
+
+@dataclass(frozen=True)
+class Plain(Algorithm):
+    title: ClassVar[str] = "Plain"
+
+    def run(self, worker):
+        pass
+"""
+
+
 ENDINGS = {
     "exit": ("sys.exit('')", "SystemExit"),  # W&B, once used, makes 0 of no code
     "exit 0": ("raise SystemExit(0)", "SystemExit: 0"),

@@ -49,6 +49,8 @@ def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
         ("name: !!set {a, b}", "cluster.name: a set in odd.yaml is not a setting: write text, "),
         ("regions: [{a: !!binary aGk=}]", "cluster.regions[0].a: a bytes in odd.yaml is not "),
         ("name: !!timestamp 2020-01-01", "cluster.name: a date in odd.yaml is not a setting: "),
+        ("[1, 2]", "cluster: odd.yaml has no settings."),
+        ("{1: [", "cluster: odd.yaml cannot be read: "),
         ("name: {null: 1}", "cluster.name: 'None' in odd.yaml cannot name a setting."),
     ],
 )
@@ -60,7 +62,7 @@ def test_values_that_no_setting_has_are_refused(
     assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
     another_command()
     assert main(["experiment=./odd.yaml", *TINY, "algo=sgp"]) == 2
-    sentence = sentence.removeprefix("cluster.")
+    sentence = sentence.removeprefix("cluster.").replace("cluster:", "experiment:")
     assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
 
 

@@ -74,6 +74,8 @@ def test_a_folder_of_classes_is_divided_by_class(root: Path, tmp_path: Path) -> 
 
 
 def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^data.valid_share: "):
+        Folder(path=str(root / "train"), workers=0, valid_share=1e-9).load(torch.float32)
     own = Folder(path=str(root), image_size=32, workers=0).load(torch.float32)
     published = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
     assert (own.train.files, own.valid.files) == (published.train.files, published.valid.files)
@@ -456,6 +458,10 @@ def test_other_files_than_the_published_ones_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = cifar(tmp_path, monkeypatch)
+    (root / "cifar-10-batches-py" / "data_batch_4").rename(root / "elsewhere")
+    with pytest.raises(ConfigError, match="cifar-10-batches-py/data_batch_4 is missing; get it"):
+        Cifar("cifar10", root=str(root)).load(torch.float32)
+    (root / "elsewhere").rename(root / "cifar-10-batches-py" / "data_batch_4")
     with (root / "cifar-10-batches-py" / "data_batch_3").open("ab") as file:
         file.write(b"x")
     with pytest.raises(

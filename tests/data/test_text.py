@@ -66,6 +66,9 @@ def test_files_that_have_no_tokens_are_refused(tmp_path: Path) -> None:
             Text(path=str(path)).load(torch.float32)
         assert error.value.sentence == sentence
     np.save(path, np.arange(300))
+    (tmp_path / "none.npy").write_bytes(b"no array")
+    with pytest.raises(ConfigError, match=r"^data.path: cannot read .*none.npy: "):
+        Text(path=str(tmp_path / "none.npy")).load(torch.float32)
     with pytest.raises(ConfigError, match="the files have the token 299: set more"):
         Text(path=str(path), vocabulary=299).load(torch.float32)
 
@@ -84,5 +87,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as error:
             Text(path=str(path)).load(torch.float32)
         assert error.value.key == key and words in error.value.sentence
+    with pytest.raises(ConfigError, match="^data.vocabulary: text is read as bytes: leave it out"):
+        Text(path=str(tmp_path), vocabulary=9).load(torch.float32)
     with pytest.raises(ConfigError, match="name a file or a folder"):
         Text()

@@ -16,12 +16,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from sgp_runner.elastic import vote as vote_module
 from sgp_runner.elastic.membership import LossDetection
 from sgp_runner.elastic.vote import DEAD, Vote
+from sgp_runner.utils.errors import MembershipChanged
 
 RANKS = range(4)
 AT_WORK = ("runs", "votes", "proposal", "connects")
@@ -231,3 +234,24 @@ def test_a_decision_that_ignores_known_deaths_is_found_out(monkeypatch: pytest.M
     monkeypatch.setattr(Vote, "dead", lambda vote: [])
     _, ends = explore(deaths=2, slow=True)
     assert any(names_of(ranks, "connects") == [0, 3] for _, ranks in ends)
+
+
+def test_a_rank_without_a_heartbeat_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 sends its last heartbeat at 10 s; others are silent for 30 s at most."""
+    clock = SimpleNamespace(seconds=0.0)
+    clock.monotonic = lambda: clock.seconds
+    monkeypatch.setattr(vote_module, "time", clock)
+    store = cast("Any", Entries(frozenset()))
+    votes = [Vote(store, rank, 2, LossDetection(5, 30)) for rank in range(2)]
+    found = []
+    for seconds in (0, 10, 20, 41):
+        clock.seconds = float(seconds)
+        votes[0].heartbeat()
+        if seconds <= 10:
+            votes[1].heartbeat()
+        found.append(votes[0].suspicion(waited=31))
+    assert found == [None, None, None, "rank 1 has sent no heartbeat for 31 s"]
+    assert votes[0].suspicion(waited=29) is None and votes[0].heard == {}
+    votes[0].conclude()
+    with pytest.raises(MembershipChanged, match="^the run has concluded$"):
+        votes[1].decide()

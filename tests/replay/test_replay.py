@@ -22,7 +22,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.draft import Draft
-from sgp_runner.recording.trace import FORMAT, Header, Writer, path_of
+from sgp_runner.recording.trace import FORMAT, Header, Writer, path_of, remove_recordings
 from sgp_runner.replay.exact import ReplayMismatch, replay
 from sgp_runner.replay.what_if import retime
 from sgp_runner.utils.errors import ConfigError, RankFailed
@@ -292,6 +292,12 @@ def test_the_command_says_which_time_is_simulated_and_keeps_it(
         "clock": "simulated",
         "label": "time simulated on recorded compute times and message delays",
     }
+
+
+def test_recordings_of_an_earlier_execution_are_removed(tmp_path: Path) -> None:
+    experiment = made_up(tmp_path)
+    remove_recordings(experiment.directory)
+    assert list(experiment.directory.glob("recording-*")) == []
 
 
 def test_what_is_no_recording_is_refused(

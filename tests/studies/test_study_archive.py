@@ -25,7 +25,7 @@ from sgp_runner.studies.merging import merge
 from sgp_runner.studies.study_archive import VerificationFailed, extract
 from sgp_runner.studies.study_file import Arm, study_of
 from sgp_runner.studies.tuning import Candidate, Tuned
-from sgp_runner.studies.verification import compare_rows, opened, same_text
+from sgp_runner.studies.verification import compare_rows, compare_runs, opened, same_text
 
 CONTENT: dict[str, Any] = {
     "model": "mlp",
@@ -198,6 +198,29 @@ def test_a_forgery_that_fits_its_tables_is_found_by_a_repetition(
     # The run itself, or the one that is re-timed from it.
     assert said.startswith(f"sgp-run: {folder.name}") and ": loss at epoch 0.02 " in said
     assert said.endswith(" here (the same machine).\n")
+
+
+def test_a_repetition_on_another_machine_may_differ_by_rounding(
+    archive: Path, tmp_path: Path
+) -> None:
+    def changed(path: Path, key: str, value: object) -> None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+    with opened(archive) as study:
+        ran = study.archive.folder / deciding(archive)
+        again = shutil.copytree(ran, tmp_path / "again")
+        assert compare_runs(ran, again) == "equal to the byte"
+        lines = [json.loads(line) for line in (again / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "average":
+                line["loss"] *= 1 + 1e-6
+        (again / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        with pytest.raises(VerificationFailed, match=r": loss at .* here \(the same machine\)\.$"):
+            compare_runs(ran, again)
+        changed(ran / "environment.json", "processor", "another")
+        assert compare_runs(ran, again).startswith(
+            "within 5 % (other processor): loss at epoch 0.02 "
+        )
 
 
 def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path) -> None:

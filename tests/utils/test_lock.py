@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -38,6 +39,21 @@ with locked(Path(sys.argv[1])):
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_file_system_without_locks_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(Path("mine")):
+        pass
+    assert caplog.messages == [
+        "mine is on a file system without locks; start no second process there."
+    ]
+    assert not Path("mine").exists()
 
 
 def test_a_second_process_is_refused_and_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
