@@ -213,3 +213,10 @@ def test_a_learning_rate_that_ends_at_zero_is_refused() -> None:
             AsyncDiLoCo().check(4, sgd(schedule=schedule))
     for kept in (Constant(), InverseSqrt(), WarmupCosine()):
         AsyncDiLoCo().check(4, sgd(schedule=kept))
+
+
+def test_a_run_shorter_than_a_period_is_a_warning() -> None:
+    assert AsyncDiLoCo(period=50).warning(50, 1.0) is None
+    assert AsyncDiLoCo(period=50).warning(49, 1.0) == (
+        "Async DiLoCo exchanges once in 49 steps: algo.period=50 is longer than the run."
+    )

@@ -26,7 +26,9 @@ from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
 from sgp_runner.cli.sweep import sweep as sweep_command
+from sgp_runner.data.dataset import TensorSplit
 from sgp_runner.data.digits import Digits
+from sgp_runner.data.in_memory_data import taken
 from sgp_runner.models.mlp import MLP
 from sgp_runner.plugin import Algorithm, Listener, Worker
 from sgp_runner.topology.graphs import Ring
@@ -202,6 +204,13 @@ def test_regression_and_data_sets_that_are_read_sample_by_sample() -> None:
     runs = [sgp.run(data=(Samples(), Samples()), results=name, **sizes) for name in ("a", "b")]
     assert runs[0].summary["metric"] == "loss"
     assert records(runs[0].folder) == records(runs[1].folder)  # random transforms are seeded
+
+
+def test_targets_without_a_width_are_a_column() -> None:
+    numbers = torch.ones(4, 2), torch.arange(4.0)
+    config, dataset = taken((numbers, numbers), None)
+    assert config.task == "regression" and isinstance(dataset.train, TensorSplit)
+    assert dataset.train.targets.tolist() == [[0.0], [1.0], [2.0], [3.0]]
 
 
 def test_rows_may_be_dictionaries() -> None:

@@ -265,6 +265,11 @@ BAD: list[tuple[str, str, str]] = [
     ("data=folder", "data.path", "name a folder with a folder of images for each class."),
     ("data=folder data.image_size=0", "data.image_size", "must be at least 1 pixel, not 0."),
     ("data=folder data.workers=-1", "data.workers", "must be 0 or more processes, not -1."),
+    (
+        "model=timing_only data=text data.path=x",
+        "model.sample_steps",
+        "the length of an epoch of text is unknown: set it.",
+    ),
     ("data=hf", "data.path", "name a data set or a folder: data=hf:roneneldan/TinyStories"),
     ("data=hf:x data.tokens=1", "data.tokens", "1 do not make a block of 64."),
     ("data=text data.tokens=1", "data.tokens", "1 do not make a block of 64."),

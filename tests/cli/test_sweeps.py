@@ -20,7 +20,7 @@ from helpers.shooting import run as run_and_shoot
 from helpers.shooting import shot
 
 from sgp_runner.cli.main import main
-from sgp_runner.cli.sweep import plan
+from sgp_runner.cli.sweep import plan, printed_errors
 from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import configs, experiment_of
@@ -264,3 +264,9 @@ def test_how_many_runs_fit_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None
     assert Machine(None, cores=4, memory=1).at_once([small] * 9) == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert free.at_once([small] * 9) == 2
+
+
+def test_an_error_after_the_runs_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with printed_errors("the report could not be written"):
+        raise ValueError("no runs")
+    assert capsys.readouterr().err == "the report could not be written: ValueError: no runs\n"

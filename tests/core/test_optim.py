@@ -27,6 +27,7 @@ from sgp_runner.core.optim import (
     updates,
 )
 from sgp_runner.core.optim.muon import Muon
+from sgp_runner.core.optim.schedules import ends_with_run
 from sgp_runner.core.push_sum import descend, fold
 from sgp_runner.utils.errors import ConfigError
 
@@ -312,3 +313,8 @@ def test_impossible_adamw_and_cosine_are_refused(make: Callable[[], object], key
     with pytest.raises(ConfigError) as error:
         make()
     assert error.value.key == key
+
+
+def test_a_schedule_with_milestones_ends_with_the_run() -> None:
+    assert ends_with_run(Steps()) and ends_with_run(Cosine())
+    assert not ends_with_run(Steps(milestones=())) and not ends_with_run(Constant())

@@ -34,7 +34,7 @@ def test_iid_reads_every_sample_once_per_epoch() -> None:
         assert len(read) == 24 and len(set(read.tolist())) == 24
 
 
-@pytest.mark.parametrize("partition", [IID(), Dirichlet(0.3)])
+@pytest.mark.parametrize("partition", [IID(), Dirichlet(0.3), Dirichlet(0.3, equal=True)])
 def test_indices_do_not_depend_on_the_order_of_calls(partition: IID | Dirichlet) -> None:
     def make() -> Sampler:
         return partition.sampler(_split(100), workers=4, batch_size=5, seed=7)

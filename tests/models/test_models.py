@@ -27,6 +27,7 @@ from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.models.torchvision import Torchvision
 from sgp_runner.models.transformer import Transformer
+from sgp_runner.models.vision import options_of
 from sgp_runner.utils.errors import ConfigError
 
 
@@ -347,3 +348,9 @@ def test_impossible_transformers_are_refused(arguments: dict[str, Any], key: str
     with pytest.raises(ConfigError) as error:
         Transformer(**arguments)
     assert error.value.key == key
+
+
+def test_an_architecture_is_told_the_size_of_images() -> None:
+    assert options_of("vit_b_16", 32, 32) == {"image_size": 32}
+    assert options_of("maxvit_t", 32, 64) == {"input_size": (32, 64)}
+    assert options_of("resnet18", 32, 32) == {}

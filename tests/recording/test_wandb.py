@@ -352,6 +352,16 @@ def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.startswith(
         f"sgp-sync: config.yaml: {tmp_path}/config.yaml is not the configuration of a run."
     )
+    run = make_experiment(tmp_path, "model=quadratic", "nodes=2", "epochs=1")
+    execute(run)
+    metrics, name = run.directory / "metrics.jsonl", f"sgp-sync: {run.directory}: "
+    metrics.write_text("")
+    assert sync_main([str(run.directory)]) == 2
+    assert capsys.readouterr().err == f"{name}this run has no metrics yet.\n"
+    metrics.unlink()
+    metrics.mkdir()
+    assert sync_main([str(run.directory)]) == 2
+    assert capsys.readouterr().err.startswith(f"{name}its metrics cannot be read (")
     with pytest.raises(SystemExit, match="2"):
         sync_main([])
     assert capsys.readouterr().err == ("sgp-sync: the following arguments are required: RUN_DIR\n")
