@@ -22,7 +22,14 @@ from sgp_runner.plan.methods import methods
 from sgp_runner.plan.models import known_models
 from sgp_runner.plan.request import machines, read_request
 from sgp_runner.plan.table import assumptions, faults, quality, table
-from sgp_runner.plan.timing import SAVES, highest_rate, latency_of, with_latency
+from sgp_runner.plan.timing import (
+    LEAST_VARYING_STEPS,
+    SAVES,
+    highest_rate,
+    latency_of,
+    steps_of,
+    with_latency,
+)
 from sgp_runner.plan.words import both_ends
 from sgp_runner.report.read.published import published
 from sgp_runner.utils.errors import ConfigError
@@ -71,7 +78,8 @@ def test_costs_of_a_slow_node_and_of_an_absence() -> None:
     assert other is not None and other.absence < 0.9
     lines = list(faults(made))
     assert "- 1.2: Data parallel" in lines
-    assert plan(f"{WORDS} methods=ar_sgd faults=slow_node").data_parallel.faults is None
+    slowed = plan(f"{WORDS} methods=ar_sgd faults=slow_node")
+    assert slowed.data_parallel.faults is None and list(faults(slowed)) == []
 
 
 def test_coding_takes_the_time_of_the_cluster() -> None:
@@ -173,6 +181,27 @@ def test_a_latency_is_set_between_sites_or_everywhere() -> None:
         changed = with_latency(replace(flat, collectives=laws), seconds)
         assert changed.links.latency_seconds == seconds
         assert changed.collectives.all_reduce_latency_seconds == measured
+
+
+def test_steps_with_random_peers_have_no_cycle() -> None:
+    words = ["model=timing_only", "algo=d_psgd", "algo.topology=random_matching", "nodes=4"]
+    assert steps_of(experiment_of(words).run) == (1, LEAST_VARYING_STEPS)
+
+
+def test_answers_at_the_ends_of_all_rates() -> None:
+    made = plan(f"{WORDS} methods=ar_sgd steps=10 watts=500")
+    less = "data parallel computes less than half of the time"
+    assert replace(made, half_rate=0).answer == f"Data parallel: 0.0139 h; {less} at no rate."
+    assert replace(made, half_rate=float("inf")).answer.endswith(f"{less} at any rate.")
+    assert replace(made, rows=(made.data_parallel,)).fastest is None
+    said = " ".join(" ".join(assumptions(made)).split())
+    assert "(cluster.codecs). The power does not depend on the method." in said
+
+
+def test_a_step_of_a_published_model_is_the_published_one() -> None:
+    request = read_request(["model=llama_1b", "nodes=2", "devices=4", "cluster=ethernet_10g"])
+    assert machines(request) == "2 nodes of 4 devices, 10 Gbit/s"
+    assert "A step takes 100 ms (Douillard et al. 2025, Table 4; step=)." in request.assumed
 
 
 def test_machines_are_described_in_a_few_words() -> None:

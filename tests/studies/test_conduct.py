@@ -33,7 +33,7 @@ from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
 from sgp_runner.studies.study_page import StudyPage
 from sgp_runner.studies.study_record import StudyRecord
-from sgp_runner.studies.study_table import comparison_table
+from sgp_runner.studies.study_table import comparison_table, difference_note
 from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Space, Trial, Tuned
 from sgp_runner.studies.verification import opened
 
@@ -257,6 +257,7 @@ def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
     assert answer(done, compared, "laptop", "simulated") == (
         "Undecided: runs of sgp and ar_sgd diverged (simulated time: never against 10 s)."
     )
+    assert difference_note(compared.comparisons["sgp"]) == "diverged"
     lines = table_tex(done, [compared], ["s"]).splitlines()
     assert r"2 & sgp & never \\" in lines
 

@@ -25,6 +25,7 @@ def test_a_paired_interval_is_students() -> None:
     assert effect.high - effect.mean == pytest.approx(4.302652729911275 / math.sqrt(3), rel=1e-9)
     assert effect.mean - effect.low == pytest.approx(4.302652729911275 / math.sqrt(3), rel=1e-9)
     assert effect.error == pytest.approx(1 / math.sqrt(3), rel=1e-9)
+    assert Interval(1.0, 1.0, 1.0, 1).error == 0
     assert paired([2.0, 3.0], [1.0, 2.0]) == Interval(1.0, 1.0, 1.0, 2)
 
 
