@@ -55,7 +55,7 @@ CEILINGS = {
     "sgp_runner/data": 2467,
     "sgp_runner/distributed": 3429,
     "sgp_runner/elastic": 423,
-    "sgp_runner/models": 811,
+    "sgp_runner/models": 809,
     "sgp_runner/plan": 1346,
     "sgp_runner/recording": 2314,
     "sgp_runner/replay": 559,

@@ -17,18 +17,16 @@ _LANES = 4
 class SeededDropout(nn.Module):
     """Zeroes each element with probability ``p`` (to the nearest 1/65536) and rescales the rest.
 
-    The mean stays the same. In eval mode or at p = 0 the module is the identity. The caller sets
-    the int64 buffer ``dropout_seed`` [] for each (worker, step), in place or through
-    ``functional_call``; the buffer is not part of the state dict. ``layer`` distinguishes the
-    dropouts of one module.
+    The mean stays the same. In eval mode or at p = 0 the module is the identity; models check that
+    p is in [0, 1). The caller sets the int64 buffer ``dropout_seed`` [] for each (worker, step), in
+    place or through ``functional_call``; the buffer is not part of the state dict. ``layer``
+    distinguishes the dropouts of one module.
     """
 
     dropout_seed: Tensor
 
     def __init__(self, p: float, layer: int) -> None:
         nn.Module.__init__(self)
-        if not 0 <= p < 1:
-            raise ValueError(f"dropout probability must be in [0, 1), not {p}")
         self.p = p
         self.layer = layer
         self.register_buffer("dropout_seed", torch.zeros((), dtype=torch.int64), persistent=False)
