@@ -266,7 +266,7 @@ BAD: list[tuple[str, str, str]] = [
     ("data=folder data.image_size=0", "data.image_size", "must be at least 1 pixel, not 0."),
     ("data=folder data.workers=-1", "data.workers", "must be 0 or more processes, not -1."),
     (
-        "model=timing_only data=text data.path=x",
+        "model=timing_only model.sample_steps=null data=text data.path=x",
         "model.sample_steps",
         "the length of an epoch of text is unknown: set it.",
     ),
