@@ -51,7 +51,7 @@ CEILINGS = {
     "sgp_runner/cli": 2137,
     "sgp_runner/cluster": 906,
     "sgp_runner/config": 2102,
-    "sgp_runner/core": 3185,
+    "sgp_runner/core": 3186,
     "sgp_runner/data": 2467,
     "sgp_runner/distributed": 3429,
     "sgp_runner/elastic": 423,

@@ -289,17 +289,15 @@ class Scheduler:
                 raise Deadlock(self.report())
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Run on a real clock until all coroutines wait and ``done``, or until none is left.
-
-        Raises the errors of coroutines.
-        """
+        """Run until all coroutines wait and ``done``, or until none is left. Raises as `run`."""
         while True:
             self.settle()
             if done() or not self.tasks:
                 return
             if self.held and self.wake_next():
                 continue
-            self.clock.advance()
+            if not self.clock.advance():
+                raise Deadlock(self.report())
 
     def settle(self) -> None:
         """Run ready coroutines until all wait."""
