@@ -73,7 +73,7 @@ def test_overlapped_diloco(cluster: Cluster, overlap: Any) -> None:
 def test_largest_stable_outer_rate_if_a_period_ends_at_the_minimum(
     late: float, limit: float
 ) -> None:
-    """Of the outer gradient, a share ``late`` is that of the period before."""
+    """The outer gradient mixes this period's with a share ``late`` of the last period's."""
 
     def grows(lr: float) -> bool:
         theta, v, last = torch.ones(1), torch.zeros(1), torch.zeros(1)

@@ -186,8 +186,7 @@ def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
 
 def exact(row: Row) -> bool:
     """Return whether a row of AR-SGD has no codec."""
-    codec: object = row.setting.settings.get("algo.codec.name", "none")
-    return codec == "none"
+    return str(row.setting.settings.get("algo.codec.name", "none")) == "none"
 
 
 def equal(one: Row, other: Row) -> int:

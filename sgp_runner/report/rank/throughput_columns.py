@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import TypeAlias
 
 from sgp_runner.recording.throughput import RATES
@@ -23,7 +24,7 @@ Column: TypeAlias = tuple[str, Callable[[RunGroup], str]]
 
 def known_rates(settings: Sequence[RunGroup]) -> list[str]:
     """Return the rates that some setting has."""
-    return [name for name in RATES if any(each.mean(name) == each.mean(name) for each in settings)]
+    return [name for name in RATES if not all(isnan(each.mean(name)) for each in settings)]
 
 
 def rate_columns(settings: Sequence[RunGroup]) -> list[Column]:
