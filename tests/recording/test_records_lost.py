@@ -93,8 +93,14 @@ def append(path: Path) -> None:
         file.write(b"\n")
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder at one moment, whatever is just being written to it."""
+    gone = folder.rename(folder.with_name("gone"))
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 STRIKES: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "folder removed": (".", shutil.rmtree, "{metrics} was removed"),
+    "folder removed": (".", remove, "{metrics} was removed"),
     "removed": ("{metrics}", Path.unlink, "{metrics} was removed"),
     "emptied": ("{metrics}", lambda path: os.truncate(path, 0), "{metrics} was changed"),
     "replaced": ("{metrics}", replace, "{metrics} was replaced"),
