@@ -33,6 +33,7 @@ PRAISE = {  # by the measure's cost, of one arm and of several
     "": ("is best", "are best"),
 }
 FACTORS = {"time": "faster", "bytes": "less"}
+WORST_COST = 1e100  # of a diverged run, for ranks: above every cost, and its square is finite
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
 
@@ -201,7 +202,7 @@ def better_low(
 ) -> dict[str, tuple[float, ...]]:
     """Return the values with signs so that lower is better; a run without a cost is the worst."""
     sign = 1.0 if measure.less_is_better else -1.0
-    return {name: tuple(sign * min(v, 1e300) for v in each) for name, each in values.items()}
+    return {name: tuple(sign * min(v, WORST_COST) for v in each) for name, each in values.items()}
 
 
 def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
@@ -220,8 +221,8 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     where = f" on {cluster}" if cluster and first.by_cluster else ""
     what = f"{measure.on(clock)}{where}: {ours} against {theirs}"
     sides = f"{study.primary} and {study.baseline}"
-    if abs(effect.mean) == inf:
-        return f"Undecided: runs of {sides} diverged ({what})."
+    if diverged := [name for name in (study.primary, study.baseline) if inf in first.values[name]]:
+        return f"Undecided: runs of {' and '.join(diverged)} diverged ({what})."
     by = measure.difference(effect.mean)
     certain = certainty(each)
     match each.verdict:

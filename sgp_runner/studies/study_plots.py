@@ -18,6 +18,7 @@ from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, short_key
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import RATE
+from sgp_runner.studies.tuning import Candidate
 from sgp_runner.utils.units import counted
 
 LOUD, DARK = "#e8112d", "#5b6b7c"
@@ -129,7 +130,7 @@ def loss_axis(values: Sequence[float], title: str = LOSS) -> Axis:
 
 
 def tuning_plots(done: Conducted, clock: str = "simulated") -> Iterator[Plot]:
-    """Yield the plot of the searches, if there is a ladder."""
+    """Yield the plot of the searches, if they try learning rates."""
     by, what, unit, size = done.study.tune.by, LOSS, "", 1.0
     series = [line for arm in ordered(done) for line in tuning_lines(done, arm)]
     if not series:
@@ -158,10 +159,11 @@ def tuning_plots(done: Conducted, clock: str = "simulated") -> Iterator[Plot]:
 def tuning_lines(done: Conducted, arm: ArmResult) -> Iterator[Series]:
     """Yield a line for each combination of the other settings, and a marker for the choice."""
     scores = {
-        candidate: fmean(losses)
+        with_rate(candidate): fmean(losses)
         for candidate, losses in arm.tuned.scores().items()
-        if candidate.value is not None and all(map(isfinite, losses))
+        if all(map(isfinite, losses))
     }
+    scores = {each: score for each, score in scores.items() if each.value is not None}
     name = arm.arm.name
     for others in dict.fromkeys(candidate.others for candidate in scores):
         points = sorted(
@@ -173,8 +175,17 @@ def tuning_lines(done: Conducted, arm: ArmResult) -> Iterator[Series]:
         look = replace(style_of(done, name, "circle"), fill="hollow")
         title = " ".join([name, *map(short_key, others)])
         yield Series(title, look, rates, losses)
-    chosen = arm.tuned.chosen
+    chosen = with_rate(arm.tuned.chosen)
     if chosen in scores:
         look = replace(style_of(done, name, "diamond"), dash=None)
         text = [f"chosen: {RATE}={chosen.value:g}"]
         yield Series(f"{name}, chosen", look, [chosen.value or 0.0], [scores[chosen]], texts=text)
+
+
+def with_rate(candidate: Candidate) -> Candidate:
+    """Return a candidate whose learning rate, also one of a list, is its value."""
+    values = dict(word.split("=", 1) for word in candidate.others)
+    rate = values.pop(RATE, None) if candidate.value is None else None
+    if rate is None:
+        return candidate
+    return Candidate(float(rate), tuple(f"{key}={text}" for key, text in values.items()))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
 from sgp_runner.studies.study_page import StudyPage
+from sgp_runner.studies.study_plots import tuning_plots
 from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import comparison_table, difference_note
 from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Space, Trial, Tuned
@@ -180,6 +183,22 @@ def conducted(folder: Path, losses: dict[str, list[float]], measures: list[str])
     return Conducted(study, arms, (1, 2, 3), None)
 
 
+def test_rates_of_a_list_are_drawn_as_those_of_a_ladder(tmp_path: Path) -> None:
+    done = conducted(tmp_path, {"sgp": [1.0, 2.0], "ad_psgd": [1.5, 2.0]}, ["loss"])
+    own = "algo.tau=1"
+    ladder = {Candidate(0.1, (own,)): 3.0, Candidate(0.2, (own,)): 2.0}
+    listed = {Candidate(None, (f"optim.lr={each.value}", own)): ladder[each] for each in ladder}
+    drawn = []
+    for tried in (ladder, listed):
+        tuned = Tuned(list(tried)[1], {Trial(each, 101): loss for each, loss in tried.items()})
+        searched = [replace(done.arms[0], tuned=tuned), done.arms[1]]
+        (plot,) = tuning_plots(replace(done, arms=searched))
+        drawn.append([(each.name, list(each.x), list(each.y)) for each in plot.series])
+    assert drawn[0] == drawn[1]
+    assert drawn[0] == [("sgp tau=1", [0.1, 0.2], [3.0, 2.0]), ("sgp, chosen", [0.2], [2.0])]
+    assert [*tuning_plots(done)] == []  # without a search
+
+
 def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
     tmp_path: Path,
 ) -> None:
@@ -255,11 +274,16 @@ def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
     (compared,) = compare(done)
     assert compared.comparisons["sgp"].effect.mean == inf
     assert answer(done, compared, "laptop", "simulated") == (
-        "Undecided: runs of sgp and ar_sgd diverged (simulated time: never against 10 s)."
+        "Undecided: runs of sgp diverged (simulated time: never against 10 s)."
     )
     assert difference_note(compared.comparisons["sgp"]) == "diverged"
     lines = table_tex(done, [compared], ["s"]).splitlines()
     assert r"2 & sgp & never \\" in lines
+    done.arms[0].runs[0][0].job.diverged = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (compared,) = compare(done)
+    assert compared.ranks == {"sgp": 1, "ar_sgd": 1}  # two of three diverged: not told apart
 
 
 class Failing(Finished):
