@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 ANSI = re.compile(r"\x1b\[[\d;]*m")
+COLAB = "https://colab.research.google.com/github"
 
 
-def pages(notebook: Path, name: str) -> Iterator[tuple[str, str | bytes]]:
-    """Yield the paths and the contents of a page with the ``name`` and of its pictures."""
+def pages(
+    notebook: Path, name: str, repository: str | None = None
+) -> Iterator[tuple[str, str | bytes]]:
+    """Yield the paths and the contents of a page with the ``name`` and of its pictures.
+
+    repository: the ``owner/name`` on GitHub from which Colab opens the notebook
+    """
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     parts = []
     for number, cell in enumerate(cells):
@@ -27,7 +33,8 @@ def pages(notebook: Path, name: str) -> Iterator[tuple[str, str | bytes]]:
                 parts.append(f"![Figure of the cell above]({Path(picture).name})")
             else:
                 parts.append(shown(data or {"text/plain": "".join(output.get("text", ""))}))
-    parts.insert(1, f"[The notebook]({notebook.name}), to run it.")
+    where = f" [Open it in Colab]({COLAB}/{repository}/blob/main/docs/{name}.ipynb)."
+    parts.insert(1, f"[The notebook]({notebook.name}), to run it.{where if repository else ''}")
     yield f"{name}.md", "\n\n".join(filter(None, parts))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, name, content=text))
     for notebook in sorted(Path(config.docs_dir).rglob("*.ipynb")):
         name = notebook.relative_to(config.docs_dir).with_suffix("")
-        for path, content in cells.pages(notebook, str(name)):
+        for path, content in cells.pages(notebook, str(name), os.environ.get("GITHUB_REPOSITORY")):
             files.append(File.generated(config, path, content=content))
     return files
 

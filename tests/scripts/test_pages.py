@@ -181,6 +181,9 @@ def test_a_notebook_becomes_a_page_with_pictures(tmp_path: Path) -> None:
         "```python\nf()\n```\n\n```text\nbold\n```\n\n<table>\n<tr></tr></table>\n\n"
         "![Figure of the cell above](a-1.png)",
     }
+    page = dict(cells.pages(notebook, "course/a", "us/runner"))["course/a.md"]
+    address = "https://colab.research.google.com/github/us/runner/blob/main/docs/course/a.ipynb"
+    assert f"to run it. [Open it in Colab]({address}).\n" in str(page)
     assert links.on_site("[a](course/a.ipynb)", "index.md") == "[a](course/a.md)"
 
 
