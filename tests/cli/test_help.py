@@ -156,7 +156,8 @@ def test_help_explains_choices_of_every_group(
 ) -> None:
     key = NESTED.get(group, group)
     outer = {"base": ["algo=slowmo"], "codec": ["algo=choco_sgd"]}.get(group, [])
-    for choice in groups()[group][:: 12 if group == "experiment" else 1]:
+    choices = groups()[group]
+    for choice in {choices[0], choices[len(choices) // 2], choices[-1]}:
         assert main([*outer, f"{key}={choice}", "--help"]) == 0, choice
         assert f"{key}=" in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS, ROOT
 from helpers.processes import hear_interrupts, ranks_of, wait_for_ranks
 from helpers.slurm_cluster import wait_until
-from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+from helpers.variants import SMALL, SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.checkpoint import saved_steps
@@ -54,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
     and of five ranks, run them all.
     """
     folder = tmp_path_factory.mktemp("runs")
-    synchronous = simulate_all(folder, "mpi")
+    synchronous = simulate_all(folder, "mpi", tiny=SMALL)
     words = ("network=mpi", "nodes=4", "model=mlp", "epochs=8")
     asynchronous = {
         algorithm: make_experiment(folder, *f"algo={algorithm}".split(), *words)

@@ -4,6 +4,7 @@ parameters and the same summary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from helpers.experiments import (
     make_experiment,
 )
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.overrides import prepare_algorithms
 from sgp_runner.recording.recorder import read_summary, write_summary
 from sgp_runner.recording.throughput import RATES
 from sgp_runner.session.start import execute
@@ -38,6 +40,7 @@ TINY = (
     "epochs=0.9",
     "log_every=1",
 )
+SMALL = tuple(word.replace("resnet8", "mlp") for word in TINY)
 SYNCHRONOUS = {
     "ar_sgd": (),
     "ar_sgd of parameters": ("algo.average=parameters",),
@@ -107,6 +110,7 @@ ALONE = {
     "ringmaster": ("nodes=1",),
     "swarm_sgd": ("nodes=1",),
 }
+ELSEWHERE = re.compile(r"(model|optim)=|\w+@cluster")  # choices outside the algorithm
 OF_MACHINES = ("name", "run_dir", "network", "label", "clock", "time_s", "real_s", *RATES)
 Results = dict[str, tuple[Experiment, Experiment]]
 
@@ -123,8 +127,11 @@ def simulate_all(
     """
     results: Results = {}
     there = composed(f"network={network}", *machines)
-    for name, options in variants.items():
-        overrides = (*tiny, f"algo={name.split()[0]}", *options)
+    algorithms = {name: (f"algo={name.split()[0]}", *options) for name, options in variants.items()}
+    alone = [words for words in algorithms.values() if not any(map(ELSEWHERE.match, words))]
+    prepare_algorithms(["logger=jsonl", *tiny], alone)
+    for name in variants:
+        overrides = (*tiny, *algorithms[name])
         whole = [word for word in overrides if not word.startswith("gpus_per_node=")]
         simulated = make_experiment(folder, *whole)
         summary = execute(instrumented(simulated))
