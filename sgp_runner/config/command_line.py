@@ -228,6 +228,9 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
     choices: Sequence[str] = groups().get(group, ())
     if not set(names) <= set(choices):
         choices = choices_in(group, search)
+    if override.package is not None and not choices:
+        plain = line.partition("@")[2]
+        raise ConfigError(f"{group}@{key}", f"there is no group '{group}'; write {plain}.")
     for name in names:
         if without_path(group, name) not in choices:
             raise no_choice(key, name, choices)

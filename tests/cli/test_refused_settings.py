@@ -52,6 +52,7 @@ BAD: list[tuple[str, str, str]] = [
     ("algo=sgpp", "algo", "'sgpp' is none of a2cid2, acco, accum_adam, acp_sgd, ad_psgd, "),
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
     ("algo=", "algo", "'' is none of a2cid2, acco"),
+    ("x@cluster=laptop", "x@cluster", "there is no group 'x'; write cluster=laptop."),
     ("~algo", "algo", "nothing is chosen; use one of a2cid2, acco"),
     ("model=resnet5", "model", "Did you mean 'resnet50'?"),
     ("algo.topology=rng", "algo.topology", "Did you mean 'ring'?"),
