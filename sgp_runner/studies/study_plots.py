@@ -26,6 +26,7 @@ PALE = ("#7fb3d9", "#8fc79a", "#d9b36c", "#b7a2d6", "#9bb0b8", "#d3a5b5")
 LOSS = "validation loss"
 MAX_TICKS = 8  # that a phone has room for
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
+BARS = "Marker: mean of the seeds at the end of the runs. Bar: from the lowest seed to the highest."
 Point = tuple[float, float, float, float]  # time, mean loss, lowest and highest loss
 
 
@@ -85,10 +86,11 @@ def loss_plot(
     ends = [points[-1][0] for points in curves.values()]
     scale, end = choose_axis(ends, ends, [points[0][0] for points in curves.values()])
     unit, size = time_unit(end or max(ends))
+    single = all(len(points) == 1 for points in curves.values())
     series = [
         Series(
             name,
-            style_of(done, name),
+            style_of(done, name, "circle" if len(points) == 1 else None),
             [point[0] / size for point in points],
             [point[1] for point in points],
             [point[2] for point in points],
@@ -113,12 +115,13 @@ def loss_plot(
         Plot(
             file_name("loss", "against", "time", *([cluster] if cluster else [])),
             f"validation loss of the averaged model against {what}{where}",
-            f"{BAND} Each has {counted(len(done.seeds), 'seed')}.",
+            f"{BARS if single else BAND} Each has {counted(len(done.seeds), 'seed')}.",
             x,
             loss_axis(
                 [value for each in series for value in (*(each.low or ()), *(each.high or ()))]
             ),
             series,
+            "y" if single else "band",
         )
     )
 

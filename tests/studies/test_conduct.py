@@ -34,7 +34,7 @@ from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
 from sgp_runner.studies.study_page import StudyPage
-from sgp_runner.studies.study_plots import tuning_plots
+from sgp_runner.studies.study_plots import loss_plots, tuning_plots
 from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import comparison_table, difference_note
 from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Space, Trial, Tuned
@@ -181,6 +181,22 @@ def conducted(folder: Path, losses: dict[str, list[float]], measures: list[str])
         for name, each in losses.items()
     ]
     return Conducted(study, arms, (1, 2, 3), None)
+
+
+def test_losses_at_the_end_alone_are_drawn_as_markers_with_bars(tmp_path: Path) -> None:
+    losses = {"sgp": [1.0, 2.0], "ad_psgd": [1.5, 2.5]}
+    (plot,) = loss_plots(conducted(tmp_path / "all", losses, ["loss"]), ["laptop"], "simulated")
+    assert plot.spread == "band" and {each.style.shape for each in plot.series} == {None}
+    done = conducted(tmp_path / "last", losses, ["loss"])
+    for arm in done.arms:
+        for run in arm.runs[0]:
+            path = run.job.folder / "metrics.jsonl"
+            path.write_text(path.read_text().splitlines(keepends=True)[-1])
+    (plot,) = loss_plots(done, ["laptop"], "simulated")
+    assert plot.spread == "y" and {each.style.shape for each in plot.series} == {"circle"}
+    drawn = {each.name: (list(each.y), list(each.low or ())) for each in plot.series}
+    assert drawn == {"sgp": ([1.5], [1.0]), "ad_psgd": ([2.0], [1.5])}
+    assert plot.note.startswith("Marker: mean of the seeds at the end of the runs.")
 
 
 def test_rates_of_a_list_are_drawn_as_those_of_a_ladder(tmp_path: Path) -> None:
