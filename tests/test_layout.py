@@ -50,7 +50,7 @@ CEILINGS = {
     "sgp_runner/calibration": 552,
     "sgp_runner/cli": 2137,
     "sgp_runner/cluster": 906,
-    "sgp_runner/config": 2105,
+    "sgp_runner/config": 2107,
     "sgp_runner/core": 3186,
     "sgp_runner/data": 2467,
     "sgp_runner/distributed": 3429,

@@ -272,9 +272,11 @@ class Run:
 
     def notes(self, steps: int) -> list[str]:
         """Return a sentence for each setting without effect in this run of ``steps`` steps."""
-        if not self.model.trains:
-            return []
         notes = [self.algo.warning(steps, self.epochs)]
+        if not self.model.trains:
+            whole = self.study.real is not None and self.algo.warning(self.study.real, self.epochs)
+            more = "" if whole else " Simulate more of the schedule with model.sample_steps."
+            return [note + more for note in notes if note is not None]
         if isinstance(schedule := self.optim.schedule, Steps):
             notes.append(schedule.without_effect(self.nodes, self.nodes * self.batch_size))
         return [note for note in notes if note is not None]

@@ -102,6 +102,24 @@ def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
         assert out.startswith(said) and ("algo." in out.splitlines()[0]) == bool(said), words
 
 
+def test_a_timing_study_says_that_its_sample_is_too_short(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    study = ["model=timing_only", "model.sample_steps=4", "logger=jsonl", "nodes=2", "epochs=1"]
+    said = "DiLoCo makes one outer step in 4: algo.period={} is longer than the run."
+    more = " Simulate more of the schedule with model.sample_steps."
+    hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1."
+    for words, first in (
+        (["algo=diloco", "algo.period=5"], said.format(5) + more),
+        (["algo=diloco", "algo.period=5000"], said.format(5000)),
+        (["algo=hybrid", "algo.switch_epoch=5"], hybrid),
+    ):
+        assert main([*study, *words]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == first, words
+    assert main([*study, "algo=diloco", "algo.period=4"]) == 0
+    assert "algo." not in capsys.readouterr().out.splitlines()[0]
+
+
 def test_a_simulated_node_has_the_devices_of_its_cluster(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
