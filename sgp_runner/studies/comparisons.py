@@ -248,7 +248,7 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     measure, baseline = first.measure, done.study.baseline
     where = f" on {cluster}" if cluster and first.by_cluster else ""
     if len(best) == len(names):
-        return f"No arm is told from the best in {measure.on(clock)}{where}."
+        return f"Tests of all pairs tell no arm from the best in {measure.on(clock)}{where}."
     value = first.text(best[0]) + (f" ({best[0]})" if len(best) > 1 else "")
     value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
     value += f" to {measure.goal}" if measure.target is not None else ""

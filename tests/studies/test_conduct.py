@@ -241,7 +241,7 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
     assert lines[10].endswith(r"& never {\scriptsize (0/3)} \\")
     assert headline(done, loss, "laptop", "simulated") == "sgp is best: 1.1000."
     assert headline(done, time, "laptop", "simulated") == (
-        "No arm is told from the best in simulated time to a loss of 1.3."
+        "Tests of all pairs tell no arm from the best in simulated time to a loss of 1.3."
     )
     said = answer(done, time, "laptop", "simulated")
     assert said == (
@@ -266,7 +266,7 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
             "loss",
             "sgp and ar_sgd differ by less than what matters in loss: 1.5367 against 1.6033 "
             "(difference -0.23 to +0.099 nats with 95 % confidence, p = 0.23, 3 seeds).",
-            "No arm is told from the best in loss.",
+            "Tests of all pairs tell no arm from the best in loss.",
         ),
     ],
 )
