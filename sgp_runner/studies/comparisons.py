@@ -33,6 +33,7 @@ PRAISE = {  # by the measure's cost, of one arm and of several
     "": ("is best", "are best"),
 }
 FACTORS = {"time": "faster", "bytes": "less"}
+MAX_NAMED = 3  # arms that a headline calls best
 WORST_COST = 1e100  # of a diverged run, for ranks: above every cost, and its square is finite
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
@@ -249,9 +250,12 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     where = f" on {cluster}" if cluster and first.by_cluster else ""
     if len(best) == len(names):
         return f"Tests of all pairs tell no arm from the best in {measure.on(clock)}{where}."
-    value = first.text(best[0]) + (f" ({best[0]})" if len(best) > 1 else "")
+    value = first.text(best[0]) + (f" ({best[0]})" if 1 < len(best) <= MAX_NAMED else "")
     value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
     value += f" to {measure.goal}" if measure.target is not None else ""
+    if len(best) > MAX_NAMED:
+        praise = PRAISE[measure.cost][0]
+        return f"{best[0]} {praise}: {value}{where}; {len(best) - 1} others share its rank."
     found = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}: {value}{where}"
     if baseline in best or first.text(baseline) == "never" or not measure.cost:
         return f"{found}."

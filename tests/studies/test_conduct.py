@@ -279,6 +279,17 @@ def test_answers_give_the_difference_and_its_certainty(
     assert headline(done, compared, "laptop", "simulated") == headed
 
 
+def test_a_headline_names_no_more_than_three_best_arms(tmp_path: Path) -> None:
+    alike = {name: [1.1, 1.0, 1.05] for name in ("osgp", "d_psgd", "ar_sgd")}
+    losses = {"sgp": [1.0, 1.1, 1.04], **alike, "ad_psgd": [9.0, 9.1, 9.04]}
+    done = conducted(tmp_path, losses, ["loss"])
+    (compared,) = compare(done)
+    assert list(compared.ranks.values()) == [1, 1, 1, 1, 5]
+    assert headline(done, compared, "laptop", "simulated") == (
+        "sgp is best: 1.0467; 3 others share its rank."
+    )
+
+
 def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
     done = conducted(tmp_path, {"sgp": [1.0] * 3, "ar_sgd": [1.5] * 3}, ["time"])
     for each in done.arms[0].runs[0]:
