@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -279,7 +280,7 @@ class Probe(Algorithm):
         for size in sorted({*self.sizes, x.numel() * x.element_size()}):
             if (
                 len(found) >= MIN_SIZES
-                and max(found[last := max(found)]) * size / last > LONGEST_SECONDS
+                and median(found[last := max(found)]) * size / last > LONGEST_SECONDS
             ):
                 break
             message = x.new_zeros(size // x.element_size())

@@ -24,10 +24,13 @@ from __future__ import annotations
 
 import gc
 import queue
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from threading import Thread
 from typing import TypeVar
 
@@ -64,6 +67,8 @@ HEADER, PAYLOAD = 1, 2  # gloo's own tags
 TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
 WAKE = timedelta(seconds=2)  # for a survivor to receive the last header of an abandoned transport
+AT_ONCE = timedelta(milliseconds=1)  # the shortest
+COLLECT_AFTER = (0, 1, 2, 4, 8, 16)  # seconds between the attempts to free its memory
 
 
 class Transfer:
@@ -220,13 +225,15 @@ class GlooTransport(Transport):
     def release(self) -> None:
         """Close the connections, once all survivors have abandoned theirs.
 
-        Gloo cannot cancel a receive from any source, and threads and connections of its group stay
-        as long as one waits. So survivors send each other a last header. The last group of a rank
+        Threads and connections of a group stay as long as one waits, and gloo cannot cancel a
+        receive from any source. So survivors send each other a last header. Other waits end when a
+        wait times out, as gloo then closes all connections of the group. The last group of a rank
         that is left alone stays.
         """
         processes = [self.layout.process_of(rank) for rank in self.others]
-        arguments = self.group, processes, self.threads
-        Thread(target=release_group, args=arguments, daemon=True).start()
+        groups = self.group, self.upward, self.downward
+        arguments = weakref.ref(self), groups, processes, self.threads
+        Thread(target=release_groups, args=arguments, daemon=True).start()
 
     # Functions of the threads.
 
@@ -329,22 +336,40 @@ class GlooTransport(Transport):
                 self.clock.post_error(error)
 
 
-def release_group(
-    group: dist.ProcessGroup, processes: Sequence[int], threads: Sequence[Thread]
+def release_groups(
+    transport: Callable[[], GlooTransport | None],
+    groups: tuple[dist.ProcessGroup, ...],
+    processes: Sequence[int],
+    threads: Sequence[Thread],
 ) -> None:
-    """Wake ``processes`` that wait for headers over ``group``, and free the group's connections."""
-    header = torch.tensor([0, 0, GOODBYE, NOWHERE])
+    """End the waits of an abandoned transport here and in ``processes``, and free its memory.
+
+    transport: returns None once the transport does not exist any more
+    groups: for headers, for which processes wait from any source, and for messages
+    """
+    headers, *messages = groups
+    last = torch.tensor([0, 0, GOODBYE, NOWHERE])
     works = []
     for process in processes:
         with suppress(RuntimeError):  # it is lost
-            works.append(group.send([header], process, HEADER))
+            works.append(headers.send([last], process, HEADER))
     for work in works:
         with suppress(RuntimeError):  # it is lost, or was woken by another one
             work.wait(WAKE)
     works.clear()
     for thread in threads:
         thread.join(WAKE.total_seconds())
-    gc.collect()  # tracebacks of the loss are in cycles
+    # Only now: gloo does not end the wait for a message that is cut off on its way.
+    if any(thread.is_alive() for thread in threads):
+        for group, process in product(messages, processes):
+            with suppress(RuntimeError):  # always, as nothing is sent with this tag
+                group.recv([last], process, HEADER).wait(AT_ONCE)
+    # Tracebacks of the loss are in cycles, to which a last gradient or thread may still belong.
+    for seconds in COLLECT_AFTER:
+        time.sleep(seconds)
+        gc.collect()
+        if transport() is None:
+            return
 
 
 def check_header(process: int, length: int, dtype: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # else its default arguments keep the first group
 from torch.distributed.distributed_c10d import PrefixStore
 
 from sgp_runner.core.comm import Transport
