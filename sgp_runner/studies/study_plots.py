@@ -18,7 +18,7 @@ from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, short_key
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import RATE
-from sgp_runner.studies.tuning import Candidate
+from sgp_runner.studies.tuning import with_rate
 from sgp_runner.utils.units import counted
 
 LOUD, DARK = "#e8112d", "#5b6b7c"
@@ -183,12 +183,3 @@ def tuning_lines(done: Conducted, arm: ArmResult) -> Iterator[Series]:
         look = replace(style_of(done, name, "diamond"), dash=None)
         text = [f"chosen: {RATE}={chosen.value:g}"]
         yield Series(f"{name}, chosen", look, [chosen.value or 0.0], [scores[chosen]], texts=text)
-
-
-def with_rate(candidate: Candidate) -> Candidate:
-    """Return a candidate whose learning rate, also one of a list, is its value."""
-    values = dict(word.split("=", 1) for word in candidate.others)
-    rate = values.pop(RATE, None) if candidate.value is None else None
-    if rate is None:
-        return candidate
-    return Candidate(float(rate), tuple(f"{key}={text}" for key, text in values.items()))

@@ -8,7 +8,7 @@ A candidate is one value for each tuned setting. The search has two stages:
    others. Without a ladder there is one round.
 2. Near-ties. The better half of all candidates gets further seeds, one at a time. Candidates that
    are worse than the best by two standard errors of the paired difference drop out. Among those
-   that are left, the smallest value of the ladder that lies between two others is chosen.
+   that are left, the smallest learning rate that lies between two others is chosen.
 
 The search ends early if the next seed would exceed the budget. The value of a run is its loss, or
 the cost at which it reaches a target, and is infinite if it diverged or never reaches the target.
@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Any, NamedTuple, TypeVar
+
+from sgp_runner.studies.study_file import RATE
 
 FIRST_SEED = 101  # of searches; those that decide a study begin at 1
 MAX_SEEDS = 8  # of a candidate
@@ -131,7 +133,7 @@ class Tuned:
 
     chosen: the candidate that the arm runs with
     losses: the loss of each run; infinite if it diverged
-    at_the_edge: whether a value of the ladder beyond the tried ones may be better
+    at_the_edge: whether a learning rate beyond the tried ones may be better
     tied: whether other candidates are near-ties of the chosen one
     values: the value of each run, by which the search decides; empty: its loss
     """
@@ -208,9 +210,9 @@ def search(space: Space, budget: int) -> Search:
         due = [Trial(each, FIRST_SEED + seeds - 1) for each in left]
         scores |= zip(due, (yield due), strict=True)
         left = near_ties(left, by_candidate(scores))
-    edges = set(at_edges(space, everything))
+    edges = set(at_edges(everything))
     best_first = left if seeds > 1 else left[:1]
-    chosen = min(best_first, key=lambda each: (each in edges, each.value or 0.0))
+    chosen = min(best_first, key=lambda each: (each in edges, with_rate(each).value or 0.0))
     return Tuned(
         chosen,
         {trial: each.loss for trial, each in scores.items()},
@@ -262,11 +264,23 @@ def near_ties(
     return [each for each in ordered if tied(each)]
 
 
-def at_edges(space: Space, candidates: Sequence[Candidate]) -> Iterable[Candidate]:
-    """Yield the candidates at the ends of the tried values, for each combination of the others."""
-    if not space.first:
-        return
-    for others in {each.others for each in candidates}:
-        values = [each.value or 0.0 for each in candidates if each.others == others]
-        yield Candidate(min(values), others)
-        yield Candidate(max(values), others)
+def at_edges(candidates: Sequence[Candidate]) -> Iterable[Candidate]:
+    """Yield the candidates at the ends of the tried rates, for each combination of the others."""
+    for others in {with_rate(each).others for each in candidates}:
+        rates = {
+            rate: each
+            for each in candidates
+            if with_rate(each).others == others and (rate := with_rate(each).value) is not None
+        }
+        if len(rates) > 1:
+            yield rates[min(rates)]
+            yield rates[max(rates)]
+
+
+def with_rate(candidate: Candidate) -> Candidate:
+    """Return a candidate whose learning rate, also one of a list, is its value."""
+    values = dict(word.split("=", 1) for word in candidate.others)
+    rate = values.pop(RATE, None) if candidate.value is None else None
+    if rate is None:
+        return candidate
+    return Candidate(float(rate), tuple(f"{key}={text}" for key, text in values.items()))

@@ -106,6 +106,18 @@ def test_lists_without_a_ladder_are_tried_once_each() -> None:
     assert finish(Space(), 0, lambda trial: 0.0) == (Tuned(Candidate(None)), [])
 
 
+def test_a_list_of_rates_has_edges_and_near_ties_like_a_ladder() -> None:
+    space = Space(combinations=tuple((f"optim.lr={rate}",) for rate in (0.05, 0.1, 0.2, 0.4)))
+    tuned, _ = finish(space, 4, lambda trial: float(trial.candidate.others[0][9:]))
+    assert tuned.chosen == Candidate(None, ("optim.lr=0.05",)) and tuned.at_the_edge
+    losses = {"0.05": [1.0, 1.0], "0.1": [0.62, 0.4], "0.2": [0.5, 0.5], "0.4": [1.0, 1.0]}
+    tuned, _ = finish(
+        space, 18, lambda trial: losses[trial.candidate.others[0][9:]][(trial.seed + 1) % 2]
+    )
+    assert tuned.chosen == Candidate(None, ("optim.lr=0.1",)) and not tuned.at_the_edge
+    assert tuned.tied and tuned.runs == 18
+
+
 def test_a_search_in_which_every_run_diverges_takes_the_smallest_value() -> None:
     tuned, _ = finish(RATES, 4, lambda trial: inf)
     assert tuned.at_the_edge and tuned.chosen.value == 0.05
