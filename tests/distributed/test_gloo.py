@@ -43,7 +43,7 @@ ODD_RANK = str(RANKS / "odd_rank.py")
 
 
 EPOCHS = {
-    "a2cid2": 8,
+    "a2cid2 optim.schedule=cosine": 16,
     "ad_psgd": 8,
     "async_diloco algo.period=5 algo.momentum=0.5": 4,
     "gap_aware": 4,
@@ -57,7 +57,7 @@ EPOCHS = {
     "ringleader": 16,
     "ringmaster algo.stop=true": 8,
     "swarm_sgd": 8,
-}  # on a busy machine one rank of AD-PSGD may do nearly all the work
+}  # on a busy machine one rank of AD-PSGD or A2CiD2 may do nearly all the work
 
 
 @pytest.fixture(scope="module")
