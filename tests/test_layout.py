@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2199,
     "sgp_runner/session": 744,
     "sgp_runner/simulator": 2201,
-    "sgp_runner/studies": 2324,
+    "sgp_runner/studies": 2328,
     "sgp_runner/topology": 602,
     "sgp_runner/utils": 1462,
 }

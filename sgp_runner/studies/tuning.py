@@ -266,12 +266,12 @@ def near_ties(
 
 def at_edges(candidates: Sequence[Candidate]) -> Iterable[Candidate]:
     """Yield the candidates at the ends of the tried rates, for each combination of the others."""
-    for others in {with_rate(each).others for each in candidates}:
-        rates = {
-            rate: each
-            for each in candidates
-            if with_rate(each).others == others and (rate := with_rate(each).value) is not None
-        }
+    tried: dict[tuple[str, ...], dict[float, Candidate]] = {}
+    for each in candidates:
+        rated = with_rate(each)
+        if rated.value is not None:
+            tried.setdefault(rated.others, {})[rated.value] = each
+    for rates in tried.values():
         if len(rates) > 1:
             yield rates[min(rates)]
             yield rates[max(rates)]
