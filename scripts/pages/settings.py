@@ -56,7 +56,7 @@ def reference(_: str) -> str:
     with configs():
         run = compose(parse([]))
     own = [row for row in rows(run, "") if "." not in row[0]]
-    own += [row for part in ("checkpoint", "timed_as") for row in rows(run[part], part)]
+    own += [row for part in ("checkpoint", "timed_as", "pretrain") for row in rows(run[part], part)]
     parts = ["## A run", table(own)]
     for group in groups():
         parts += presets() if group == PRESET else choices(group)

@@ -43,6 +43,7 @@ LATER: Mapping[str, object] = {
     "device": "cpu",
     "deterministic": True,
     "micro_batch": None,
+    "pretrain": {"steps": 0, "lr": 0.001},
     "checkpoint_blocks": False,
     "sim.autocast": "none",
     "gloo.all_reduce": "ring",

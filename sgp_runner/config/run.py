@@ -19,6 +19,7 @@ from sgp_runner.core import timing_study as timing
 from sgp_runner.core.codecs.all_codecs import CODECS
 from sgp_runner.core.codecs.casts import codes
 from sgp_runner.core.optim import Optimizer, Shapes, Steps
+from sgp_runner.core.pretraining import Pretraining
 from sgp_runner.core.problem import Problem
 from sgp_runner.data.dataset import DataConfig
 from sgp_runner.data.hub_text import HubText
@@ -92,6 +93,7 @@ class Run:
     faults: slow nodes and links, crashes, lost messages
     logger: destination of the metrics besides metrics.jsonl
     model: the model to train; it may set the defaults of the data set, the optimizer and sizes
+    pretrain: plain training of one model before the run; all workers start from it
     """
 
     nodes: int = 8
@@ -122,6 +124,7 @@ class Run:
     faults: Faults
     logger: Logger
     model: ModelConfig
+    pretrain: Pretraining = field(default=Pretraining())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "network", settled(self.network, self.dtype))

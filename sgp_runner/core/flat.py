@@ -78,6 +78,13 @@ class FlatModule:
 
         return torch.cat([p.reshape(-1) for p in self.own])
 
+    def start_from(self, vector: Tensor, buffers: Sequence[Tensor]) -> None:
+        """Replace the initial parameters [D] and buffers. Raises ValueError for another model's."""
+        shapes = [buffer.shape for buffer in self.initial]
+        if vector.numel() != sum(self.layers) or [b.shape for b in buffers] != shapes:
+            raise ValueError("it belongs to another model")
+        self.own, self.initial = list(vector.split_with_sizes(self.layers)), list(buffers)
+
     def fresh_buffers(self) -> list[Tensor]:
         """Return the initial buffers: BatchNorm's running statistics, dropout seeds."""
         return [buffer.clone() for buffer in self.initial]

@@ -44,6 +44,7 @@ from sgp_runner.recording.checkpoint import (
 from sgp_runner.recording.chrome_trace import traced
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.observer import Observer, cost_of, position_in
+from sgp_runner.recording.pretrained import pretrain
 from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
 from sgp_runner.recording.throughput import Throughput
 from sgp_runner.utils import waits
@@ -149,6 +150,7 @@ class RankBackend:
     def make_problem(self) -> None:
         world, layout = self.world, self.world.layout
         problem = build_problem(self.membership.run, world.compute)
+        pretrain(problem, self.experiment)
         self.problem: Problem = problem.on_device(Shard(layout.device, layout.devices))
         if not layout.is_server:
             self.problem.warm_up(layout.node_rank)

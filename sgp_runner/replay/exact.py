@@ -41,6 +41,7 @@ from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.elastic.build import build_problem, build_worker
+from sgp_runner.recording.pretrained import pretrain
 from sgp_runner.recording.trace import (
     ON_THE_SPOT,
     WAITING,
@@ -112,6 +113,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     torch.set_num_threads(header.threads)
     run = experiment.run
     problem = build_problem(run, run.network.compute if isinstance(run.network, Gloo) else ON_CPU)
+    pretrain(problem, experiment)
     network = ReplayNetwork(run.nodes)
     ranks = [ReplayedRank(problem, network, run, recording, each_step) for recording in recordings]
     with closing(problem):

@@ -25,6 +25,7 @@ from sgp_runner.recording.checkpoint import Candidates, Found, UnusableCheckpoin
 from sgp_runner.recording.chrome_trace import SimulatedTrace
 from sgp_runner.recording.estimate import Work, gpu_memory
 from sgp_runner.recording.observer import Observer, position_in
+from sgp_runner.recording.pretrained import pretrain
 from sgp_runner.recording.recorder import START, Position, record_gpus
 from sgp_runner.simulator.engines import make_engine, prepare_process
 from sgp_runner.simulator.network import Sim
@@ -80,6 +81,7 @@ class SimulatedBackend:
     ) -> Position:
         self.membership, self.listener = membership, listener
         self.problem = build_problem(membership.run, self.network.compute)
+        pretrain(self.problem, self.experiment)
         if self.network.device.startswith("cuda"):
             record_gpus(self.experiment.directory, [gpu(self.network.device)])
             free = free_bytes(self.network.device)

@@ -16,6 +16,7 @@ from statistics import fmean
 
 from sgp_runner._version import __version__
 from sgp_runner.config.experiment import flat
+from sgp_runner.config.run import Run
 from sgp_runner.studies.arms import RunMaker, has_holdout
 from sgp_runner.studies.comparisons import Compared
 from sgp_runner.studies.conduct import ArmResult, Conducted
@@ -226,6 +227,7 @@ def methods_tex(
         f"We compare {', '.join(arms[:-1])} and {arms[-1]}.",
         f"All arms train the model {code(run.model.name)} on the data {code(run.data.name)}"
         f"{cited(run.data)} on {run.nodes} nodes for {counted(run.epochs, 'epoch')}.",
+        *pretraining_sentences(run),
         *search_sentences(maker, done),
         f"The runs that decide have {counted(len(done.seeds), 'seed')}, which all arms share and "
         "no search has used, and arms are paired by seed.",
@@ -253,6 +255,15 @@ def methods_tex(
             "measured."
         )
     return "\n".join([*sentences, *amendments(record), ""])
+
+
+def pretraining_sentences(run: Run) -> Iterator[str]:
+    """Yield a sentence if the runs start from a pretrained model."""
+    if run.pretrain.steps:
+        yield (
+            "The runs of a seed start from the same model, which was pretrained for "
+            f"{counted(run.pretrain.steps, 'step')} at a learning rate of {run.pretrain.lr:g}."
+        )
 
 
 def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:

@@ -334,18 +334,21 @@ def test_failed_runs_are_counted_and_the_first_is_named(
     )
 
 
-def test_pilot_runs_tell_the_number_of_seeds(folder: Path) -> None:
+def test_pilot_runs_tell_the_number_of_seeds_and_arms_share_pretrained_models(folder: Path) -> None:
     def here(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
         return ((job, job.perform() or None) for job in jobs if job.due)
 
     content = {"model": "quadratic", "data.samples": 64, "nodes": 2, "epochs": 1, "eval_every": 1}
-    content |= {"arms": CONTENT["arms"], "matters": 50, "measures": ["loss"]}
+    content |= {"arms": CONTENT["arms"], "matters": 50, "measures": ["loss"], "pretrain.steps": 3}
     page = perform_study(study_of(content, "planned"), here)
     assert set(page.table["seeds"]) == {3}
     html = page.page.read_text(encoding="utf-8")
     assert "number of seeds" in html and "Measured: a spread of " in html
     methods = (page.page.parent / "methods.tex").read_text(encoding="utf-8")
     assert "A difference below 50 counts as none, which two one-sided tests" in methods
+    assert "pretrained for 3 steps at a learning rate of 0.001." in methods
+    pretrained = page.page.parent / "pretrained"
+    assert len([*pretrained.iterdir()]) == 4 + 3  # one for each seed of pilots and results
 
 
 def test_a_study_of_a_time_searches_by_this_time(folder: Path) -> None:

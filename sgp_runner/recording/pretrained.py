@@ -1,0 +1,72 @@
+"""Pretrained models, which runs with the same data, model and pretraining share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from sgp_runner.config.experiment import Experiment, digest_of
+from sgp_runner.core.problem import Problem
+from sgp_runner.recording.checkpoint import read
+from sgp_runner.utils.errors import CannotWrite, ConfigError
+from sgp_runner.utils.files import short_path
+from sgp_runner.utils.messages import logger
+from sgp_runner.utils.units import counted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Settings that decide a pretrained model, and those of the optimizer that do not.
+DECIDING = ("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch", "plugins")
+OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")
+
+
+def pretrain(problem: Problem, experiment: Experiment) -> None:
+    """Let ``problem`` start from the pretrained model of the run, if the run has one.
+
+    The model is trained unless ``results``/pretrained has it. Raises ConfigError if its training
+    diverges, or its file is damaged, and CannotWrite.
+    """
+    run = experiment.run
+    if not run.pretrain.steps or not run.model.trains:
+        return
+    path = Path(run.results) / "pretrained" / f"{key_of(experiment, problem.compute.device)}.pt"
+    if not path.exists():
+        batch = run.nodes * run.batch_size
+        steps = counted(run.pretrain.steps, "step")
+        logger.info(f"Pretraining: {steps} of {counted(batch, 'sample')}.")
+        save(path, *run.pretrain.train(problem, run.optim, batch))
+    try:
+        saved = read(path, problem.compute.device)
+        problem.flat.start_from(saved["params"], saved["buffers"])
+    except (OSError, ValueError, LookupError) as error:
+        raise ConfigError(
+            "pretrain", f"{short_path(path)} is damaged ({error}): delete this file."
+        ) from error
+
+
+def key_of(experiment: Experiment, device: str) -> str:
+    """Return a hash of all settings that decide the pretrained model."""
+    settings, run = experiment.settings, experiment.run
+    decide = {key: settings[key] for key in DECIDING if key in settings}
+    optim = {key: value for key, value in vars(run.optim).items() if key not in OF_THE_RUN}
+    batch = run.nodes * run.batch_size
+    return digest_of({**decide, "optim": optim, "batch": batch, "device": device})[:16]
+
+
+def save(path: Path, params: Tensor, buffers: list[Tensor]) -> None:
+    """Write a model atomically, since other runs may write the same one."""
+    import torch
+
+    if not params.isfinite().all():
+        raise ConfigError("pretrain.lr", "the pretraining diverged: use a smaller learning rate.")
+    part = path.with_name(f".{uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:  # a path would become part of the contents
+            torch.save({"params": params, "buffers": buffers}, file)
+        part.replace(path)
+    except (OSError, RuntimeError) as error:
+        part.unlink(missing_ok=True)
+        raise CannotWrite(path, error) from error
