@@ -11,6 +11,7 @@ import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
 import sgp_runner as sgp
+from sgp_runner.core.problem import Problem
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.plugin import Algorithm, Worker
 from sgp_runner.recording.observer import EpochAverage
@@ -253,3 +254,30 @@ def test_an_average_has_the_root_mean_square_distance() -> None:
         0.9,
     )
     assert (spread["push_sum_weight_min"], spread["push_sum_weight_max"]) == (0.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("algo=ar_sgd", 1),
+        ("algo=sgp", 5),
+        ("algo=ar_sgd model.dropout=0.5", 1),
+        ("algo=ar_sgd model=resnet8", 5),  # workers have their own running statistics
+    ],
+)
+def test_equal_models_are_evaluated_once_in_a_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, number: int
+) -> None:
+    calls: list[torch.Tensor] = []
+    evaluate = Problem.evaluate
+
+    def noting(
+        problem: Problem, params: torch.Tensor, buffers: list[torch.Tensor]
+    ) -> dict[str, float]:
+        calls.append(params)
+        return evaluate(problem, params, buffers)
+
+    monkeypatch.setattr(Problem, "evaluate", noting)
+    _, records, _ = run(tmp_path, *words.split(), "epochs=0.2")
+    assert len(calls) == number
+    assert len(of_kind(records, "eval")) == 4
