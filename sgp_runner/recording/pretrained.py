@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from sgp_runner.config import corrections
 from sgp_runner.config.experiment import Experiment, digest_of
+from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.core.problem import Problem
 from sgp_runner.recording.checkpoint import read
 from sgp_runner.utils.errors import CannotWrite, ConfigError
@@ -17,9 +19,11 @@ from sgp_runner.utils.units import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Settings that decide a pretrained model, and those of the optimizer that do not.
-DECIDING = ("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch", "plugins")
-OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")
+DECIDING = (  # settings that decide a pretrained model, besides the number of samples in a step
+    *("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch"),
+    *(corrections.KEY, KEY_OF_PLUGINS),
+)
+OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")  # settings of the optimizer that do not
 
 
 def pretrain(problem: Problem, experiment: Experiment) -> None:
@@ -47,12 +51,16 @@ def pretrain(problem: Problem, experiment: Experiment) -> None:
 
 
 def key_of(experiment: Experiment, device: str) -> str:
-    """Return a hash of all settings that decide the pretrained model."""
-    settings, run = experiment.settings, experiment.run
-    decide = {key: settings[key] for key in DECIDING if key in settings}
-    optim = {key: value for key, value in vars(run.optim).items() if key not in OF_THE_RUN}
-    batch = run.nodes * run.batch_size
-    return digest_of({**decide, "optim": optim, "batch": batch, "device": device})[:16]
+    """Return a hash of all that decides the pretrained model."""
+    import torch
+
+    run = experiment.run
+    decide: dict[str, Any] = {
+        key: value for key, value in experiment.settings.items() if key in DECIDING
+    }
+    decide["optim"] = {key: decide["optim"][key] for key in {*decide["optim"]} - {*OF_THE_RUN}}
+    more = {"batch": run.nodes * run.batch_size, "device": device, "torch": torch.__version__}
+    return digest_of(decide | more)[:16]
 
 
 def save(path: Path, params: Tensor, buffers: list[Tensor]) -> None:
