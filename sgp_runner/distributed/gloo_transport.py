@@ -67,6 +67,7 @@ HEADER, PAYLOAD = 1, 2  # gloo's own tags
 TAIL = 2**14  # bytes
 JOIN_SECONDS = 0.05
 WAKE = timedelta(seconds=2)  # for a survivor to receive the last header of an abandoned transport
+ON_THEIR_WAY = 10.0  # seconds for messages between survivors to arrive
 AT_ONCE = timedelta(milliseconds=1)  # the shortest
 COLLECT_AFTER = (0, 1, 2, 4, 8, 16)  # seconds between the attempts to free its memory
 
@@ -357,8 +358,9 @@ def release_groups(
         with suppress(RuntimeError):  # it is lost, or was woken by another one
             work.wait(WAKE)
     works.clear()
+    deadline = time.monotonic() + ON_THEIR_WAY
     for thread in threads:
-        thread.join(WAKE.total_seconds())
+        thread.join(max(0.0, deadline - time.monotonic()))
     # Only now: gloo does not end the wait for a message that is cut off on its way.
     if any(thread.is_alive() for thread in threads):
         for group, process in product(messages, processes):

@@ -20,6 +20,7 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
+from sgp_runner.recording.latest_model import LatestModel
 from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.recording.throughput import Throughput, mean_rates
 from sgp_runner.utils.sums import sum_in_order
@@ -173,7 +174,7 @@ class Observer:
         self.averages: dict[float, EpochAverage] = {}  # by epoch
         self.first_losses: dict[int, float] = {}  # original rank -> first recorded loss
         self.average: dict[str, float] = {}  # latest metrics of the averaged (or server) model
-        self.latest: tuple[list[Tensor], dict[str, float]] = [], {}  # a model and its metrics
+        self.latest = LatestModel(run.network.clock)
         self.membership = membership or full_membership(run)
         self.grid = Grid(run.eval_every)
 
@@ -304,7 +305,7 @@ class Observer:
         metrics: dict[str, float] = {}
         if own:
             with self.recorder.meter.timed():
-                metrics = self.metrics(worker.model, worker.model_buffers)
+                metrics = self.latest.evaluate(self.problem, worker.model, worker.model_buffers)
             self.recorder.write(
                 self.stamp("eval", worker.now)
                 | {"rank": self.name(worker), "step": worker.step, "epoch": epoch}
@@ -314,23 +315,6 @@ class Observer:
         if self.run.network.clock == "simulated" and not self.run.algo.servers:
             self.gather(worker, epoch, metrics)
         return metrics
-
-    def metrics(self, params: Tensor, buffers: list[Tensor]) -> dict[str, float]:
-        """Evaluate a model, unless it equals the latest one that was evaluated in a simulation.
-
-        Workers often have equal models, for example after an exact average.
-        """
-        import torch
-
-        if self.run.network.clock == "wall":
-            return self.problem.evaluate(params, buffers)
-        seeds = self.problem.flat.seeds  # of dropout, which evaluations do not have
-        model = [params, *(buffer for i, buffer in enumerate(buffers) if i not in seeds)]
-        before, metrics = self.latest
-        if not before or not all(map(torch.equal, before, model)):
-            metrics = self.problem.evaluate(params, buffers)
-            self.latest = [part.clone() for part in model], metrics
-        return dict(metrics)
 
     def gather(self, worker: Worker, epoch: float, metrics: dict[str, float]) -> None:
         average = self.averages.setdefault(epoch, EpochAverage(worker.size))
@@ -342,13 +326,8 @@ class Observer:
     def record_average(
         self, worker: Worker, epoch: float, params: Tensor, rest: dict[str, float]
     ) -> None:
-        flat = self.problem.flat
         with self.recorder.meter.timed():
-            self.average = (
-                self.problem.evaluate_re_estimated(params)
-                if flat.has_batch_norm
-                else self.metrics(params, flat.fresh_buffers())
-            ) | rest
+            self.average = self.latest.evaluate_re_estimated(self.problem, params) | rest
         self.recorder.write(self.stamp("average", worker.now) | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:

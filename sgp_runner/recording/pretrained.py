@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from sgp_runner.config import corrections
+from sgp_runner._version import __version__
 from sgp_runner.config.experiment import Experiment, digest_of
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.core.problem import Problem
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DECIDING = (  # settings that decide a pretrained model, besides the number of samples in a step
-    *("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch"),
-    *(corrections.KEY, KEY_OF_PLUGINS),
+    *("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch", KEY_OF_PLUGINS),
 )
 OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")  # settings of the optimizer that do not
 
@@ -59,8 +58,8 @@ def key_of(experiment: Experiment, device: str) -> str:
         key: value for key, value in experiment.settings.items() if key in DECIDING
     }
     decide["optim"] = {key: decide["optim"][key] for key in {*decide["optim"]} - {*OF_THE_RUN}}
-    more = {"batch": run.nodes * run.batch_size, "device": device, "torch": torch.__version__}
-    return digest_of(decide | more)[:16]
+    decide |= {"batch": run.nodes * run.batch_size, "device": device}
+    return digest_of(decide | {"versions": [__version__, torch.__version__]})[:16]
 
 
 def save(path: Path, params: Tensor, buffers: list[Tensor]) -> None:

@@ -85,7 +85,7 @@ def test_help_names_every_setting_of_a_run_and_no_others(
     listed = re.findall(r"^  ([a-z_.]+)=\S", capsys.readouterr().out, re.MULTILINE)
     with configs():
         tree = compose([])
-    parts = {"checkpoint", "timed_as"}
+    parts = {"checkpoint", "timed_as", "pretrain"}
     own = {
         key
         for key in keys_of(tree, "")
