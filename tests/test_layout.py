@@ -57,7 +57,7 @@ CEILINGS = {
     "sgp_runner/elastic": 423,
     "sgp_runner/models": 809,
     "sgp_runner/plan": 1346,
-    "sgp_runner/recording": 2398,
+    "sgp_runner/recording": 2418,
     "sgp_runner/replay": 561,
     "sgp_runner/report": 2199,
     "sgp_runner/session": 744,

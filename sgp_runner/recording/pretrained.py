@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,6 +17,7 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.recording.checkpoint import read
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 from sgp_runner.utils.files import short_path
+from sgp_runner.utils.lock import lock
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 DECIDING = (  # settings that decide a pretrained model, besides the number of samples in a step
     *("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch", KEY_OF_PLUGINS),
 )
+WAIT_SECONDS = 0.1
 OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")  # settings of the optimizer that do not
 
 
@@ -35,11 +41,12 @@ def pretrain(problem: Problem, experiment: Experiment) -> None:
     if not run.pretrain.steps or not run.model.trains:
         return
     path = Path(run.results) / "pretrained" / f"{key_of(experiment, problem.compute.device)}.pt"
-    if not path.exists():
-        batch = run.nodes * run.batch_size
-        steps = counted(run.pretrain.steps, "step")
-        logger.info(f"Pretraining: {steps} of {counted(batch, 'sample')}.")
-        save(path, *run.pretrain.train(problem, run.optim, batch))
+    with turn_at(path):
+        if not path.exists():
+            batch = run.nodes * run.batch_size
+            steps = counted(run.pretrain.steps, "step")
+            logger.info(f"Pretraining: {steps} of {counted(batch, 'sample')}.")
+            save(path, *run.pretrain.train(problem, run.optim, batch))
     try:
         saved = read(path, problem.compute.device)
         problem.flat.start_from(saved["params"], saved["buffers"])
@@ -62,15 +69,34 @@ def key_of(experiment: Experiment, device: str) -> str:
     return digest_of(decide | {"versions": [__version__, torch.__version__]})[:16]
 
 
+@contextmanager
+def turn_at(path: Path) -> Iterator[None]:
+    """Wait for other processes of this machine that make the same file. Raises CannotWrite."""
+    waits_at = path.with_suffix(".lock")
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = lock(waits_at)
+            break
+        except BlockingIOError:
+            time.sleep(WAIT_SECONDS)
+        except OSError as error:
+            raise CannotWrite(path.parent, error) from error
+    try:
+        yield
+    finally:
+        waits_at.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
 def save(path: Path, params: Tensor, buffers: list[Tensor]) -> None:
-    """Write a model atomically, since other runs may write the same one."""
+    """Write a model atomically, since other machines may write the same one."""
     import torch
 
     if not params.isfinite().all():
         raise ConfigError("pretrain.lr", "the pretraining diverged: use a smaller learning rate.")
     part = path.with_name(f".{uuid4().hex}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:  # a path would become part of the contents
             torch.save({"params": params, "buffers": buffers}, file)
         part.replace(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,11 @@ def test_a_damaged_file_and_a_diverging_training_are_named(tmp_path: Path) -> No
         start_of(diverging)
     with pytest.raises(ConfigError, match=r"pretrain\.steps: -1 must be zero or positive"):
         Pretraining(steps=-1)
+
+
+def test_real_ranks_train_it_once(tmp_path: Path) -> None:
+    words = ("model=mlp", "nodes=3", "epochs=0.1", "network=gloo", "logger=jsonl")
+    command = [sys.executable, "-m", "sgp_runner", *words, "pretrain.steps=10", "results=."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.count("Pretraining: 10 steps of 24 samples.\n") == 1
+    assert kept(tmp_path).suffix == ".pt"
