@@ -57,14 +57,14 @@ CEILINGS = {
     "sgp_runner/elastic": 423,
     "sgp_runner/models": 809,
     "sgp_runner/plan": 1346,
-    "sgp_runner/recording": 2418,
-    "sgp_runner/replay": 561,
+    "sgp_runner/recording": 2389,
+    "sgp_runner/replay": 562,
     "sgp_runner/report": 2199,
-    "sgp_runner/session": 744,
+    "sgp_runner/session": 745,
     "sgp_runner/simulator": 2203,
     "sgp_runner/studies": 2333,
     "sgp_runner/topology": 602,
-    "sgp_runner/utils": 1462,
+    "sgp_runner/utils": 1494,
 }
 
 

@@ -32,8 +32,8 @@ from sgp_runner.core.optim import Shapes
 from sgp_runner.core.push_sum import to_model, to_numerator
 from sgp_runner.core.state import NamedState
 from sgp_runner.core.worker import Progress, Worker
-from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.cores import present_cores
+from sgp_runner.utils.files import replace_file
 
 FILE = "calibration.json"
 SIZES = tuple(4**k for k in range(5, 14))  # bytes: 1 KiB to 64 MiB

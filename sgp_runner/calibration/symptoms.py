@@ -27,7 +27,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.core.worker import Worker
 from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.network_interfaces import interfaces, matching, own_address
 from sgp_runner.utils.units import duration, num_bytes
 

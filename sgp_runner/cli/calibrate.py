@@ -17,9 +17,9 @@ from sgp_runner.cli.options import load
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.recording.recorder import replace_file
 from sgp_runner.session.execution import prepare, verify_memory
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.units import counted

@@ -23,9 +23,8 @@ from zipfile import BadZipFile, ZipFile
 
 from sgp_runner.config.checkpoints import Checkpoints
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import ConfigError, DataError, Stopped
-from sgp_runner.utils.files import checksum
+from sgp_runner.utils.files import checksum, replace_file
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals

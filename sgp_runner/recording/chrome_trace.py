@@ -18,7 +18,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import steps_in
 from sgp_runner.core.step_hooks import StepListener
 from sgp_runner.core.worker import Worker
-from sgp_runner.recording.recorder import replace_file
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.spans import mark_spans
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pathlib import Path
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.worker import Worker
 from sgp_runner.recording.checkpoint import valid
-from sgp_runner.recording.recorder import replace_file
 from sgp_runner.utils.errors import Diverged, DivergedBefore
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.reading import read_json
 
 EXPLODED = 1e4

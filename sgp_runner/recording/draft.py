@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 
 from sgp_runner.recording.checkpoint import MANIFEST, VERSION, invalid_reason, saved_steps
-from sgp_runner.recording.recorder import sync, synced
 from sgp_runner.utils.errors import LOSSES, CannotWrite
-from sgp_runner.utils.files import HashingWriter
+from sgp_runner.utils.files import HashingWriter, sync, synced
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.waits import LOOK_SECONDS, raise_if_interrupted, waiting_for
 

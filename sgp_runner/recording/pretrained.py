@@ -16,7 +16,7 @@ from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.core.problem import Problem
 from sgp_runner.recording.checkpoint import read
 from sgp_runner.utils.errors import CannotWrite, ConfigError
-from sgp_runner.utils.files import short_path
+from sgp_runner.utils.files import replacing, short_path
 from sgp_runner.utils.lock import lock
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted
@@ -95,11 +95,5 @@ def save(path: Path, params: Tensor, buffers: list[Tensor]) -> None:
 
     if not params.isfinite().all():
         raise ConfigError("pretrain.lr", "the pretraining diverged: use a smaller learning rate.")
-    part = path.with_name(f".{uuid4().hex}.part")
-    try:
-        with part.open("wb") as file:  # a path would become part of the contents
-            torch.save({"params": params, "buffers": buffers}, file)
-        part.replace(path)
-    except (OSError, RuntimeError) as error:
-        part.unlink(missing_ok=True)
-        raise CannotWrite(path, error) from error
+    with replacing(path, f".{uuid4().hex}") as file:  # a path would become part of the contents
+        torch.save({"params": params, "buffers": buffers}, file)

@@ -34,16 +34,17 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.logger import Listener
 from sgp_runner.recording.evaluation_meter import EvaluationMeter
 from sgp_runner.utils.errors import CannotWrite, ConfigError, RecordsLost
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.reading import MIB, check_regular, open_regular, parse_json, read_json
 from sgp_runner.utils.reading import read_lines as lines_of
 from sgp_runner.utils.units import number
@@ -364,36 +365,3 @@ def record_gpus(directory: Path, gpus: list[dict[str, object] | None]) -> None:
     path = directory / "environment.json"
     if any(gpus) and path.exists():
         replace_file(path, json.dumps({**read_json(path), "gpus": gpus}, indent=2) + "\n")
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file atomically. Raises CannotWrite."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with synced(part) as file:
-            file.write(text.encode())
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise CannotWrite(path, error) from error
-    with contextlib.suppress(OSError):  # not every system can open a folder
-        sync(path.parent)
-
-
-@contextlib.contextmanager
-def synced(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing and flush it to the disk at the end of the block."""
-    with path.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(folder: Path) -> None:
-    """Flush the entries of a folder to the disk; they are cached separately from file contents."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

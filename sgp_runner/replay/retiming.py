@@ -30,7 +30,6 @@ from sgp_runner.recording.recorder import (
     metrics_path,
     read_lines,
     read_summary,
-    replace_file,
     write_summary,
 )
 from sgp_runner.replay.what_if import with_settings_of
@@ -42,6 +41,7 @@ from sgp_runner.simulator.times import (
     without_values,
 )
 from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.reading import read_text
 
 KEY = "--retime"

@@ -28,11 +28,12 @@ from sgp_runner.config.schema import shown
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import extendable, keep_only
 from sgp_runner.recording.divergence import FILE, record_divergence, refuse_to_repeat
-from sgp_runner.recording.recorder import finished, replace_file, write_summary
+from sgp_runner.recording.recorder import finished, write_summary
 from sgp_runner.recording.trace import remove_recordings
 from sgp_runner.session import start
 from sgp_runner.session.extension import extend, shorter_run
 from sgp_runner.utils.errors import CannotWrite, ConfigError, Diverged, RecordsLost, Stopped
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.memory import most_bytes

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.recording.recorder import replace_file
 from sgp_runner.studies.arms import RunMaker
 from sgp_runner.studies.study_archive import FOLDERS, write_archive
 from sgp_runner.studies.study_file import StudyFile, study_of
@@ -22,6 +21,7 @@ from sgp_runner.studies.study_record import FILE as RECORD
 from sgp_runner.studies.study_record import StudyRecord, as_set_down, changed
 from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs, results_of
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.lock import locked
 
 FREE = {"question", "arms", "baseline", "primary", "results"}  # keys in which studies may differ

@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.recording.recorder import replace_file
 from sgp_runner.studies.study_file import StudyFile
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_json
 

@@ -1,11 +1,15 @@
-"""Checksums of files."""
+"""Checksums of files, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.reading import open_regular
 
 
@@ -36,3 +40,46 @@ def short_path(path: Path) -> str:
     """Return ``path``, relative to the working directory if it lies below this directory."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file atomically. Raises CannotWrite."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: Path, suffix: str = "") -> Iterator[BinaryIO]:
+    """Open a file that replaces ``path`` at the end of the block. Raises CannotWrite.
+
+    suffix: tells the unfinished file from those of other machines
+    """
+    part = path.with_name(f".{path.name}{suffix}.part")
+    try:
+        with synced(part) as file:
+            yield file
+        part.replace(path)
+    except (OSError, RuntimeError) as error:  # torch.save turns an OSError into a RuntimeError
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise CannotWrite(path, error) from error
+    with contextlib.suppress(OSError):  # not every system can open a folder
+        sync(path.parent)
+
+
+@contextlib.contextmanager
+def synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing and flush it to the disk at the end of the block."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Flush the entries of a folder to the disk; they are cached separately from file contents."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

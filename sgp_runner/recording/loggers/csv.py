@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from sgp_runner.config.logger import Listener
 from sgp_runner.recording.loggers.mirror import first_line, warn
-from sgp_runner.recording.recorder import metrics_path, read_lines, replace_file
+from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.utils.errors import CannotWrite
+from sgp_runner.utils.files import replace_file
 
 FIRST = ("kind", "rank", "step", "epoch", "time_s", "clock", "loss", "accuracy")
 
