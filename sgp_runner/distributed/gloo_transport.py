@@ -228,8 +228,9 @@ class GlooTransport(Transport):
 
         Threads and connections of a group stay as long as one waits, and gloo cannot cancel a
         receive from any source. So survivors send each other a last header. Other waits end when a
-        wait times out, as gloo then closes all connections of the group. The last group of a rank
-        that is left alone stays.
+        wait times out, as gloo then closes all connections of the group. Two kinds of groups stay:
+        the last one of a rank that is left alone, and one in which a message from a lost rank was
+        cut off on its way.
         """
         processes = [self.layout.process_of(rank) for rank in self.others]
         groups = self.group, self.upward, self.downward

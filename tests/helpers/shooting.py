@@ -20,6 +20,12 @@ def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1
     return rank, to, signal.Signals[name], where, count
 
 
+def variables_of(shots: list[Shot]) -> dict[str, str]:
+    """Of the environment of the command."""
+    path = f"{HELPERS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
+    return {"PYTHONPATH": path, "SHOTS": json.dumps(shots)}
+
+
 def run(
     folder: Path,
     *words: str,
@@ -29,9 +35,8 @@ def run(
     variables: dict[str, str] | None = None,
 ) -> tuple[int, str]:
     """Exit code and stderr of a command in ``folder`` that is signalled on its way."""
-    path = f"{HELPERS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
-    environment = {**os.environ, "PYTHONPATH": path, "SHOTS": json.dumps(shots)}
-    environment |= (variables or {}) | ({} if wrapped is None else {"WRAPPED": wrapped})
+    environment = os.environ | variables_of(shots) | (variables or {})
+    environment |= {} if wrapped is None else {"WRAPPED": wrapped}
     done = subprocess.run(
         [*command, *words],
         check=False,

@@ -3,7 +3,9 @@ the moment when it calls a function.
 
 SHOTS: JSON list of ``[rank, to, signal, "module:name", count]``: the process of that rank ("": one
 that is not a rank) sends itself ("self"), or the process that launched it ("launcher"), the signal
-at its count-th call of the function; "stuck": itself, twice, during one long call of a library.
+at its count-th call of the function; "stuck": itself, twice, during one long call of a library;
+"idle": itself, two seconds later, when its messages have arrived; its calls are counted from the
+moment when there is a file "shoot".
 ``module:`` alone is the moment when the module is imported.
 WRAPPED: any KeyboardInterrupt that follows at once becomes an ImportError, as libraries make it;
 "swallowed": it disappears.
@@ -37,7 +39,8 @@ PLACES = {where for *_, where, _ in SHOTS}
 def shoot(here: str) -> None:
     for shot in SHOTS:
         rank, to, number, where, count = shot
-        if where == here and rank == own_rank():  # of this process, which may be a fork
+        waits = to == "idle" and not os.path.exists("shoot")
+        if where == here and rank == own_rank() and not waits:  # of this process, maybe a fork
             shot[-1] -= 1
             if count == 1:
                 fire(to, number)
@@ -46,8 +49,10 @@ def shoot(here: str) -> None:
 def fire(to: str, number: int) -> None:
     if to == "stuck":
         be_stuck(number)
+    if to == "idle":
+        time.sleep(2)
     try:
-        os.kill(os.getpid() if to == "self" else int(os.environ["SGP_RUN_PARENT"]), number)
+        os.kill(int(os.environ["SGP_RUN_PARENT"]) if to == "launcher" else os.getpid(), number)
         time.sleep(0)  # handlers run
     except KeyboardInterrupt:
         if "WRAPPED" not in os.environ:
