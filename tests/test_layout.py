@@ -59,7 +59,7 @@ CEILINGS = {
     "sgp_runner/plan": 1346,
     "sgp_runner/recording": 2389,
     "sgp_runner/replay": 562,
-    "sgp_runner/report": 2199,
+    "sgp_runner/report": 2200,
     "sgp_runner/session": 745,
     "sgp_runner/simulator": 2203,
     "sgp_runner/studies": 2333,

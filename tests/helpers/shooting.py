@@ -21,9 +21,12 @@ def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1
 
 
 def variables_of(shots: list[Shot]) -> dict[str, str]:
-    """Of the environment of the command."""
+    """Of the environment of the command.
+
+    Without PyTorch's own log, in which gloo may also report a rank that ends as the others connect.
+    """
     path = f"{HELPERS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
-    return {"PYTHONPATH": path, "SHOTS": json.dumps(shots)}
+    return {"PYTHONPATH": path, "SHOTS": json.dumps(shots), "TORCH_CPP_LOG_LEVEL": "FATAL"}
 
 
 def run(

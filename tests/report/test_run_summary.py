@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
 from helpers.report_runs import write_run
 
 from sgp_runner.report.plots.sections import sections
@@ -131,6 +132,7 @@ def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> Non
 def test_ticks_of_a_logarithmic_axis() -> None:
     assert ticks_between(2.7, 43.0) == [2, 5, 10, 20, 50]
     assert ticks_between(8.1, 144.0) == [5, 10, 20, 50, 100]
+    assert ticks_between(0.55, 2.4) == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9, 1, 2, 3])
 
 
 def test_runs_that_take_no_time_have_a_report_too(tmp_path: Path) -> None:

@@ -91,9 +91,12 @@ def axis_over(title: str, values: Sequence[float]) -> Axis:
 
 
 def ticks_between(low: float, high: float) -> list[float]:
-    """Return ticks of a logarithmic axis: 1, 2 and 5 times the powers of ten around the range."""
+    """Return ticks of a logarithmic axis: 1, 2 and 5 times the powers of ten around the range, or
+    all their multiples in a range of less than a factor of 5.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    digits = (1, 2, 5) if high >= 5 * low else range(1, 10)
+    values = [digit * 10.0**power for power in powers for digit in digits]
     below = [value for value in values if value <= low][-1:]
     return [*below, *(value for value in values if low < value < high * 1.3)]
 
