@@ -307,7 +307,7 @@ def test_waits_of_two_survivors_for_each_other_end(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(2) as pool:
 
         def group(name: str) -> list[dist.ProcessGroupGloo]:
-            """Of both ranks, as each has it."""
+            """Return the group as ranks 0 and 1 have it."""
             create = partial(dist.ProcessGroupGloo, dist.PrefixStore(name, store))
             return list(pool.map(lambda rank: create(rank, 2, timedelta(minutes=30)), ranks))
 

@@ -21,7 +21,7 @@ def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1
 
 
 def variables_of(shots: list[Shot]) -> dict[str, str]:
-    """Of the environment of the command.
+    """Return the environment variables of a command that is signalled.
 
     Without PyTorch's own log, in which gloo may also report a rank that ends as the others connect.
     """
