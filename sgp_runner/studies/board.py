@@ -148,9 +148,11 @@ def entries_on(track: Track, study: OpenedStudy, name: str) -> Iterator[Entry]:
     """Yield the arms of a study that take part in a track."""
     content, clusters = study.study, [each.words for each in study.study.clusters]
     words = cluster_in(CLUSTER.format(track.bandwidth.replace(" ", ""))).words
-    if content.common != TASKS[TASK].all_words or words not in clusters:
-        return
-    if track.measure not in content.measures:
+    if (
+        content.common != TASKS[TASK].all_words
+        or words not in clusters
+        or track.measure not in content.measures
+    ):
         return
     for arm in study.found.done.arms:
         reached = reached_by(arm.runs[clusters.index(words)], track.measure)
@@ -186,7 +188,6 @@ def track_table(track: Track, entries: Sequence[Entry]) -> ReportTable:
             if interval
             else text("-", f"{entry.reached} of {len(entry.costs)} reach it")
         )
-        link = Cell([CellLink(entry.study, f"entries/{entry.study}/index.html")])
         cells.append(
             [
                 text(place if interval else "-"),
@@ -195,7 +196,7 @@ def track_table(track: Track, entries: Sequence[Entry]) -> ReportTable:
                 text(len(entry.costs)),
                 text(entry.arm.tuned.runs),
                 text(raw[-1]["settings"]),
-                link,
+                Cell([CellLink(entry.study, f"entries/{entry.study}/index.html")]),
             ]
         )
     note = f"{counted(len(entries), 'arm')}. Small: the 95 % interval of the mean over the seeds."

@@ -1,27 +1,27 @@
 """Merging of archives: the arms of several studies with one task, budget and rules in one table.
 
 The runs are those of the archives; none is made. The first archive gives the baseline and the
-primary comparison, and all other comparisons share Holm's method.
+primary comparison, and all other comparisons share Holm's method. A setting that belongs to one
+algorithm is searched where an arm has this algorithm, so the searches of all archives are joined.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from sgp_runner.studies.arms import RunMaker
-from sgp_runner.studies.study_archive import FOLDERS, write_archive
+from sgp_runner.studies.study_archive import write_archive
 from sgp_runner.studies.study_file import StudyFile, study_of
 from sgp_runner.studies.study_page import StudyPage, write_study
 from sgp_runner.studies.study_record import FILE as RECORD
-from sgp_runner.studies.study_record import StudyRecord, as_set_down, changed
+from sgp_runner.studies.study_record import StudyRecord, as_set_down, changed, written
 from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs, results_of
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.lock import locked
 
 FREE = {"question", "arms", "baseline", "primary", "results"}  # keys in which studies may differ
@@ -37,11 +37,12 @@ def merge(paths: Sequence[Path], name: str) -> StudyPage:
         raise ConfigError("merge", "name two archives or more, and then the new study.")
     with ExitStack() as stack:
         studies = [stack.enter_context(opened(path)) for path in paths]
+        for one, other in combinations(zip(paths, studies, strict=True), 2):
+            check_rules(*one, *other)
         first = studies[0]
-        for path, other in zip(paths, studies, strict=True):
-            check_rules(paths[0], first, path, other)
         content = {
             **first.study.content,
+            "tune": {key: value for each in studies for key, value in searches(each).items()},
             "arms": arms_of(paths, studies),
             "baseline": first.study.baseline,
             "primary": first.study.primary,
@@ -60,8 +61,8 @@ def merge(paths: Sequence[Path], name: str) -> StudyPage:
 
 
 def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedStudy) -> None:
-    """Raise ConfigError if two studies differ in more than their arms."""
-    keys = [key for key in changed(first.study.content, other.study.content) if key not in FREE]
+    """Raise ConfigError if two studies differ in more than their arms and the searches of these."""
+    keys = changed(rules(first, other), rules(other, first))
     if not keys and first.found.done.seeds != other.found.done.seeds:
         keys = ["seeds"]
     values = "; ".join(
@@ -75,6 +76,21 @@ def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedS
             f"{path} and {other_path} have other settings ({values}), and only studies with the "
             "same task, budget and rules share a table.",
         )
+
+
+def rules(study: OpenedStudy, other: OpenedStudy) -> dict[str, Any]:
+    """Return what ``other`` must have in common with a study."""
+    searched = {
+        key: value
+        for key, value in searches(study).items()
+        if any(other.maker.applies(key, arm) for arm in other.study.arms)
+    }
+    content = {**study.study.content, "tune": searched}
+    return {key: value for key, value in content.items() if key not in FREE}
+
+
+def searches(study: OpenedStudy) -> Mapping[str, Any]:
+    return study.study.content.get("tune") or {}
 
 
 def arms_of(paths: Sequence[Path], studies: Sequence[OpenedStudy]) -> dict[str, Any]:
@@ -93,7 +109,6 @@ def copy_runs(study: OpenedStudy, folder: Path) -> None:
     """Copy the runs into ``folder``, except runs that are there already."""
     for run in sorted(study.archive.runs):
         there = folder / run.relative_to(study.archive.folder)
-        assert there.parent.name in FOLDERS
         if not there.exists():
             shutil.copytree(run, there)
 
@@ -111,6 +126,4 @@ def merged_record(study: StudyFile, studies: Sequence[OpenedStudy]) -> StudyReco
     ]
     first = studies[0].record.versions
     version = {**first[0], "digest": study.digest, "content": study.content, "merged": sources}
-    text = json.dumps({"versions": [version]}, indent=2, default=str)
-    replace_file(study.folder / RECORD, f"{text}\n")
-    return StudyRecord([version])
+    return written(study.folder / RECORD, [version])

@@ -95,11 +95,13 @@ def set_down(study: StudyFile) -> StudyRecord:
         "searched_by": str(study.tune.by or LOSS),
         **environment(),
     }
-    record = StudyRecord([*versions, version])
     study.folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"versions": record.versions}, indent=2, default=str)
-    replace_file(path, f"{text}\n")
-    return record
+    return written(path, [*versions, version])
+
+
+def written(path: Path, versions: Sequence[Mapping[str, Any]]) -> StudyRecord:
+    replace_file(path, json.dumps({"versions": versions}, indent=2, default=str) + "\n")
+    return StudyRecord(versions)
 
 
 def as_set_down(study: StudyFile, record: StudyRecord) -> StudyFile:

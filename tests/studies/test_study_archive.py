@@ -343,6 +343,36 @@ def test_merge_refuses_other_settings_and_names_them(archive: Path, tmp_path: Pa
     assert not Path("results/studies/fresh").exists()
 
 
+def test_merge_joins_searches_of_settings_of_different_algorithms(
+    archive: Path, tmp_path: Path
+) -> None:
+    def study(arm: str, key: str, values: list[float]) -> Path:
+        arms = {arm: f"algo={arm}", "AR-SGD": "algo=ar_sgd"}
+        tune = {key: values, "budget": 2}
+        content = {**CONTENT, "results": str(tmp_path), "arms": arms, "tune": tune}
+        sgp.study(content, name := f"{arm}{values[-1]}", verbose=False)
+        return tmp_path / f"studies/{name}/study.zip"
+
+    def searches(budget: pd.DataFrame) -> dict[str, tuple[object, ...]]:
+        columns = budget[["search runs", "search", "chosen"]].itertuples(index=False, name=None)
+        return dict(zip(budget["arm"], columns, strict=True))
+
+    osgp = study("osgp", "algo.osgp.tau", [1, 2])
+    slowmo = study("slowmo", "algo.slowmo.beta", [0.3, 0.6])
+    merge([osgp, slowmo], "searches")
+    with opened(Path("results/studies/searches/study.zip")) as both:
+        lists = {"algo.osgp.tau": ("1", "2"), "algo.slowmo.beta": ("0.3", "0.6")}
+        assert both.study.tune.lists == lists
+        together = searches(both.found.budget.raw)
+    for path in (osgp, slowmo):
+        with opened(path) as alone:
+            assert together.items() >= searches(alone.found.budget.raw).items()
+    other = study("osgp", "algo.osgp.tau", [1, 3])
+    sentence = r"\(tune: {'algo.osgp.tau': \[1, 2\], .*} and {'algo.osgp.tau': \[1, 3\], .*}\)"
+    with pytest.raises(sgp.ConfigError, match=sentence):
+        merge([slowmo, osgp, other], "third")
+
+
 def test_a_board_ranks_the_arms_of_all_archives(
     archive: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
