@@ -24,27 +24,27 @@ from sgp_runner.utils.units import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-DECIDING = (  # settings that decide a pretrained model, besides the number of samples in a step
-    *("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch", KEY_OF_PLUGINS),
-)
+# Settings that decide a pretrained model, besides the number of samples in a step.
+DECIDING = ("model", "data", "optim", "pretrain", "seed", "dtype", "micro_batch", KEY_OF_PLUGINS)
 WAIT_SECONDS = 0.1
 OF_THE_RUN = ("lr", "lr_reference_batch", "schedule")  # settings of the optimizer that do not
 
 
-def pretrain(problem: Problem, experiment: Experiment) -> None:
+def pretrain(problem: Problem, experiment: Experiment, results: Path | None = None) -> None:
     """Let ``problem`` start from the pretrained model of the run, if the run has one.
 
-    The model is trained unless ``results``/pretrained has it. Raises ConfigError if its training
-    diverges, or its file is damaged, and CannotWrite.
+    The model is trained unless ``results``/pretrained has it; without ``results``, the folder of
+    the run's settings. Raises ConfigError if its training diverges, or its file is damaged, and
+    CannotWrite.
     """
     run = experiment.run
     if not run.pretrain.steps or not run.model.trains:
         return
-    path = Path(run.results) / "pretrained" / f"{key_of(experiment, problem.compute.device)}.pt"
+    key = key_of(experiment, problem.compute.device)
+    path = (results or Path(run.results)) / f"pretrained/{key}.pt"
+    batch, steps = run.nodes * run.batch_size, counted(run.pretrain.steps, "step")
     with turn_at(path):
         if not path.exists():
-            batch = run.nodes * run.batch_size
-            steps = counted(run.pretrain.steps, "step")
             logger.info(f"Pretraining: {steps} of {counted(batch, 'sample')}.")
             save(path, *run.pretrain.train(problem, run.optim, batch))
     try:

@@ -16,6 +16,7 @@ from sgp_runner.core.pretraining import Pretraining
 from sgp_runner.distributed.launch import launch
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.pretrained import pretrain
+from sgp_runner.replay.exact import replay
 from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
@@ -123,9 +124,17 @@ def test_a_damaged_file_and_a_diverging_training_are_named(tmp_path: Path) -> No
         Pretraining(steps=-1)
 
 
-def test_real_ranks_train_it_once(tmp_path: Path) -> None:
-    words = ("model=mlp", "nodes=3", "epochs=0.1", "network=gloo", "logger=jsonl")
-    command = [sys.executable, "-m", "sgp_runner", *words, "pretrain.steps=10", "results=."]
+def test_real_ranks_train_it_once_and_a_replay_elsewhere_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("model=mlp", "nodes=3", "epochs=0.1", "network=gloo", "algo=osgp", "record=true")
+    options = ("logger=jsonl", "pretrain.steps=10", "results=.")
+    command = [sys.executable, "-m", "sgp_runner", *words, *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.count("Pretraining: 10 steps of 24 samples.\n") == 1
     assert kept(tmp_path).suffix == ".pt"
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    (run,) = Path("../runs").iterdir()
+    assert replay(run).same == [True] * 3
+    assert not [*elsewhere.iterdir()]
