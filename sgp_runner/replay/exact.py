@@ -113,7 +113,7 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     torch.set_num_threads(header.threads)
     run = experiment.run
     problem = build_problem(run, run.network.compute if isinstance(run.network, Gloo) else ON_CPU)
-    pretrain(problem, experiment, directory.resolve().parents[1])
+    pretrain(problem, experiment, directory.resolve().parent.parent)
     network = ReplayNetwork(run.nodes)
     ranks = [ReplayedRank(problem, network, run, recording, each_step) for recording in recordings]
     with closing(problem):
