@@ -105,7 +105,7 @@ def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyP
             "Searches",
             f"The rule and the budget are the same for all arms; seeds begin at {FIRST_SEED}.",
             [*tuning_plots(done, clock)],
-            "No learning rate was searched, or none has a result.",
+            "No learning rate or other number was searched, or none has a result.",
         ),
     ]
     page = out / "index.html"

@@ -7,18 +7,19 @@ are pale.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from statistics import fmean
 
 from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
-from sgp_runner.report.plots.quality import MAX_LOSS_RATIO, choose_axis
+from sgp_runner.report.plots.quality import AXIS_END_MEDIANS, MAX_LOSS_RATIO, choose_axis
 from sgp_runner.report.plots.style import ticks_between
 from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, short_key, time_unit
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import RATE
-from sgp_runner.studies.tuning import with_rate
+from sgp_runner.studies.tuning import Candidate, with_rate
 from sgp_runner.utils.units import counted
 
 LOUD, DARK = "#e8112d", "#5b6b7c"
@@ -26,6 +27,7 @@ PALE = ("#7fb3d9", "#8fc79a", "#d9b36c", "#b7a2d6", "#9bb0b8", "#d3a5b5")
 LOSS = "validation loss"
 MAX_TICKS = 8  # that a phone has room for
 BAND = "Line: mean over the seeds. Band: from the lowest seed to the highest."
+CUT_NOTE = f"The axis ends at {AXIS_END_MEDIANS} times the median time of the arms."
 BARS = "Marker: mean of the seeds at the end of the runs. Bar: from the lowest seed to the highest."
 Point = tuple[float, float, float, float]  # time, mean loss, lowest and highest loss
 
@@ -111,11 +113,12 @@ def loss_plot(
         (0.0, end / size) if end else None,
     )
     where = f" on {cluster}" if cluster else ""
+    cut = f" {CUT_NOTE}" if end else ""
     return labelled(
         Plot(
             file_name("loss", "against", "time", *([cluster] if cluster else [])),
             f"validation loss of the averaged model against {what}{where}",
-            f"{BARS if single else BAND} Each has {counted(len(done.seeds), 'seed')}.",
+            f"{BARS if single else BAND} Each has {counted(len(done.seeds), 'seed')}.{cut}",
             x,
             loss_axis(
                 [value for each in series for value in (*(each.low or ()), *(each.high or ()))]
@@ -133,53 +136,61 @@ def loss_axis(values: Sequence[float], title: str = LOSS) -> Axis:
 
 
 def tuning_plots(done: Conducted, clock: str = "simulated") -> Iterator[Plot]:
-    """Yield the plot of the searches, if they try learning rates."""
+    """Yield a plot of the searches for each number that they try, the learning rate first."""
+    tried = (numbers_of(each) for arm in ordered(done) for each in arm.tuned.scores())
+    for key in dict.fromkeys((RATE, *(key for numbers in tried for key in numbers))):
+        series = [line for arm in ordered(done) for line in tuning_lines(done, arm, key)]
+        values = sorted({float(x) for each in series for x in each.x})
+        if len(values) > (key != RATE):  # of other settings, at least two values
+            yield tuning_plot(done, key, values, series, clock)
+
+
+def tuning_plot(
+    done: Conducted, key: str, values: Sequence[float], series: Sequence[Series], clock: str
+) -> Plot:
     by, what, unit, size = done.study.tune.by, LOSS, "", 1.0
-    series = [line for arm in ordered(done) for line in tuning_lines(done, arm)]
-    if not series:
-        return
-    rates = sorted({float(x) for each in series for x in each.x})
-    ticks = ticks_between(rates[0], rates[-1])
     ys = [float(y) for each in series for y in each.y]
     if by is not None:
         what, (unit, size) = by.on(clock), (time_unit if by.cost == "time" else byte_unit)(max(ys))
         series = [replace(each, y=[float(y) / size for y in each.y]) for each in series]
-    lines = [each for each in series if each.style.dash]
+    ticks = values if len(values) <= MAX_TICKS else ticks_between(values[0], values[-1])
+    setting = "the learning rate" if key == RATE else key
     plot = labelled(
         Plot(
-            "tuning",
-            f"{what} in the searches against the learning rate",
-            "A hollow marker is a rate that was tried, a full one the chosen rate: mean over its "
-            f"seeds. {'Diverged runs' if by is None else 'Rates that miss it'} are not drawn.",
-            Axis("learning rate", "log", rates if len(rates) <= MAX_TICKS else ticks),
+            file_name("tuning", *([] if key == RATE else [key])),
+            f"{what} in the searches against {setting}",
+            "A hollow marker is the best result with this value, whatever the other settings are, "
+            "a full one that of the choice: mean over its seeds. "
+            f"{'Diverged runs' if by is None else 'Runs that miss it'} are not drawn.",
+            Axis("learning rate", "log", ticks) if key == RATE else Axis(key),
             loss_axis([y / size for y in ys], f"{what} in {unit}" if unit else what),
-            lines,
+            [each for each in series if each.style.dash],
         )
     )
-    yield replace(plot, series=series)
+    return replace(plot, series=series)
 
 
-def tuning_lines(done: Conducted, arm: ArmResult) -> Iterator[Series]:
-    """Yield a line for each combination of the other settings, and a marker for the choice."""
-    scores = {
-        with_rate(candidate): fmean(losses)
-        for candidate, losses in arm.tuned.scores().items()
-        if all(map(isfinite, losses))
-    }
-    scores = {each: score for each, score in scores.items() if each.value is not None}
-    name = arm.arm.name
-    for others in dict.fromkeys(candidate.others for candidate in scores):
-        points = sorted(
-            (candidate.value or 0.0, score)
-            for candidate, score in scores.items()
-            if candidate.others == others
-        )
-        rates, losses = zip(*points, strict=True)
+def numbers_of(candidate: Candidate) -> dict[str, float]:
+    """Return the numbers among the values of a candidate; ``algo.sgp.tau`` is ``algo.tau``."""
+    rated = with_rate(candidate)
+    found = {} if rated.value is None else {RATE: rated.value}
+    for key, _, text in (word.partition("=") for word in rated.others):
+        with suppress(ValueError):
+            found[f"{key.partition('.')[0]}.{short_key(key)}"] = float(text)
+    return found
+
+
+def tuning_lines(done: Conducted, arm: ArmResult, key: str) -> Iterator[Series]:
+    """Yield the best result at each value of a setting, and a marker for the choice."""
+    drawn = [
+        (numbers_of(each)[key], fmean(losses), each)
+        for each, losses in arm.tuned.scores().items()
+        if all(map(isfinite, losses)) and key in numbers_of(each)
+    ]
+    name, best = arm.arm.name, {x: y for x, y, _ in sorted(drawn, reverse=True)}
+    if best:
         look = replace(style_of(done, name, "circle"), fill="hollow")
-        title = " ".join([name, *map(short_key, others)])
-        yield Series(title, look, rates, losses)
-    chosen = with_rate(arm.tuned.chosen)
-    if chosen in scores:
+        yield Series(name, look, sorted(best), [best[x] for x in sorted(best)])
+    for x, y in ((x, y) for x, y, each in drawn if each == arm.tuned.chosen):
         look = replace(style_of(done, name, "diamond"), dash=None)
-        text = [f"chosen: {RATE}={chosen.value:g}"]
-        yield Series(f"{name}, chosen", look, [chosen.value or 0.0], [scores[chosen]], texts=text)
+        yield Series(f"{name}, chosen", look, [x], [y], texts=[f"chosen: {key}={x:g}"])

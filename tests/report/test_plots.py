@@ -149,6 +149,7 @@ def test_times_of_two_models_are_ranked_and_drawn_apart(tmp_path: Path) -> None:
     [
         ([10, 12, 14, 20], [30, 30, 30, 35], [1, 1, 1, 1], ("linear", None)),
         ([10, 12, 14, 200], [30, 30, 30, 300], [1, 1, 1, 10], ("linear", 39)),
+        ([10, 12, 14, 50], [10, 12, 14, 50], [1, 1, 1, 1], ("linear", None)),  # little is cut off
         ([10, 12, 14, 200], [30, 30, 30, 300], [1, 1, 1, 100], ("log", None)),  # begins too late
         ([10, 12, 200, 200, 10], [30] * 5, [1] * 5, ("log", None)),  # two of five are late
         ([1, 12, 14, 15], [30] * 4, [1] * 4, ("log", None)),  # the first would be squeezed

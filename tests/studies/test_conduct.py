@@ -201,7 +201,7 @@ def test_losses_at_the_end_alone_are_drawn_as_markers_with_bars(tmp_path: Path) 
 
 def test_rates_of_a_list_are_drawn_as_those_of_a_ladder(tmp_path: Path) -> None:
     done = conducted(tmp_path, {"sgp": [1.0, 2.0], "ad_psgd": [1.5, 2.0]}, ["loss"])
-    own = "algo.tau=1"
+    own = "algo.mixing=uniform"  # no number
     ladder = {Candidate(0.1, (own,)): 3.0, Candidate(0.2, (own,)): 2.0}
     listed = {Candidate(None, (f"optim.lr={each.value}", own)): ladder[each] for each in ladder}
     drawn = []
@@ -211,8 +211,35 @@ def test_rates_of_a_list_are_drawn_as_those_of_a_ladder(tmp_path: Path) -> None:
         (plot,) = tuning_plots(replace(done, arms=searched))
         drawn.append([(each.name, list(each.x), list(each.y)) for each in plot.series])
     assert drawn[0] == drawn[1]
-    assert drawn[0] == [("sgp tau=1", [0.1, 0.2], [3.0, 2.0]), ("sgp, chosen", [0.2], [2.0])]
+    assert drawn[0] == [("sgp", [0.1, 0.2], [3.0, 2.0]), ("sgp, chosen", [0.2], [2.0])]
     assert [*tuning_plots(done)] == []  # without a search
+
+
+def test_a_search_is_drawn_against_each_of_its_numbers(tmp_path: Path) -> None:
+    done = conducted(tmp_path, {"osgp": [1.0, 2.0], "sgp": [1.5, 2.0]}, ["loss"])
+    tried = {
+        (Candidate(0.1, ("algo.osgp.tau=1",)), 101): 3.0,
+        (Candidate(0.1, ("algo.osgp.tau=2",)), 101): 1.5,
+        (Candidate(0.1, ("algo.osgp.tau=2",)), 102): 2.5,
+        (Candidate(0.2, ("algo.osgp.tau=1",)), 101): 4.0,
+        (Candidate(0.4, ("algo.osgp.tau=1",)), 101): inf,  # diverged
+    }
+    tuned = Tuned(
+        Candidate(0.1, ("algo.osgp.tau=1",)), {Trial(*each): y for each, y in tried.items()}
+    )
+    rates, taus = tuning_plots(replace(done, arms=[replace(done.arms[0], tuned=tuned)]))
+    assert (rates.name, rates.x.scale, taus.name, taus.x.title, taus.x.scale) == (
+        *("tuning", "log"),
+        *("tuning-algo_tau", "algo.tau", "linear"),
+    )
+    assert [(each.name, [*each.x], [*each.y]) for each in rates.series] == [
+        ("osgp", [0.1, 0.2], [2.0, 4.0]),
+        ("osgp, chosen", [0.1], [3.0]),
+    ]
+    assert [(each.name, [*each.x], [*each.y]) for each in taus.series] == [
+        ("osgp", [1.0, 2.0], [3.0, 2.0]),
+        ("osgp, chosen", [1.0], [3.0]),
+    ]
 
 
 def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(

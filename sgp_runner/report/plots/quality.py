@@ -75,9 +75,10 @@ def choose_axis(
 ) -> tuple[Literal["linear", "log"], float | None]:
     """Choose the scale and the end of the time axis so that no line squeezes the others.
 
-    A linear axis ends at `AXIS_END_MEDIANS` times the median reach. The axis is logarithmic if a
-    linear one would cut off more than one line in `LINES_PER_CUT_LINE` or the start of any line,
-    or if the fastest line is more than `MAX_AXIS_RATIO` times as fast as the median.
+    A linear axis ends at `AXIS_END_MEDIANS` times the median reach, unless the last line is at most
+    a third longer. The axis is logarithmic if a linear one would cut off more than one line in
+    `LINES_PER_CUT_LINE` or the start of any line, or if the fastest line is more than
+    `MAX_AXIS_RATIO` times as fast as the median.
 
     reach: time until a line reaches the target, or its end
     begins, ends: first and last time of each line
@@ -91,7 +92,7 @@ def choose_axis(
         or max(begins) >= end
     ):
         return "log", None
-    return "linear", end if max(ends) > end else None
+    return "linear", end if 3 * max(ends) > 4 * end else None
 
 
 def against_epochs(settings: Sequence[RunGroup]) -> Iterator[Plot]:
