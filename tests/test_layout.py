@@ -62,7 +62,7 @@ CEILINGS = {
     "sgp_runner/report": 2200,
     "sgp_runner/session": 745,
     "sgp_runner/simulator": 2203,
-    "sgp_runner/studies": 2341,
+    "sgp_runner/studies": 2346,
     "sgp_runner/topology": 602,
     "sgp_runner/utils": 1494,
 }

@@ -230,8 +230,16 @@ def results_in(folder: Path) -> dict[str, float]:
 
 
 def differing_parts(archived: Path) -> list[str]:
-    """Return what differs from the machine and the versions of an archived run."""
+    """Return what differs from the machine and the versions of an archived run.
+
+    Runs of a study share pretrained models, so any of its machines may have made that of the run.
+    """
     here, there = environment(), read_json(archived / "environment.json")
     config = read_summary(archived) or {}
     real = ["timing of real processes"] if config.get("clock") == "wall" else []
-    return [key for key in SAME_MACHINE if here[key] != there.get(key)] + real
+    other = [key for key in SAME_MACHINE if here[key] != there.get(key)] + real
+    if load_experiment(archived / "config.yaml", None).run.pretrain.steps:
+        makers = (read_json(each / "environment.json") for each in archived.parent.iterdir())
+        if any(each["processor"] != here["processor"] for each in makers):
+            other.append("processor of the pretrained model")
+    return other

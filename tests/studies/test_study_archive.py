@@ -217,6 +217,18 @@ def test_a_repetition_on_another_machine_may_differ_by_rounding(
         (again / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         with pytest.raises(VerificationFailed, match=r": loss at .* here \(the same machine\)\.$"):
             compare_runs(ran, again)
+        sibling = next(each for each in ran.parent.iterdir() if each != ran)
+        changed(sibling / "environment.json", "processor", "another")
+        with pytest.raises(VerificationFailed, match=r"\(the same machine\)\.$"):
+            compare_runs(ran, again)
+        config = (ran / "config.yaml").read_text()
+        assert "pretrain:\n  steps: 0\n" in config
+        (ran / "config.yaml").write_text(
+            config.replace("pretrain:\n  steps: 0", "pretrain:\n  steps: 3")
+        )
+        found = "(other processor of the pretrained model): loss at epoch 0.02 "
+        assert compare_runs(ran, again).startswith(f"within 5 % {found}")
+        (ran / "config.yaml").write_text(config)
         changed(ran / "environment.json", "processor", "another")
         assert compare_runs(ran, again).startswith(
             "within 5 % (other processor): loss at epoch 0.02 "
