@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import forkserver, resource_tracker
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -22,8 +21,8 @@ from sgp_runner.data.dataset import Batch, Split
 from sgp_runner.data.shards import Extent, Shards
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import DataError
+from sgp_runner.utils.fork_server import start_fork_server
 from sgp_runner.utils.seeding import seeds_of
-from sgp_runner.utils.signals import blocked
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,13 +75,7 @@ def start_processes(count: int) -> ProcessPoolExecutor:
     from sgp_runner.data.decoding import start_process
 
     allow_many()  # an image batch in shared memory is an open file
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([start_process.__module__])
-    # In separate blocks, because the first call unblocks SIGTERM.
-    with blocked():  # launchers send signals to all processes
-        resource_tracker.ensure_running()
-    with blocked():
-        forkserver.ensure_running()
+    context = start_fork_server([start_process.__module__])
     return ProcessPoolExecutor(count, context, start_process)
 
 

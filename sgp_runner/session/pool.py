@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
@@ -23,11 +21,11 @@ from types import FrameType
 from typing import NoReturn
 
 from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.fork_server import start_fork_server
 from sgp_runner.utils.messages import QUIET, logger, show_messages
 from sgp_runner.utils.signals import (
     SAVED,
     SIGNALS,
-    blocked,
     cause,
     end_at_once,
     install,
@@ -90,15 +88,12 @@ class Pool:
 
     def __init__(self, most: int, cores: int, memory: int, imported: Sequence[str] = ()) -> None:
         self.most, self.cores, self.memory = most, cores, memory
-        self.context = get_context("forkserver")
-        self.context.set_forkserver_preload([*IMPORTED, *imported])
+        self.imported = [*IMPORTED, *imported]
         self.processes: dict[Connection, tuple[PoolTask, BaseProcess, float]] = {}
         self.stopping = False
 
     def __enter__(self) -> Pool:
-        """Start the server with signals blocked, so that Ctrl-C at the terminal does not end it."""
-        with blocked():
-            ensure_running()
+        self.context = start_fork_server(self.imported)
         return self
 
     def __exit__(self, *error: object) -> None:
