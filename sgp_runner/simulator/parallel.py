@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.core.problem import Problem
 from sgp_runner.simulator.engine import Gradient, Loop
+from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import ENDING, blocked
+from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,10 +86,12 @@ def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connect
             library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         while True:
             number, *what = connection.recv()
-            received = None
-            with suppress(Exception):  # the parent process repeats the work and reports the error
+            received, failure = None, ""
+            try:
                 received = perform(problem, slots[number], *what)
-            connection.send((number, received))
+            except Exception as error:  # the parent process repeats the work and raises the error
+                failure = str(error) or type(error).__name__
+            connection.send((number, received, failure))
     except (EOFError, OSError):
         pass
     finally:
@@ -126,6 +130,7 @@ class Assistant:
         self.free = list(range(QUEUED))
         self.sums: list[Sequence[float]] | None = None
         self.evaluates = False
+        self.failure = ""  # of a gradient or evaluation
         self.asked: dict[int, Gradient] = {}  # by slot
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
@@ -170,7 +175,8 @@ class Assistant:
 
         Return a gradient with its result, or with None if it failed there. Return None for `sums`.
         """
-        number, received = self.connection.recv()
+        number, received, failure = self.connection.recv()
+        self.failure = self.failure or failure
         if number == QUEUED:
             self.sums, self.evaluates = received, False
             return None
@@ -220,8 +226,18 @@ class Parallel:
         self.done: dict[Gradient, Computed] = {}
         self.assistants: list[Assistant] = []
         self.timed = 0
-        if problem.is_large:
+        if self.starts_early:
             self.start_assistants()
+
+    @property
+    def starts_early(self) -> bool:
+        """Return whether to fork before the first gradient.
+
+        If a GPU is visible, PyTorch refuses gradients in forks of a process that has computed one.
+        """
+        import torch
+
+        return self.problem.is_large or torch.accelerator.is_available()
 
     def start_assistants(self) -> None:
         for _ in range(self.cores - 1):
@@ -277,6 +293,7 @@ class Parallel:
             part = slice(number, None, every)
             with one_thread():
                 found[part] = assistant.sums or self.problem.sums(params, buffers, part)
+        self.dismiss_failed()
         return found
 
     def timed_here(self, gradient: Gradient) -> Computed:
@@ -285,9 +302,24 @@ class Parallel:
         result = self.here(gradient)
         self.timed += 1
         worth = self.timed == 2 and time.perf_counter() - began >= WORTH_SECONDS
-        if worth and not self.problem.is_large:
+        if worth and not self.starts_early:
             self.start_assistants()
+        self.dismiss_failed()
         return result
+
+    def dismiss_failed(self) -> None:
+        """End the processes whose work failed, once this process has repeated it successfully."""
+        failed = [each for each in self.assistants if each.failure]
+        for assistant in failed:
+            self.lose(assistant)
+        if failed:
+            hint = ""
+            if "fork" in failed[0].failure:
+                hint = ' Hide the GPU: CUDA_VISIBLE_DEVICES="" sgp-run ..., or one run per process.'
+            logger.warning(
+                f"The simulation uses fewer cores: {counted(len(failed), 'process', 'processes')} "
+                f"cannot compute gradients ({failed[0].failure.splitlines()[0]}).{hint}"
+            )
 
     def here(self, gradient: Gradient) -> Computed:
         """Compute a gradient in this process."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -330,3 +333,38 @@ def test_processes_end_with_the_engine_that_started_them() -> None:
     del engine
     gc.collect()
     assert not process.is_alive()
+
+
+VISIBLE_CARD = """
+import sys
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+_setup_privateuseone_for_python_backend("pretend")
+from test_engine import PROBLEMS, gradients
+from sgp_runner.simulator.parallel import Assistant, Parallel
+problem = PROBLEMS["resnet8"](torch.float32)
+if sys.argv[1] == "second":
+    problem.gradient(problem.start(), problem.flat.fresh_buffers(), 0, 0)
+engine, values, receive = Parallel(problem, 2), [], Assistant.receive
+def received(assistant):
+    gradient, result = receive(assistant)
+    values.append(result)
+    return gradient, result
+Assistant.receive = received
+gradients(problem, engine, steps=3)
+print(len(engine.assistants), any(values))
+"""
+
+
+@pytest.mark.parametrize(("run", "printed"), [("first", "1 True"), ("second", "0 False")])
+def test_other_processes_compute_beside_a_visible_gpu(run: str, printed: str) -> None:
+    """PyTorch refuses gradients in a fork of a process that has computed one."""
+    done = subprocess.run(
+        [sys.executable, "-c", VISIBLE_CARD, run],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.splitlines()[-1] == printed
+    assert ("cannot compute gradients" in done.stderr) == (run == "second")
