@@ -82,9 +82,11 @@ def rank_of_run(words: Sequence[str]) -> Path:
     """Run an experiment as one of its ranks and return its folder."""
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.session.execution import perform
+    from sgp_runner.utils.memory import collecting_garbage
 
     experiment = experiment_of(words)
-    perform(experiment)
+    with collecting_garbage():
+        perform(experiment)
     return experiment.directory
 
 

@@ -119,6 +119,9 @@ class Averager:
 
         An algorithm with outer parameters, such as DiLoCo, averages those.
         """
+        if self.runtime.ended:
+            yield self.model
+            return
         vector, own = self.runtime.vector, [(each, each.clone()) for each in self.buffers]
         bound = vector.bound
         self.take_average()
@@ -147,11 +150,12 @@ class Averager:
     def finish(self) -> None:
         """End the algorithm after the last step; the model is then the mean of all ranks.
 
-        Messages in flight arrive first.
+        Messages in flight arrive first, and the connections between the ranks are closed.
         """
         if not self.runtime.ended:
             self.runtime.finish()
             self.take_average()
+            self.runtime.world.close()
             atexit.unregister(self.finish_at_exit)
 
     def finish_at_exit(self) -> None:

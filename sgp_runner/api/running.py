@@ -25,6 +25,7 @@ from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Stopped
+from sgp_runner.utils.memory import collecting_garbage
 from sgp_runner.utils.messages import logger
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def called(function: str, settings: Sequence[Setting]) -> Experiment:
 
 
 def execute(experiment: Experiment) -> Result:
-    with saving_on_interrupt():
+    with saving_on_interrupt(), collecting_garbage():
         summary = perform(experiment)
     assert summary is not None  # no launcher has started this process
     return Result(experiment.directory.resolve(), summary)

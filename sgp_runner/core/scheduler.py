@@ -332,6 +332,7 @@ class Scheduler:
         """Drop the coroutines that will not run again, after an error."""
         for task in self.tasks:
             task.coroutine.close()
+            task.waiting = None  # or the two would keep each other
         self.tasks.clear()
 
 

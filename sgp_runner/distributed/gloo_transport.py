@@ -216,6 +216,9 @@ class GlooTransport(Transport):
             self.clock.catch_up()  # raises the threads' errors
             running[-1].join(JOIN_SECONDS)
         self.clock.catch_up()
+        # The last references to a group end its threads and close its connections.
+        del self.group, self.upward, self.downward
+        self.collectives.close()
 
     def abandon(self) -> None:
         """Stop sending; receiving threads end with the next header (see `release`)."""

@@ -169,6 +169,7 @@ class NcclTransport(Transport):
     def close(self) -> None:
         self.flush()
         self.headers.close()
+        del self.group
 
     def start(self, exchange: TransferBatch) -> None:
         with self.side_stream(exchange):

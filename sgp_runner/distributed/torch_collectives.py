@@ -129,6 +129,11 @@ class TorchCollectives:
 
         return self.result(what, own, work, shaped, of_nodes), num_bytes
 
+    def close(self) -> None:
+        """Release the groups after the last collective."""
+        self.hierarchy = None
+        del self.group
+
     def staged(self, tensor: Tensor) -> Tensor:
         """Return ``tensor`` as the group can send it."""
         return tensor.cpu() if self.through_host else tensor

@@ -92,6 +92,7 @@ class TorchWorld(World):
         self.paired, self.shaper, self.shares_memory = paired, shaper, shares_memory
         self.joins, self.cut, self.hierarchical = joins, cut, hierarchical
         self.leader_mode = leader_mode and devices > 1
+        self.created: list[dist.ProcessGroup] = []
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -160,12 +161,14 @@ class TorchWorld(World):
 
     def gloo_group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(list(processes), FOREVER, backend="gloo")
+        self.created.append(group)
         return group
 
     def group(self, processes: Sequence[int]) -> dist.ProcessGroup:
         group: dist.ProcessGroup = dist.new_group(
             list(processes), backend=self.backend, timeout=FOREVER
         )
+        self.created.append(group)
         if self.backend == "nccl" and self.process_rank in processes:
             # NCCL requires all members to take part in the first call of a group.
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)
@@ -258,17 +261,23 @@ class TorchWorld(World):
         smaller.store, smaller.alarm = (
             PrefixStore(f"of {list(present)}", store) for store in (self.store, self.alarm)
         )
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        for name in GROUPS:  # or this world would keep their connections open
-            vars(self).pop(name, None)
+        self.release()
         return smaller
 
     def close(self) -> None:
         with named("lost a connection while all ranks ended"):
             run_abandonable(lambda: dist.barrier(self.all_ranks), "waits for all ranks to end")
-        if not self.joins:
+        self.release()
+
+    def release(self) -> None:
+        """Release the groups: the last reference to each ends its threads and connections."""
+        if not self.joins and dist.is_initialized():
             dist.destroy_process_group()
+        for group in self.created if self.joins else ():
+            dist.destroy_process_group(group)
+        self.created = []
+        for name in GROUPS:
+            vars(self).pop(name, None)
 
 
 def joined() -> tuple[Any, int, int]:

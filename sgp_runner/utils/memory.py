@@ -99,6 +99,28 @@ def flush_denormals() -> None:
     torch.set_flush_denormal(True)  # inherited by threads started later
 
 
+class Garbage:
+    """Reference cycles of the runs of this process."""
+
+    uncollected = False  # whether a run has left some
+
+
+@contextmanager
+def collecting_garbage() -> Iterator[None]:
+    """Free the reference cycles of a run at its end, or after an error, at the next start.
+
+    A run has few objects, so Python hardly ever looks for them, but they hold the run's memory,
+    threads and connections. After an error its traceback still uses them. Not needed in a process
+    that ends with the run.
+    """
+    if Garbage.uncollected:
+        gc.collect()
+    Garbage.uncollected = True
+    yield
+    gc.collect()
+    Garbage.uncollected = False
+
+
 @contextmanager
 def few_collections(none: bool) -> Iterator[None]:
     """Exclude existing objects from garbage collection; if ``none``, disable it entirely.
