@@ -41,10 +41,10 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.memory import free_bytes, most_bytes
 from sgp_runner.utils.network_interfaces import (
+    chooses_none,
     infiniband,
     interfaces,
     is_loopback,
-    matching,
     own_address,
 )
 from sgp_runner.utils.provenance import gpu_versions
@@ -202,9 +202,7 @@ class RunHere:
         first = next(iter(outer), "")
         fix = ""
         for name, value in chosen.items():
-            known = value and (name == "GLOO" or matching(list(found), value))
-            words = (value or "").split(",")
-            if value and (not known or (name == "GLOO" and not set(words) <= set(found))):
+            if value and chooses_none(name, value, found):
                 fix = f"{name}_SOCKET_IFNAME names no interface of this machine: use {first}."
         if not outer:
             fix = "The other machines cannot be reached: connect this one to a network."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from sgp_runner.utils.signals import (
     signal_state,
     stop_signals,
 )
-from sgp_runner.utils.units import counted
+from sgp_runner.utils.units import counted, num_bytes
 
 # Time from the first failure until the other ranks are killed; they usually stop before.
 GRACE_SECONDS = 6.0
@@ -155,7 +156,7 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
     consequences.
     """
     killed = [
-        f"rank {rank} was killed by signal {signal.Signals(-code).name}"
+        f"rank {rank} was killed by signal {signal.Signals(-code).name}{memory_limit()}"
         for rank, code in enumerate(codes)
         if code < 0
     ]
@@ -166,6 +167,15 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
     if killed or (exited and said is None):
         return f"{[*killed, *exited][0]}. {resume_hint(experiment)}"
     return said
+
+
+def memory_limit() -> str:
+    """Return a hint at the memory limit of this process and its ranks; "" without one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    few = limit != resource.RLIM_INFINITY
+    return (
+        f", perhaps because it may use only {num_bytes(limit)} of memory (ulimit -v)" if few else ""
+    )
 
 
 class Heartbeat:

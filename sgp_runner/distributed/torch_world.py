@@ -22,6 +22,7 @@ from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.json_collectives import all_gather
+from sgp_runner.distributed.local_causes import explaining_local_causes
 from sgp_runner.distributed.nccl_transport import NcclTransport
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
@@ -107,10 +108,11 @@ class TorchWorld(World):
                 timeout=FOREVER,
             )
 
-        if not self.joins:
-            run_abandonable(start, "waits for all ranks to start")
-        with waiting_for("waits for all ranks to make their groups"):
-            self.make_groups(nodes)
+        with explaining_local_causes(self.process_rank, self.backend):
+            if not self.joins:
+                run_abandonable(start, "waits for all ranks to start")
+            with waiting_for("waits for all ranks to make their groups"):
+                self.make_groups(nodes)
         self.memory = self.shared_memory()
 
     def shared_memory(self) -> SharedMemory | None:

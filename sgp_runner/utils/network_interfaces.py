@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,7 +55,17 @@ def infiniband() -> list[str]:
     return sorted(path.name for path in INFINIBAND.glob("*"))
 
 
-def matching(names: list[str], chosen: str) -> list[str]:
+def chooses_none(library: str, value: str, names: Collection[str]) -> bool:
+    """Return whether LIBRARY_SOCKET_IFNAME, with this value, chooses none of the interfaces.
+
+    library: GLOO, which takes whole names that must all exist, or NCCL, see `matching`
+    """
+    if library == "GLOO":
+        return not set(value.split(",")) <= set(names)
+    return not matching(names, value)
+
+
+def matching(names: Collection[str], chosen: str) -> list[str]:
     """Return the interfaces that a value of NCCL_SOCKET_IFNAME chooses.
 
     Words are beginnings of names. ``=`` demands whole names, and ``^`` excludes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -107,3 +108,36 @@ def test_ranks_meet_at_the_name_of_their_machine(tmp_path: Path) -> None:
     ended = [(rank.communicate(timeout=200), rank.returncode) for rank in ranks]
     assert [(error, code) for (_, error), code in ended] == [("", 0), ("", 0)]
     assert "accuracy of the averaged model" in ended[1][0][0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "variable", "sentence"),
+    [
+        ((resource.RLIMIT_NOFILE, 40), "lo", "may open 40 files, too few for its connections: "),
+        ((resource.RLIMIT_CORE, 0), "ib7,lo", ": GLOO_SOCKET_IFNAME=ib7,lo names no interface of "),
+    ],
+)
+def test_a_rank_that_cannot_connect_explains_the_cause_on_its_machine(
+    limit: tuple[int, int], variable: str, sentence: str, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+
+    def lower_the_limit() -> None:
+        resource.setrlimit(limit[0], (limit[1], limit[1]))
+
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    where |= {"GLOO_SOCKET_IFNAME": variable}
+    ranks = [
+        subprocess.Popen(
+            [*COMMAND, *RUN, f"results={tmp_path}"],
+            env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lower_the_limit,
+        )
+        for rank in range(2)
+    ]
+    errors = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 1]
+    assert any(re.search(f"sgp-run: rank [01] ?{re.escape(sentence)}", each) for each in errors)
