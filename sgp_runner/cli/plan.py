@@ -40,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
     from sgp_runner.plan.request import read_request
     from sgp_runner.plan.table import text_of
 
-    words, options = split_options(argv, ("--json", "--html", "--config-dir"))
+    words, pairs = split_options(argv, ("--json", "--html", "--config-dir"))
+    options = dict(pairs)
     if "--html" in options:
         write("--html", options["--html"], "")  # before the minutes that the grid takes
     folder = options.get("--config-dir")

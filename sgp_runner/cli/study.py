@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 USAGE = """usage: sgp-run study FILE [--sbatch hydra.launcher.KEY=VALUE ...]
        sgp-run study FILE --dry-run [--hours N]
        sgp-run study new FILE KEY=VALUE ...
-       sgp-run study verify ARCHIVE [--runs N] [--seed N]
-       sgp-run study merge ARCHIVE ARCHIVE ... NAME
-       sgp-run study board FOLDER OUT
+       sgp-run study verify ARCHIVE [--runs N] [--seed N] [--plugin FILE ...]
+       sgp-run study merge ARCHIVE ARCHIVE ... NAME [--plugin FILE ...]
+       sgp-run study board FOLDER OUT [--plugin FILE ...]
 
 Compares algorithms by the rules of FILE: the same search for each arm, shared
 seeds, one primary comparison. Results are in results/studies/NAME/: index.html,
@@ -40,6 +40,9 @@ command continues a study.
       cluster.bandwidth=10Gbit/s,1Gbit/s measures=loss,time_to_loss(0.5)
   sgp-run study verify study.zip --runs 3
                                        compute the tables again, repeat three runs
+  sgp-run study verify study.zip --plugin ./mine.py
+                                       an arm has algo=./mine.py; yours is imported if
+                                       it has the hash that the archive recorded
   sgp-run study merge a.zip b.zip both
                                        all arms of two studies with the same rules
   sgp-run study board archives site    a site that ranks the arms of all archives
@@ -69,14 +72,14 @@ def main(argv: Sequence[str]) -> int:
     if action is not None:
         return action(*split(argv[1:], OPTIONS.get(argv[0], ())))
     flags = {"--dry-run", "--sbatch"} & {*argv}
-    words, options = split([each for each in argv if each not in flags], ("--hours",))
+    words, pairs = split([each for each in argv if each not in flags], ("--hours",))
     if not words or (len(words) > 1 and "--sbatch" not in flags):
         key = words[1] if words else "study"
         raise ConfigError(key, "write sgp-run study FILE; all settings stand in the file.")
     from sgp_runner.studies.study_file import read_study
 
     study = read_study(Path(words[0]))
-    hours = options.get("--hours")
+    hours = dict(pairs).get("--hours")
     if "--dry-run" in flags:
         from sgp_runner.studies.cost import describe_cost
 
@@ -96,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[str], Options]:
-    """Return the words and the values of the options. Raises ConfigError for other options."""
+    """Return the words, and the options with their values. Raises ConfigError for other options."""
     from sgp_runner.plan.words import split_options
 
     for argument in argv:
@@ -136,10 +139,10 @@ def verify(words: Sequence[str], options: Options) -> int:
     from sgp_runner.studies.verification import TOLERANCE, opened, repeat
 
     count, seed = (
-        whole_number(option, options.get(option, default))
+        whole_number(option, dict(options).get(option, default))
         for option, default in (("--runs", "3"), ("--seed", str(secrets.randbelow(10**6))))
     )
-    with opened(Path(words[0])) as study:
+    with opened(Path(words[0]), plugins_in(options)) as study:
         runs = len(study.archive.runs)
         put(f"{study.archive.name}: {study.found.answer}")
         put(
@@ -160,7 +163,8 @@ def merge(words: Sequence[str], options: Options) -> int:
     """Put the arms of several archives into one study."""
     from sgp_runner.studies.merging import merge
 
-    show(merge([Path(word) for word in words[:-1]], words[-1] if words else ""))
+    paths = [Path(word) for word in words[:-1]]
+    show(merge(paths, words[-1] if words else "", plugins_in(options)))
     return 0
 
 
@@ -170,9 +174,13 @@ def board(words: Sequence[str], options: Options) -> int:
 
     if len(words) != 2:
         raise ConfigError("board", "write sgp-run study board FOLDER OUT.")
-    page, count = write_board(Path(words[0]), Path(words[1]))
+    page, count = write_board(Path(words[0]), Path(words[1]), plugins_in(options))
     put(f"{counted(count, 'archive')}, page in {page}")
     return 0
+
+
+def plugins_in(options: Options) -> list[str]:
+    return [value for option, value in options if option == PLUGIN]
 
 
 def whole_number(option: str, text: str) -> int:
@@ -199,11 +207,16 @@ def show(made: StudyPage) -> None:
     put(f"page in {made.page}, archive in {made.page.with_name('study.zip')}")
 
 
-Options = Mapping[str, str]
+Options = Sequence[tuple[str, str]]
+PLUGIN = "--plugin"
 ACTIONS: Mapping[str, Callable[[Sequence[str], Options], int]] = {
     "new": new,
     "verify": verify,
     "merge": merge,
     "board": board,
 }
-OPTIONS = {"verify": ("--runs", "--seed")}
+OPTIONS = {
+    "verify": ("--runs", "--seed", PLUGIN),
+    "merge": (PLUGIN,),
+    "board": (PLUGIN,),
+}

@@ -97,9 +97,9 @@ def read_words(
 
 def split_options(
     arguments: Sequence[str], options: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the values of the ``options`` of a command line."""
-    words, values, rest = [], {}, iter(arguments)
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the words and the ``options`` of a command line, each option with its value."""
+    words, values, rest = [], [], iter(arguments)
     for argument in rest:
         option, equals, value = argument.partition("=")
         if not argument.startswith("-"):
@@ -109,7 +109,7 @@ def split_options(
         elif not (value := value if equals else next(rest, "")):
             raise ConfigError(option, f"its value is missing, for example {option} out.")
         else:
-            values[option] = value
+            values.append((option, value))
     return words, values
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sgp_runner.config.command_line import condition_of, quoted
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import NAME, node_at
 from sgp_runner.config.size import estimated_bytes
@@ -73,6 +74,7 @@ class RetimedJob:
     def perform(self) -> str:
         """Re-time the run; return the sentence of its error, or an empty string."""
         try:
+            named(self.source.words)  # this process has not loaded the plug-ins
             retime(self.source.folder, self.machines, self.out)
         except ConfigError as error:
             return str(error)
@@ -88,13 +90,20 @@ class RunMaker:
     """Makes the jobs of a study; each combination of settings is composed once.
 
     run_all: runs the jobs
+    local: replaces the files in settings that somebody else wrote
     jobs: the jobs that were made, by their folders
     digests: the digest of the settings of each trained job
     """
 
-    def __init__(self, study: StudyFile, run_all: RunAll = run_all) -> None:
+    def __init__(
+        self,
+        study: StudyFile,
+        run_all: RunAll = run_all,
+        local: Callable[[Iterable[str]], tuple[str, ...]] = tuple,
+    ) -> None:
         self.study = study
         self.run_all = run_all
+        self.local = local
         self.machine = Machine(None)
         self.composed: dict[tuple[str, ...], Experiment] = {}
         self.jobs: dict[Path, RunJob | RetimedJob] = {}
@@ -126,7 +135,7 @@ class RunMaker:
         if words not in self.composed:
             try:
                 folder = f"results={quoted(str(self.study.folder))}"
-                self.composed[words] = experiment_of([*words, folder, "logger=jsonl"])
+                self.composed[words] = experiment_of([*self.local(words), folder, "logger=jsonl"])
             except ConfigError as error:
                 raise ConfigError(error.key, f"{error.sentence} (arm {arm})") from error
         return self.composed[words]
@@ -145,7 +154,7 @@ class RunMaker:
         seeded = make_experiment({**whole.config, "seed": seed})
         job = RunJob(
             seeded.name,
-            (*words, f"seed={seed}"),
+            (*self.local(words), f"seed={seed}"),
             self.study.folder,
             self.machine.cores_for(seeded.run),
             estimated_bytes(seeded.run),
@@ -162,10 +171,12 @@ class RunMaker:
         """The machines on which the runs of the first cluster can be re-timed."""
         return {
             number: machines_in(
-                merged(
-                    word
-                    for word in (*self.study.common, *cluster.words)
-                    if word.partition("=")[0].partition(".")[0] == "cluster"
+                self.local(
+                    merged(
+                        word
+                        for word in (*self.study.common, *cluster.words)
+                        if word.partition("=")[0].partition(".")[0] == "cluster"
+                    )
                 )
             )[0]
             for number, cluster in enumerate(self.study.clusters)

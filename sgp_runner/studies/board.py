@@ -81,8 +81,10 @@ class Entry:
         return sum(map(isfinite, self.costs))
 
 
-def write_board(folder: Path, out: Path) -> tuple[Path, int]:
+def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> tuple[Path, int]:
     """Write the site with the archives in ``folder``; return its page and the number of archives.
+
+    plugins: the user's copies of the files that the archives name
 
     Each archive is opened as `verification.opened` does, so its tables follow from its runs.
 
@@ -97,7 +99,7 @@ def write_board(folder: Path, out: Path) -> tuple[Path, int]:
     try:
         for path in paths:
             try:
-                with opened(path) as study:
+                with opened(path, plugins) as study:
                     lines.append(add_study(path, study, out, entries))
             except VerificationFailed as error:
                 raise VerificationFailed(f"{path.name}: {error}") from None

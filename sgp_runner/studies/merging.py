@@ -8,12 +8,14 @@ algorithm is searched where an arm has this algorithm, so the searches of all ar
 from __future__ import annotations
 
 import shutil
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from sgp_runner.config.plugins.named_files import NamedFiles
 from sgp_runner.studies.arms import RunMaker
 from sgp_runner.studies.study_archive import write_archive
 from sgp_runner.studies.study_file import StudyFile, study_of
@@ -27,8 +29,10 @@ from sgp_runner.utils.lock import locked
 FREE = {"question", "arms", "baseline", "primary", "results"}  # keys in which studies may differ
 
 
-def merge(paths: Sequence[Path], name: str) -> StudyPage:
+def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> StudyPage:
     """Write the study ``name`` with the arms of all archives, its page and its archive.
+
+    plugins: the user's copies of the files that the archives name
 
     Raises ConfigError for studies with other settings, which it names, and VerificationFailed for
     an archive that contradicts itself.
@@ -36,7 +40,7 @@ def merge(paths: Sequence[Path], name: str) -> StudyPage:
     if len(paths) < 2:
         raise ConfigError("merge", "name two archives or more, and then the new study.")
     with ExitStack() as stack:
-        studies = [stack.enter_context(opened(path)) for path in paths]
+        studies = [stack.enter_context(opened(path, plugins)) for path in paths]
         for one, other in combinations(zip(paths, studies, strict=True), 2):
             check_rules(*one, *other)
         first = studies[0]
@@ -54,7 +58,9 @@ def merge(paths: Sequence[Path], name: str) -> StudyPage:
             for each in studies:
                 copy_runs(each, study.folder)
             record = merged_record(study, studies)
-            maker = RunMaker(as_set_down(study, record), refuse_runs)
+            hashes = [each.files.hashes for each in studies]
+            files = NamedFiles(plugins, dict(ChainMap(*map(dict, hashes))))
+            maker = RunMaker(as_set_down(study, record), refuse_runs, files.local)
             page = write_study(maker, results_of(maker, record), record)
             write_archive(maker, page.answer)
             return page

@@ -19,7 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sgp_runner.config.experiment import load_experiment
+from sgp_runner.config.experiment import load_experiment, upgraded
+from sgp_runner.config.plugins.loading import KEY
+from sgp_runner.config.plugins.named_files import NamedFiles
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.render.text_tables import csv
 from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
@@ -36,7 +38,7 @@ from sgp_runner.studies.study_page import Findings, findings_of
 from sgp_runner.studies.study_record import FILE as RECORD
 from sgp_runner.studies.study_record import StudyRecord, as_set_down, read_versions
 from sgp_runner.utils.provenance import environment
-from sgp_runner.utils.reading import read_json
+from sgp_runner.utils.reading import read_json, read_yaml
 
 TOLERANCE = 0.05  # relative
 ROUNDING = 1e-9  # relative; of numbers in the tables
@@ -49,12 +51,14 @@ class OpenedStudy:
     """A study from an archive, with its tables computed again.
 
     maker: has all jobs of the study
+    files: the user's copies of the files that the archive names
     """
 
     maker: RunMaker
     found: Findings
     record: StudyRecord
     archive: StudyArchive
+    files: NamedFiles
 
     @property
     def study(self) -> StudyFile:
@@ -62,8 +66,10 @@ class OpenedStudy:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[OpenedStudy]:
+def opened(path: Path, plugins: Sequence[str] = ()) -> Iterator[OpenedStudy]:
     """Open an archive in a temporary folder, and check that its tables follow from its runs.
+
+    plugins: the user's copies of the files that the archive names
 
     Raises ConfigError for a file that cannot be read as an archive, VerificationFailed for contents
     that contradict each other.
@@ -71,7 +77,8 @@ def opened(path: Path) -> Iterator[OpenedStudy]:
     with TemporaryDirectory(prefix="sgp-run-") as scratch:
         archive = extract(path, Path(scratch))
         study, record = archived_study(archive, Path(scratch))
-        maker = RunMaker(study, refuse_runs)
+        files = NamedFiles(plugins, recorded_hashes(archive) if plugins else {})
+        maker = RunMaker(study, refuse_runs, files.local)
         found = results_of(maker, record)
         check_runs(maker, archive)
         for name, table in zip(TABLES, (found.table, found.budget), strict=True):
@@ -81,7 +88,7 @@ def opened(path: Path) -> Iterator[OpenedStudy]:
             raise VerificationFailed(
                 f"the answer does not follow from the runs, which give: {found.answer}"
             )
-        yield OpenedStudy(maker, found, record, archive)
+        yield OpenedStudy(maker, found, record, archive, files)
 
 
 def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, StudyRecord]:
@@ -96,6 +103,15 @@ def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, Stu
     if not record.versions:
         raise VerificationFailed(f"{RECORD} holds no study.")
     return replace(as_set_down(study, record), results=results), record
+
+
+def recorded_hashes(archive: StudyArchive) -> dict[str, set[str]]:
+    """Return the hashes of the plug-ins with which the runs were made, by the plug-ins' names."""
+    found: dict[str, set[str]] = {}
+    for folder in archive.runs:
+        for name, digest in upgraded(read_yaml(folder / "config.yaml")).get(KEY, {}).items():
+            found.setdefault(str(name), set()).add(str(digest))
+    return found
 
 
 def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:

@@ -164,12 +164,17 @@ def without_options(argv: Sequence[str]) -> list[str]:
 
 def named_in(override: str) -> str:
     """Load the files in an override such as ``algo=sgp,./mine.py``; replace them by names."""
+    return with_files(override, choice_in)
+
+
+def with_files(override: str, choose: Callable[[str, str, str], str]) -> str:
+    """Replace each file in an override by what ``choose`` returns for the file, group and key."""
     key, equals, value = override.partition("=")
     group = choices.group_of(re.sub(r"^[+~]*(\w+@)?", "", key))
     if group is None:
         return override
     of_file = re.compile(r"[^,()\[\]'\"]*\.(?:py|ya?ml)(?=$|[,)\]'\"])")
-    return f"{key}{equals}{of_file.sub(lambda match: choice_in(match[0], group, key), value)}"
+    return f"{key}{equals}{of_file.sub(lambda match: choose(match[0], group, key), value)}"
 
 
 def choice_in(source: str, group: str, key: str) -> str:
@@ -197,12 +202,18 @@ def choice_in(source: str, group: str, key: str) -> str:
     return values.name
 
 
-def load(source: str) -> Plugin:
-    """Load a plug-in (a file, a folder or an installed package) unless it is loaded already."""
+def load(source: str, check: Callable[[Plugin], None] = lambda plugin: None) -> Plugin:
+    """Load a plug-in (a file, a folder or an installed package) unless it is loaded already.
+
+    check: called before the import; it may raise ConfigError
+    """
     source = os.path.expanduser(source)
     plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
     known = LOADED.get(plugin.name)
     if known is not None and known.where == plugin.where:
+        plugin = known
+    check(plugin)
+    if plugin is known:
         return known
     try:
         classes = plugin.classes
