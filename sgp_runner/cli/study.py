@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sgp_runner.cli.argparser import put
+from sgp_runner.cli.exits import print_error
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted
 
@@ -169,14 +170,16 @@ def merge(words: Sequence[str], options: Options) -> int:
 
 
 def board(words: Sequence[str], options: Options) -> int:
-    """Write a site with the archives of a folder."""
+    """Write a site with the archives of a folder; the exit code is 1 if some are left out."""
     from sgp_runner.studies.board import write_board
 
     if len(words) != 2:
         raise ConfigError("board", "write sgp-run study board FOLDER OUT.")
-    page, count = write_board(Path(words[0]), Path(words[1]), plugins_in(options))
-    put(f"{counted(count, 'archive')}, page in {page}")
-    return 0
+    made = write_board(Path(words[0]), Path(words[1]), plugins_in(options))
+    for sentence in made.refused:
+        print_error("sgp-run", sentence)
+    put(f"{counted(made.archives, 'archive')}, page in {made.page}")
+    return 1 if made.refused else 0
 
 
 def plugins_in(options: Options) -> list[str]:

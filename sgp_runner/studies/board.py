@@ -21,12 +21,12 @@ from sgp_runner.report.render.write import rendered
 from sgp_runner.studies.conduct import ArmResult
 from sgp_runner.studies.measures import Measure, measure_of, reached_by
 from sgp_runner.studies.statistics import mean_of
-from sgp_runner.studies.study_archive import VerificationFailed
-from sgp_runner.studies.study_file import cluster_in
+from sgp_runner.studies.study_archive import FILE, VerificationFailed
+from sgp_runner.studies.study_file import cluster_in, names_folder
 from sgp_runner.studies.study_page import write_study
 from sgp_runner.studies.study_tasks import TASKS
 from sgp_runner.studies.verification import OpenedStudy, opened
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.units import counted
 
 TASK, TARGET = "grammar", 1.0  # nats
@@ -34,6 +34,7 @@ CLUSTER = "sgp_ethernet bandwidth={}"
 BANDWIDTHS = ("1 Gbit/s", "100 Mbit/s")
 HEAD = ["#", "arm", "mean", "seeds", "search runs", "settings", "study"]
 TEXTS = ("arm", "settings", "study")
+PAGE, ENTRIES = "index.html", "entries"
 
 
 @dataclass(frozen=True)
@@ -81,32 +82,49 @@ class Entry:
         return sum(map(isfinite, self.costs))
 
 
-def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> tuple[Path, int]:
-    """Write the site with the archives in ``folder``; return its page and the number of archives.
+@dataclass(frozen=True)
+class Board:
+    """A board that was written.
+
+    archives: number of archives with an entry
+    refused: a sentence for each archive that was left out
+    """
+
+    page: Path
+    archives: int
+    refused: Sequence[str]
+
+
+def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
+    """Write the site with the archives in ``folder``.
+
+    An archive that contradicts itself or cannot be read is left out.
 
     plugins: the user's copies of the files that the archives name
 
     Each archive is opened as `verification.opened` does, so its tables follow from its runs.
 
-    Raises ConfigError without the folder, and VerificationFailed for an archive that contradicts
-    itself.
+    Raises ConfigError without the folder, and if ``out`` has files that are not of a board.
     """
     if not folder.is_dir():
         raise ConfigError("board", f"there is no folder {folder}; name one with archives (*.zip).")
     paths = sorted(folder.glob("*.zip"))
     entries: dict[Track, list[Entry]] = {track: [] for track in TRACKS}
-    lines = []
+    lines, refused = [], []
     try:
+        check_out(out)
         for path in paths:
             try:
+                if not names_folder(path.stem):
+                    raise ConfigError("board", "its name cannot name a folder; rename it.")
                 with opened(path, plugins) as study:
                     lines.append(add_study(path, study, out, entries))
-            except VerificationFailed as error:
-                raise VerificationFailed(f"{path.name}: {error}") from None
+            except (ConfigError, VerificationFailed) as error:
+                refused.append(printable(f"{path.name} is left out: {error}"))
         out.mkdir(parents=True, exist_ok=True)
         tables = [track_table(track, found) for track, found in entries.items()]
         save_tables(tables, out)
-        page = out / "index.html"
+        page = out / PAGE
         page.write_text(
             rendered(
                 "board.html",
@@ -120,22 +138,41 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> tuple[P
         )
     except OSError as error:
         raise ConfigError("board", f"cannot write to {out}: {error.strerror}.") from error
-    return page, len(paths)
+    return Board(page, len(lines), refused)
+
+
+def check_out(out: Path) -> None:
+    """Raise ConfigError if a folder has files that a board does not write."""
+    tables = {f"{track.name}.{kind}" for track in TRACKS for kind in ("csv", "md")}
+    there = {each.name for each in out.iterdir()} if out.is_dir() else set()
+    foreign = there - tables - {PAGE, ENTRIES}
+    if not tables <= there:  # the page is written last, so this one is of something else
+        foreign |= there & {PAGE}
+    if ENTRIES in there:
+        entries = (out / ENTRIES).iterdir()
+        foreign |= {f"{ENTRIES}/{each.name}" for each in entries if not (each / FILE).is_file()}
+    if foreign:
+        raise ConfigError(
+            "board",
+            f"{out} has files that are not of this board, such as {min(foreign)}: name a new "
+            "folder.",
+        )
 
 
 def add_study(
     path: Path, study: OpenedStudy, out: Path, entries: dict[Track, list[Entry]]
 ) -> dict[str, str]:
     """Copy archive and page of a study, add its arms to the tracks, and describe it."""
-    there = out / "entries" / path.stem
+    there = out / ENTRIES / path.stem
     write_study(study.maker, study.found, study.record)
-    shutil.rmtree(there, ignore_errors=True)
+    there.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, there / FILE)  # the first file, by which `check_out` knows an entry
     shutil.copytree(
         study.archive.folder,
         there,
         ignore=shutil.ignore_patterns("runs", "retimed", "archive.json"),
+        dirs_exist_ok=True,
     )
-    shutil.copyfile(path, there / "study.zip")
     for track in TRACKS:
         entries[track].extend(entries_on(track, study, path.stem))
     return {
@@ -198,7 +235,7 @@ def track_table(track: Track, entries: Sequence[Entry]) -> ReportTable:
                 text(len(entry.costs)),
                 text(entry.arm.tuned.runs),
                 text(raw[-1]["settings"]),
-                Cell([CellLink(entry.study, f"entries/{entry.study}/index.html")]),
+                Cell([CellLink(entry.study, f"{ENTRIES}/{entry.study}/{PAGE}")]),
             ]
         )
     note = f"{counted(len(entries), 'arm')}. Small: the 95 % interval of the mean over the seeds."

@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 from sgp_runner._version import __version__
 from sgp_runner.studies.arms import RunMaker
-from sgp_runner.studies.study_file import NAME
+from sgp_runner.studies.study_file import names_folder
 from sgp_runner.studies.study_record import FILE as RECORD
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.files import checksum
@@ -159,7 +159,7 @@ def check_index(index: object) -> None:
     name, *texts = (known.get(key) for key in ("name", "answer", "sgp_run"))
     if not isinstance(known.get("files"), Mapping) or not all(isinstance(t, str) for t in texts):
         raise ValueError(f"its {INDEX} is incomplete")
-    if not NAME.fullmatch(str(name)) or set(str(name)) == {"."}:
+    if not names_folder(str(name)):
         raise ValueError(f"'{name}' cannot name a folder")
 
 

@@ -152,7 +152,7 @@ def study_of(tree: object, name: str) -> StudyFile:
     """Return the study with the content ``tree``. Raises ConfigError."""
     if not isinstance(tree, Mapping) or not all(isinstance(key, str) for key in tree):
         raise ConfigError("study", f"{name} holds no keys such as question: and arms:.")
-    if not NAME.fullmatch(name):
+    if not names_folder(name):
         raise ConfigError("study", f"'{name}' cannot name a folder: use letters, digits and - _ .")
     for key, instead in NOT_SHARED.items():
         if key in tree:
@@ -181,6 +181,11 @@ def study_of(tree: object, name: str) -> StudyFile:
         Path(str(tree.get("results", "results"))),
         dict(tree),
     )
+
+
+def names_folder(name: str) -> bool:
+    """Return whether the name of a study can name a folder; ``..`` would name another one."""
+    return NAME.fullmatch(name) is not None and name.strip(".") != ""
 
 
 def arms_in(value: object) -> tuple[Arm, ...]:

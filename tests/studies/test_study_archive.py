@@ -391,8 +391,8 @@ def test_a_board_ranks_the_arms_of_all_archives(
     for name, path in (("first", archive), ("second", other)):
         shutil.copyfile(path, tmp_path / f"{name}.zip")
     out = tmp_path / "site"
-    write_board(tmp_path, out)
-    assert "No entry yet." in (out / "index.html").read_text(encoding="utf-8")
+    write_board(tmp_path, tmp_path / "empty")
+    assert "No entry yet." in (tmp_path / "empty/index.html").read_text(encoding="utf-8")
     common = study_of(CONTENT, "small").common
     tracks = tuple(
         board.Track(bandwidth, measure_of("time_to_loss(9)")) for bandwidth in board.BANDWIDTHS
@@ -412,11 +412,47 @@ def test_a_board_ranks_the_arms_of_all_archives(
     for name, path in (("first", archive), ("second", other)):
         assert (out / "entries" / name / "study.zip").read_bytes() == path.read_bytes()
         assert (out / "entries" / name / "index.html").exists()
-    forged(archive, tmp_path / "third.zip", {f"{deciding(archive)}/metrics.jsonl": better})
-    with pytest.raises(VerificationFailed, match="third.zip: table.csv, line"):
-        write_board(tmp_path, out)
     with pytest.raises(sgp.ConfigError, match="there is no folder .*none; name one"):
         write_board(out / "none", out)
+
+
+def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archives, out = tmp_path / "archives", tmp_path / "site"
+    archives.mkdir()
+    for name in ("good.zip", "...zip", "..zip"):
+        shutil.copyfile(archive, archives / name)
+    (archives / "broken.zip").write_text("no archive")
+    forged(archive, archives / "forged.zip", {f"{deciding(archive)}/metrics.jsonl": better})
+    command = ["study", "board", str(archives), str(out)]
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert said.out == f"1 archive, page in {out}/index.html\n"
+    lines = said.err.splitlines()
+    place = "is left out: board: its name cannot name a folder; rename it."
+    assert lines[:2] == [f"sgp-run: {name} {place}" for name in ("...zip", "..zip")]
+    assert lines[2].startswith("sgp-run: broken.zip is left out: study: ")
+    assert lines[3].startswith("sgp-run: forged.zip is left out: table.csv, line ")
+    assert [each.name for each in (out / "entries").iterdir()] == ["good"]
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert page.count("/study.zip") == 1 == page.count("entries/good/study.zip")
+    board.check_out(out)  # it may be written again
+    (out / "entries/own").mkdir()
+    (out / "entries/own/precious").touch()
+    assert main(command) == 2
+    assert capsys.readouterr().err == (
+        f"sgp-run: board: {out} has files that are not of this board, such as entries/own: name a "
+        "new folder.\n"
+    )
+    site = tmp_path / "my_site"
+    site.mkdir()
+    (site / "index.html").write_text("my page")
+    with pytest.raises(sgp.ConfigError, match=r"such as index\.html: name a new folder"):
+        write_board(archives, site)
+    assert (site / "index.html").read_text() == "my page" and (
+        out / "entries/own/precious"
+    ).exists()
 
 
 def test_arms_that_miss_the_target_come_last_on_a_track() -> None:
