@@ -64,7 +64,8 @@ def load_encoder(path: str) -> Encoder:
             "data.tokenizer", f"'{path}' has no tokenizer: name one, data.tokenizer=gpt2."
         )
     with loading("data.tokenizer", path, "tokenizer"):
-        return Encoder(transformers.AutoTokenizer.from_pretrained(path))
+        make = transformers.AutoTokenizer.from_pretrained
+        return Encoder(make(path, trust_remote_code=False))  # by default it asks on stdin
 
 
 def load_splits(path: str, subset: str | None, streaming: bool) -> dict[str, Any]:
@@ -72,7 +73,8 @@ def load_splits(path: str, subset: str | None, streaming: bool) -> dict[str, Any
     datasets = import_hub("datasets", "data")
     with loading("data.path", path, "data set"):
         if not any((Path(path) / name).is_file() for name in SAVED):
-            return dict(datasets.load_dataset(path, subset, streaming=streaming))
+            options = {"streaming": streaming, "trust_remote_code": False}
+            return dict(datasets.load_dataset(path, subset, **options))
         found = datasets.load_from_disk(path)
         splits = dict(found) if isinstance(found, dict) else {"train": found}
         return {

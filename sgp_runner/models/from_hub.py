@@ -98,10 +98,11 @@ def load(auto: str, path: str, pretrained: bool, options: dict[str, Any] | None 
             f"'{path}' has no weights: with model.pretrained=false they are drawn from the seed.",
         )
     with loading("model.path", path, "model"):
-        config = transformers.AutoConfig.from_pretrained(path, **(options or {}))
+        safe = {"trust_remote_code": False}  # by default transformers asks on stdin
+        config = transformers.AutoConfig.from_pretrained(path, **safe, **(options or {}))
         kind = getattr(transformers, auto)
         if not pretrained:
-            return kind.from_config(config, dtype=torch.float32)
+            return kind.from_config(config, dtype=torch.float32, **safe)
         return kind.from_pretrained(
-            path, config=config, dtype=torch.float32, ignore_mismatched_sizes=bool(options)
+            path, config=config, dtype=torch.float32, ignore_mismatched_sizes=bool(options), **safe
         )

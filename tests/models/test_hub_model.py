@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +25,7 @@ from test_saving import run_to_the_end
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Compute, Problem
+from sgp_runner.data.documents import load_encoder
 from sgp_runner.distributed.launch import launch
 from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
@@ -244,6 +248,26 @@ def test_folders_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
         ),
     ):
         assert refusal(*settings).startswith(sentence)
+
+
+def test_code_in_a_folder_does_not_run_and_nobody_is_asked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = shutil.copytree(folder / "model", tmp_path / "model")
+    (place / "conf.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    own = {"AutoConfig": "conf.Own", "AutoTokenizer": ["conf.Own", None]}
+    config = {"model_type": "own", "tokenizer_class": "Own", "auto_map": own}
+    (place / "config.json").write_text(json.dumps(config))
+    (place / "tokenizer_config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(sys, "stdin", asked := StringIO("y\n" * 9))
+    tokenizer = f"data.tokenizer={folder / 'model'}"
+    assert refusal(*words(folder, f"model.path={place}", tokenizer)).startswith(
+        f"model.path: the model '{place}' cannot be loaded (ValueError: The repository {place} "
+        "contains custom code which must be executed to correctly load the model."
+    )
+    with suppress(ConfigError):  # without its code, the tokenizer may be a plain one
+        load_encoder(str(place))
+    assert not (tmp_path / "ran").exists() and asked.tell() == 0
 
 
 def test_without_the_hub_a_name_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
