@@ -21,6 +21,7 @@ from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
 from sgp_runner.core.problem import Compute
+from sgp_runner.core.state import State, outline
 from sgp_runner.distributed.loop_runtime import LoopRuntime
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.world import check_agreement
@@ -28,7 +29,8 @@ from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, rendezvous
 
-VERSION = 1  # of `Averager.state_dict`
+VERSION = 2  # of `Averager.state_dict`
+PARTS = ("worker", "optimizer")  # of a state: what is replaced
 
 
 class Averager:
@@ -182,25 +184,57 @@ class Averager:
 
         The tensors are not copied. Every rank saves its own.
         """
+        states = self.runtime.state_dict(), self.optimizer.state_dict()
+        parts = dict(zip(PARTS, states, strict=True))
+        return {**self.identity, **parts, "outline": dict(outline(parts))}
+
+    @property
+    def identity(self) -> State:
+        """Facts that a state shares with the averager that loads it."""
+        vector, groups = self.runtime.vector, self.param_groups
+        tensors = dict(zip(vector.shapes, vector.parameters, strict=True))
         return {
             "version": VERSION,
             "algorithm": str(self.algo),
             "rank": [self.rank, self.size],
-            "worker": self.runtime.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": dict(outline({**tensors, **dict(self.model.named_buffers())})),
+            "kind of optimizer": type(self.optimizer).__name__,
+            "groups of parameters": [len(group["params"]) for group in groups],
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state that this rank has saved; call this before the first step."""
+        """Continue from the state that this rank has saved; call this before the first step.
+
+        Raises ConfigError, before anything is replaced, for a damaged state and for that of another
+        model, optimizer, algorithm or rank.
+        """
         if self.runtime.begun:
             raise RuntimeError("a state must be loaded before the first step")
-        present = {"version": VERSION, "algorithm": str(self.algo), "rank": [self.rank, self.size]}
-        for key, value in present.items():
-            if (saved := state.get(key)) != value:
-                raise ConfigError("state", f"its {key} is {saved}, but this {key} is {value}.")
+        check_state(state, self.identity)
         self.optimizer.load_state_dict(state["optimizer"])
         self.runtime.worker.load_state_dict(state["worker"])
+
+
+def check_state(state: object, identity: State) -> None:
+    """Raise ConfigError unless a state is as it was saved, with the same identity."""
+    saved: State = state if isinstance(state, dict) else {}
+    here, there = (
+        dict(outline({key: each.get(key) for key in identity})) for each in (identity, saved)
+    )
+    for key in {**here, **there}:
+        if here.get(key) != there.get(key):
+            was, own = (str(each.get(key)).strip("\"'") for each in (there, here))
+            raise ConfigError("state", f"its {key} is {was}, but this {key} is {own}.")
+    then, now = saved.get("outline"), dict(outline({key: saved.get(key) for key in PARTS}))
+    then = then if isinstance(then, dict) else {}
+    for key in {**then, **now}:
+        if now.get(key) != then.get(key):
+            raise ConfigError(
+                "state",
+                f"it is damaged: {key} was {then.get(key)} when it was saved, and is "
+                f"{now.get(key)}.",
+            )
 
 
 def check_model(model: object) -> None:

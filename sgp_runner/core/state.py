@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from sgp_runner.core.scheduler import Future
 
 State = dict[str, Any]
@@ -55,6 +57,21 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return (
         type(value)(function(each) for each in value) if isinstance(value, list | tuple) else value
     )
+
+
+def outline(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and a description of each value in plain data.
+
+    A tensor is described by type and shape, a float by its type, and other values by themselves.
+    """
+    if isinstance(value, dict | list | tuple) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, each in items:
+            yield from outline(each, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, Tensor):
+        yield key, f"{value.dtype} {[*value.shape]}"
+    else:
+        yield key, "a number" if isinstance(value, float) else repr(value)
 
 
 def futures_in(value: Any) -> Iterator[Future[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import subprocess
@@ -221,6 +222,84 @@ def test_a_state_of_another_algorithm_is_refused(alone: None) -> None:
     with pytest.raises(RuntimeError, match="^a state must be loaded before the first step$"):
         other.load_state_dict(other.state_dict())
     other.finish()
+
+
+def replaced(value: Any, where: str, by: object) -> Any:
+    """Return a state with another value at a dotted key."""
+    first, _, rest = where.partition(".")
+    key = int(first) if isinstance(value, list) or first.isdecimal() else first
+    inner = replaced(value[key], rest, by) if rest else by
+    if isinstance(value, list):
+        return [*value[:key], inner, *value[key + 1 :]]
+    return {**value, key: inner}
+
+
+DAMAGED = [
+    ("worker.state.outer_momentum", None, "worker.state.outer_momentum was torch.float64 [3] when"),
+    ("worker.state.outer_momentum", [], "worker.state.outer_momentum was torch.float64 [3] when"),
+    ("worker.state", None, "worker.state.outer_momentum was torch.float64 [3] when"),
+    ("worker.push_sum", torch.ones(9), "push_sum was torch.float64 [4] when it was saved, and is "),
+    ("worker.step", torch.ones(1), "worker.step was 2 when it was saved, and is torch.float32 [1]"),
+    ("worker.step", 3.0, "worker.step was 2 when it was saved, and is a number."),
+    ("worker.steps_taken", 10**9, "worker.steps_taken was 3 when it was saved, and is 1000000000."),
+    ("worker.comm.collectives", -1, "worker.comm.collectives was 1 when it was saved, and is -1."),
+    ("worker.comm.mailbox", [(0, 0, "a")], "worker.comm.mailbox was [] when it was saved, and is "),
+    ("worker.model_buffers", [], "worker.model_buffers.0 was torch.float32 [2] when it was saved"),
+    ("worker.num_bytes_sent", "0", "worker.num_bytes_sent was 0 when it was saved, and is '0'."),
+    ("worker", None, "worker.push_sum was torch.float64 [4] when it was saved, and is None."),
+    ("optimizer.state.0.momentum_buffer", None, "momentum_buffer was torch.float64 [1, 2] when it"),
+    ("optimizer.param_groups.0.lr", None, "param_groups.0.lr was a number when it was saved, and "),
+    ("optimizer.param_groups", [], "param_groups.0.lr was a number when it was saved, and is None"),
+    ("outline", None, "worker.push_sum was None when it was saved, and is torch.float64 [4]."),
+    ("model", {}, "its model.weight is None, but this model.weight is torch.float64 [1, 2]."),
+    ("kind of optimizer", "Adam", "its kind of optimizer is Adam, but this kind of optimizer is"),
+    ("groups of parameters", [1], "its groups of parameters.0 is 1, but this groups of parameters"),
+    ("version", 1, "state: its version is 1, but this version is 2."),
+]
+
+
+def test_a_damaged_state_is_refused_before_anything_is_replaced(alone: None) -> None:
+    def averager() -> tuple[nn.Module, sgp_runner.Averager]:
+        model = net()
+        model.register_buffer("counts", torch.ones(2))
+        optimizer = sgd(model, momentum=0.9)
+        return model, sgp_runner.Averager("diloco", model, optimizer, period=2)
+
+    model, made = averager()
+    for _ in range(3):
+        model(torch.ones(1, 2).double()).sum().backward()
+        made.step()
+    state = copy.deepcopy(made.state_dict())
+    made.finish()
+    _, other = averager()
+    before = copy.deepcopy(other.state_dict())
+    for where, by, sentence in DAMAGED:
+        with pytest.raises(ConfigError, match=re.escape(sentence)):
+            other.load_state_dict(replaced(state, where, by))
+    for nothing in (None, [], {}):
+        with pytest.raises(ConfigError, match=r"^state: its version is None, but this version"):
+            other.load_state_dict(nothing)  # type: ignore[arg-type]
+    assert str(other.state_dict()) == str(before)
+    other.load_state_dict(state)
+    del state["worker"]["collectives"]  # of a step that has begun
+    assert str(other.state_dict()["worker"]) == str(state["worker"])
+    other.finish()
+
+
+def test_a_state_of_another_model_or_optimizer_is_refused(alone: None) -> None:
+    model = net()
+    averager = sgp_runner.Averager("sgp", model, sgd(model))
+    state = averager.state_dict()
+    averager.finish()
+    wide = nn.Linear(3, 1).double()
+    for module, optimizer, sentence in (
+        (wide, sgd(wide), "its model.weight is torch.float64 [1, 2], but this model.weight is"),
+        (model, torch.optim.Adam(model.parameters()), "its kind of optimizer is SGD, but this"),
+    ):
+        other = sgp_runner.Averager("sgp", module, optimizer)
+        with pytest.raises(ConfigError, match=f"^state: {re.escape(sentence)}"):
+            other.load_state_dict(state)
+        other.finish()
 
 
 def test_five_lines_of_the_page_make_a_decentralised_run(tmp_path: Path) -> None:
