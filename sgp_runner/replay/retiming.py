@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.old_names import FLAT
 from sgp_runner.config.run import Run
+from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import (
     Recorder,
@@ -151,9 +151,9 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     config = {**trained.config, "gpus_per_node": 1}
     experiment = make_experiment(with_settings_of(machines.source, machines.keys, config))
     there = folder_on(folder, machines, out)
-    with TemporaryDirectory() as scratch:
-        costs = replay(experiment, folder, Path(scratch))
-        timed = read_lines(metrics_path(Path(scratch), 0))
+    with private_folder() as scratch:
+        costs = replay(experiment, folder, scratch)
+        timed = read_lines(metrics_path(scratch, 0))
         try:
             records = list(merged(read_lines(metrics_path(folder, 0)), timed, folder))
         except ConfigError:

@@ -19,6 +19,7 @@ from sgp_runner.report.rank.tables import Cell, CellLink, ReportTable, text
 from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.report.render.write import rendered
 from sgp_runner.studies.conduct import ArmResult
+from sgp_runner.studies.damage import damage_named
 from sgp_runner.studies.measures import Measure, measure_of, reached_by
 from sgp_runner.studies.statistics import mean_of
 from sgp_runner.studies.study_archive import FILE, VerificationFailed
@@ -164,7 +165,8 @@ def add_study(
 ) -> dict[str, str]:
     """Copy archive and page of a study, add its arms to the tracks, and describe it."""
     there = out / ENTRIES / path.stem
-    write_study(study.maker, study.found, study.record)
+    with damage_named(study.archive):
+        write_study(study.maker, study.found, study.record)
     there.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, there / FILE)  # the first file, by which `check_out` knows an entry
     shutil.copytree(

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.plugins.named_files import NamedFiles
-from sgp_runner.studies.arms import RunMaker
-from sgp_runner.studies.study_archive import write_archive
+from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.studies.conduct import conduct
+from sgp_runner.studies.study_archive import VerificationFailed, write_archive
 from sgp_runner.studies.study_file import StudyFile, study_of
-from sgp_runner.studies.study_page import StudyPage, write_study
+from sgp_runner.studies.study_page import StudyPage, findings_of, write_study
 from sgp_runner.studies.study_record import FILE as RECORD
 from sgp_runner.studies.study_record import StudyRecord, as_set_down, changed, written
-from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs, results_of
+from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.lock import locked
 
@@ -40,7 +41,12 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
     if len(paths) < 2:
         raise ConfigError("merge", "name two archives or more, and then the new study.")
     with ExitStack() as stack:
-        studies = [stack.enter_context(opened(path, plugins)) for path in paths]
+        studies = []
+        for path in paths:
+            try:
+                studies.append(stack.enter_context(opened(path, plugins)))
+            except VerificationFailed as error:
+                raise VerificationFailed(f"{path.name}: {error}") from error
         for one, other in combinations(zip(paths, studies, strict=True), 2):
             check_rules(*one, *other)
         first = studies[0]
@@ -61,7 +67,8 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
             hashes = [each.files.hashes for each in studies]
             files = NamedFiles(plugins, dict(ChainMap(*map(dict, hashes))))
             maker = RunMaker(as_set_down(study, record), refuse_runs, files.local)
-            page = write_study(maker, results_of(maker, record), record)
+            found = findings_of(maker, conduct(maker, check_arms(maker)), record)
+            page = write_study(maker, found, record)
             write_archive(maker, page.answer)
             return page
 

@@ -7,26 +7,25 @@ of the archive, and in real runs, it has the same results within `TOLERANCE`.
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from csv import reader as csv_reader
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import isclose
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sgp_runner.config.experiment import load_experiment, upgraded
 from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.plugins.named_files import NamedFiles
+from sgp_runner.distributed.private_folder import private_folder
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.render.text_tables import csv
 from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.studies.arms import RetimedJob, RunMaker, check_arms
 from sgp_runner.studies.conduct import conduct
+from sgp_runner.studies.damage import damage_named, rows_in, rows_of
 from sgp_runner.studies.study_archive import (
     TABLES,
     StudyArchive,
@@ -36,7 +35,7 @@ from sgp_runner.studies.study_archive import (
 from sgp_runner.studies.study_file import StudyFile, study_of
 from sgp_runner.studies.study_page import Findings, findings_of
 from sgp_runner.studies.study_record import FILE as RECORD
-from sgp_runner.studies.study_record import StudyRecord, as_set_down, read_versions
+from sgp_runner.studies.study_record import StudyRecord, as_set_down
 from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_json, read_yaml
 
@@ -74,16 +73,16 @@ def opened(path: Path, plugins: Sequence[str] = ()) -> Iterator[OpenedStudy]:
     Raises ConfigError for a file that cannot be read as an archive, VerificationFailed for contents
     that contradict each other.
     """
-    with TemporaryDirectory(prefix="sgp-run-") as scratch:
-        archive = extract(path, Path(scratch))
-        study, record = archived_study(archive, Path(scratch))
-        files = NamedFiles(plugins, recorded_hashes(archive) if plugins else {})
-        maker = RunMaker(study, refuse_runs, files.local)
-        found = results_of(maker, record)
-        check_runs(maker, archive)
-        for name, table in zip(TABLES, (found.table, found.budget), strict=True):
-            given = (archive.folder / name).read_text(encoding="utf-8", errors="replace")
-            compare_rows(name, rows_of(given), rows_of(csv(table)))
+    with private_folder() as scratch:
+        archive = extract(path, scratch)
+        with damage_named(archive):
+            study, record = archived_study(archive, scratch)
+            files = NamedFiles(plugins, recorded_hashes(archive) if plugins else {})
+            maker = RunMaker(study, refuse_runs, files.local)
+            found = findings_of(maker, conduct(maker, check_arms(maker)), record)
+            check_runs(maker, archive)
+            for name, table in zip(TABLES, (found.table, found.budget), strict=True):
+                compare_rows(name, rows_in(archive.folder / name), rows_of(csv(table)))
         if found.answer != archive.answer:
             raise VerificationFailed(
                 f"the answer does not follow from the runs, which give: {found.answer}"
@@ -93,8 +92,10 @@ def opened(path: Path, plugins: Sequence[str] = ()) -> Iterator[OpenedStudy]:
 
 def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, StudyRecord]:
     """Return the study as it was set down. Raises VerificationFailed for a changed file."""
-    record = StudyRecord(read_versions(archive.folder / RECORD))
+    record = StudyRecord(read_json(archive.folder / RECORD)["versions"])
     for version in record.versions:
+        if missing := [key for key in ("content", "digest", "started") if key not in version]:
+            raise VerificationFailed(f"{RECORD} has a version without its {missing[0]}.")
         study = study_of(version["content"], archive.name)
         if study.digest != version["digest"]:
             raise VerificationFailed(
@@ -128,17 +129,6 @@ def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]
     return iter(())
 
 
-def results_of(maker: RunMaker, record: StudyRecord) -> Findings:
-    """Return the results of the archived runs. Raises VerificationFailed for damaged runs."""
-    spaces = check_arms(maker)
-    try:
-        return findings_of(maker, conduct(maker, spaces), record)
-    except VerificationFailed:
-        raise
-    except (ValueError, LookupError, TypeError, AssertionError, StopIteration, OSError) as error:
-        raise VerificationFailed(f"the archived runs give no result: {error}") from error
-
-
 def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
     """Raise VerificationFailed unless the archive has the runs of the study, and no others."""
     asked = {job.folder for job in maker.jobs.values() if job.folder.is_dir()}
@@ -154,10 +144,6 @@ def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
         last = read_metrics(folder)[-1:]
         if summary is not None and last != [{"kind": "summary", **summary}]:
             raise VerificationFailed(f"{place}: summary.json differs from the end of its metrics.")
-
-
-def rows_of(text: str) -> list[list[str]]:
-    return list(csv_reader(io.StringIO(text, newline="")))
 
 
 def compare_rows(name: str, given: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> None:
@@ -191,13 +177,15 @@ def repeat(study: OpenedStudy, count: int, seed: int) -> Iterator[tuple[str, str
     """
     jobs = sorted(job for job in study.maker.jobs if job in study.archive.runs)
     chosen = random.Random(seed).sample(jobs, min(count, len(jobs)))
-    with TemporaryDirectory(prefix="sgp-run-") as scratch:
-        again = [moved(study.maker.jobs[job], Path(scratch)) for job in chosen]
+    with private_folder() as scratch:
+        again = [moved(study.maker.jobs[job], scratch) for job in chosen]
         for job, error in run_all(again):
             if error is not None and not job.diverged:
                 raise VerificationFailed(f"{job.name} failed when it was repeated: {error}")
             before = study.archive.folder / job.folder.relative_to(scratch)
-            yield job.name, compare_runs(before, job.folder)
+            with damage_named(study.archive):
+                outcome = compare_runs(before, job.folder)
+            yield job.name, outcome
 
 
 def moved(job: RunJob | RetimedJob, results: Path) -> RunJob | RetimedJob:

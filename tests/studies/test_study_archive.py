@@ -18,6 +18,7 @@ import pytest
 
 import sgp_runner as sgp
 from sgp_runner.cli.main import main
+from sgp_runner.distributed.private_folder import prefix
 from sgp_runner.studies import board
 from sgp_runner.studies.board import write_board
 from sgp_runner.studies.measures import measure_of
@@ -143,6 +144,22 @@ def test_verify_computes_the_tables_again_and_repeats_runs(
         ("study.json", lambda text: b'{"versions": []}', "study.json holds no study."),
         ("SUMMARY", lambda text: text.replace(b'"steps"', b'"stops"'), "differs from the end"),
         (
+            "METRICS",
+            lambda text: text.replace(b'"time_s": 0', b'"time_s": "..", "0": 0'),
+            r"^runs/sgp-mlp[^/]*/metrics\.jsonl is damaged: time_s in line 1 is not a number\.$",
+        ),
+        ("CONFIG", lambda text: b"[]", r"/config\.yaml is damaged: it is not a mapping\.$"),
+        (
+            "table.csv",
+            lambda text: text + b'"' + b"x" * 200_000 + b'"\n',
+            r"^table\.csv is damaged: it is not a table, or has a cell of over 131072 characters",
+        ),
+        (
+            "study.json",
+            lambda text: text.replace(b'"started"', b'"ended"'),
+            r"^study\.json has a version without its started\.$",
+        ),
+        (
             "CONFIG",
             lambda text: text.replace(b"epochs: 0.04", b"epochs: 0.06"),
             "has other settings than its study: config.yaml.",
@@ -152,7 +169,7 @@ def test_verify_computes_the_tables_again_and_repeats_runs(
 def test_a_forged_file_is_named(
     archive: Path, tmp_path: Path, name: str, edit: Edit, sentence: str
 ) -> None:
-    names = {"SUMMARY": "summary.json", "CONFIG": "config.yaml"}
+    names = {"SUMMARY": "summary.json", "CONFIG": "config.yaml", "METRICS": "metrics.jsonl"}
     name = f"{deciding(archive)}/{names[name]}" if name in names else name
     path = forged(archive, tmp_path / "forged.zip", {name: edit})
     assert path.read_bytes() != archive.read_bytes()
@@ -233,6 +250,19 @@ def test_a_repetition_on_another_machine_may_differ_by_rounding(
         assert compare_runs(ran, again).startswith(
             "within 5 % (other processor): loss at epoch 0.02 "
         )
+
+
+def test_a_folder_that_a_killed_command_left_is_removed(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / f"{prefix()}abcdefgh"
+    (left / "studies").mkdir(parents=True)
+    (left / "private.lock").touch()
+    with opened(archive) as study:
+        assert study.archive.folder.is_relative_to(tmp_path) and not left.exists()
+        assert [each.name[: len(prefix())] for each in tmp_path.iterdir()] == [prefix()]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path) -> None:
@@ -346,6 +376,9 @@ def test_merge_refuses_other_settings_and_names_them(archive: Path, tmp_path: Pa
 
     path = forged(archive, tmp_path / "b.zip", {"study.json": changed})
     with pytest.raises(sgp.ConfigError, match=r"the arm SGP has other settings in .*b.zip"):
+        merge([archive, path], "fresh")
+    path = forged(archive, tmp_path / "c.zip", {"table.csv": lambda text: text[:-9]})
+    with pytest.raises(VerificationFailed, match=r"^c\.zip: table\.csv"):
         merge([archive, path], "fresh")
     content = {**CONTENT, "epochs": 0.06, "clusters": ["laptop"], "measures": ["loss"]}
     sgp.study(content, "alone", verbose=False)
