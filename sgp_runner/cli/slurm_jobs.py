@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from submitit import SlurmJob
 
 
+class NotSubmitted(RuntimeError):
+    """Slurm did not take a job."""
+
+
 def submissions(sweep_dir: Path) -> set[Path]:
     """Return the file of each submitted job, including jobs of earlier sweeps in this folder."""
     return set(sweep_dir.glob("slurm/*/*_submitted.pkl"))

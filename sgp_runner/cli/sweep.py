@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import sys
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -194,6 +195,9 @@ def launch(planned: Plan) -> Generator[tuple[int, Row]]:
             raise
         # Slurm's launcher gives up at the first lost job, while the others keep running.
         handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
+        if not handed_over and isinstance(error, RuntimeError) and "Slurm" in planned.launcher:
+            reason = re.sub(r"(?s).*^sbatch: \w+: ", "", str(error).strip(), flags=re.M)
+            raise slurm.NotSubmitted(f"Slurm did not take the jobs ({reason}).") from error
         if not handed_over:
             raise
         for number, job in enumerate(handed_over):

@@ -44,6 +44,25 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def test_a_machine_without_slurm_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main([*TINY, "-m", "seed=1,2", "hydra/launcher=slurm"]) == 1
+    assert capfd.readouterr().err == (
+        "sgp-run: Slurm did not take the jobs "
+        '(Could not detect "srun", are you indeed on a slurm cluster?).\n'
+    )
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: gpu' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    (tmp_path / "srun").symlink_to(sbatch)
+    assert main([*TINY, "-m", "seed=1,2", "hydra/launcher=slurm"]) == 1
+    assert capfd.readouterr().err.endswith(
+        "sgp-run: Slurm did not take the jobs (invalid partition: gpu).\n"
+    )
+
+
 def records(results: str) -> Mapping[str, list[dict[str, object]]]:
     """The records of each run, without real time and place in its summary."""
     found = {}
