@@ -272,7 +272,12 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -
     model_shapes = [buffer.shape for buffer in problem.flat.fresh_buffers()]
     counts = [worker[key] for key in COUNTS]
     if worker["push_sum"].shape != (start.numel() + 1,):
-        raise ValueError("it has another number of parameters, or another network.shard")
+        size = worker["push_sum"].numel() - 1
+        if parts is not None and size == problem.start().numel():
+            raise ValueError("its state is not divided: continue it with network.shard=none")
+        if parts is None and size < start.numel() and world.layout.devices > 1:
+            raise ValueError("its state is divided: continue it with network.shard=state")
+        raise ValueError("it has another number of parameters")
     if {name: buffer.shape for name, buffer in worker["buffers"].items()} != shapes:
         raise ValueError("it has another optimizer")
     if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:

@@ -123,8 +123,7 @@ class UnusableCheckpoint(ConfigError):
     def __init__(self, path: Path, reason: str, damaged: bool = False) -> None:
         super().__init__(
             "resume",
-            f"{path} is not a checkpoint of sgp-run; "
-            "remove its folder, or start over with resume=never.",
+            f"{path} is not used: {reason} Remove its folder, or start over with resume=never.",
         )
         self.path, self.reason, self.damaged = path, reason, damaged
 

@@ -160,7 +160,7 @@ IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
         malicious,
         "resume: results/runs/mine/checkpoints/step-{} is not",
     ),
-    "a checkpoint without a state": (no_state, "is not a checkpoint of sgp-run"),
+    "a checkpoint without a state": (no_state, "is not used: it does not fit"),
     "a folder for a configuration": (
         replaced(RUN / "config.yaml"),
         "name: results/runs/mine/config.yaml cannot be read",

@@ -317,8 +317,8 @@ def test_a_run_whose_only_checkpoint_is_forged_is_not_started_over(
     capfd.readouterr()
     assert main([*TINY, OFTEN]) == 2
     assert capfd.readouterr().err.splitlines()[1:] == [
-        f"sgp-run: resume: {place} is not a checkpoint of sgp-run; remove its folder, or start "
-        "over with resume=never."
+        f"sgp-run: resume: {place} is not used: it does not fit this run (KeyError: 'simulation'). "
+        "Remove its folder, or start over with resume=never."
     ]
     assert (RUN / "metrics.jsonl").read_bytes() == before
 
@@ -349,7 +349,7 @@ def test_a_forged_checkpoint_of_one_real_rank_falls_back_on_all(
     said = capfd.readouterr()
     assert said.err == (
         f"warning: the checkpoint {checkpoints}/step-{newest} is not used: it does not fit this "
-        "run (it has another number of parameters, or another network.shard).\n"
+        "run (it has another number of parameters).\n"
     )
     assert f"resumes from step {before}" in said.out
     assert [
