@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.exits import print_error
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def verify(words: Sequence[str], options: Options) -> int:
         runs = len(study.archive.runs)
         put(f"{study.archive.name}: {study.found.answer}")
         put(
-            f"file: as it was set down on {study.record.set_down}; made by sgp-run "
+            f"file: as it was set down on {printable(study.record.set_down)}; made by sgp-run "
             f"{study.archive.version}"
         )
         put(f"tables: every number follows from the metrics of {runs} runs")

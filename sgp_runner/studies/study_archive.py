@@ -157,7 +157,9 @@ def check_index(index: object) -> None:
             f"{FORMAT}"
         )
     name, *texts = (known.get(key) for key in ("name", "answer", "sgp_run"))
-    if not isinstance(known.get("files"), Mapping) or not all(isinstance(t, str) for t in texts):
+    if not isinstance(known.get("files"), Mapping) or not all(
+        isinstance(text, str) and text.isprintable() for text in texts
+    ):
         raise ValueError(f"its {INDEX} is incomplete")
     if not names_folder(str(name)):
         raise ValueError(f"'{name}' cannot name a folder")

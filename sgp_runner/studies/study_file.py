@@ -191,6 +191,9 @@ def names_folder(name: str) -> bool:
 def arms_in(value: object) -> tuple[Arm, ...]:
     if not isinstance(value, Mapping) or len(value) < 2:
         raise ConfigError("arms", "a study compares two arms or more: write sgp: algo=sgp.")
+    for name in map(str, value):
+        if not name.isprintable():
+            raise ConfigError("arms", f"the name '{name}' has characters that cannot be printed.")
     return tuple(Arm(str(name), split(f"arms.{name}", words)) for name, words in value.items())
 
 

@@ -21,7 +21,7 @@ from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import run_summary
-from sgp_runner.report.rank.tables import of_runs
+from sgp_runner.report.rank.tables import Cell, CellLink, ReportTable, of_runs
 from sgp_runner.report.read.run_folders import run_folders
 from sgp_runner.report.read.run_groups import settings_in
 from sgp_runner.report.read.runs import read_runs
@@ -210,6 +210,13 @@ def test_tables_are_tables_and_links_lead_to_files(tmp_path: Path) -> None:
     assert all(len(re.findall(r"(?<!\\)\|", each)) == len(table.head) + 1 for each in lines)
     cells = [cell for row in csv(table).splitlines() for cell in re.split(',"?', row)]
     assert "'=1+2" in cells and not any(cell.startswith(("=", "@", "+", "-")) for cell in cells)
+
+
+def test_no_line_of_a_table_begins_an_html_tag() -> None:
+    name = "<img src=x onerror=alert(1)>"
+    cells = [[Cell([CellLink(name)])]]
+    table = ReportTable("t", name, f"{name} is tested.", pd.DataFrame(), [name], cells, (name,))
+    assert markdown(table).count("<img") == 4 == markdown(table).count(r"\<img")
 
 
 def test_names_of_settings_are_no_formulas_and_hide_no_columns(tmp_path: Path) -> None:

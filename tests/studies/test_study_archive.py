@@ -298,6 +298,11 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
             b'{"format": 1, "name": "..", "files": {}, "answer": "", "sgp_run": ""}',
             "'..' cannot name a folder",
         ),
+        (
+            "archive.json",
+            b'{"format": 1, "name": "a", "files": {}, "answer": "", "sgp_run": "1\\u001b[2J"}',
+            "its archive.json is incomplete",
+        ),
         ("archive.json", b"{", "is no archive of a study that can be read"),
         ("study.json", b"{}", "or it has no archive.json"),
     ],

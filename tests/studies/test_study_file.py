@@ -66,6 +66,10 @@ def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None
         ({"primary": "AR-SGD"}, "primary: 'AR-SGD' is the baseline too"),
         ({"arms": {"SGP": "algo=sgp"}}, "arms: a study compares two arms or more"),
         ({"arms": {"a": "sgp", "b": "algo=sgp"}}, "arms.a: 'sgp' is no setting"),
+        (
+            {"arms": {"a\x1b[2J\n": "algo=sgp", "b": "algo=ar_sgd"}},
+            r"arms: the name 'a\x1b[2J\n' has characters that cannot be printed.",
+        ),
         ({"seed": 3}, "seed: a study sets it for each run; write seeds."),
         ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
         ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),

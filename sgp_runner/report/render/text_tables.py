@@ -49,11 +49,14 @@ def markdown(table: ReportTable) -> str:
     def literal(text: str) -> str:
         return re.sub(r"[\\|`<\[\]]", r"\\\g<0>", text)
 
+    def without_tags(text: str) -> str:
+        return text.replace("<", r"\<")
+
     rules = ["---" if name in table.text_columns else "---:" for name in table.head]
     lines = [
-        f"# {table.title}",
+        f"# {without_tags(table.title)}",
         "",
-        *([table.note, ""] if table.note else []),
+        *([without_tags(table.note), ""] if table.note else []),
         line(literal(str(inert(name))) for name in table.head),
         line(rules),
     ]
