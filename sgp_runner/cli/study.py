@@ -176,6 +176,8 @@ def board(words: Sequence[str], options: Options) -> int:
     if len(words) != 2:
         raise ConfigError("board", "write sgp-run study board FOLDER OUT.")
     made = write_board(Path(words[0]), Path(words[1]), plugins_in(options))
+    for sentence in made.absent:
+        put(sentence)
     for sentence in made.refused:
         print_error("sgp-run", sentence)
     put(f"{counted(made.archives, 'archive')}, page in {made.page}")

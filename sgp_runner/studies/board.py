@@ -7,7 +7,7 @@ this task, without other common settings, these machines and this measure.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
@@ -54,6 +54,11 @@ class Track:
         return f"{self.measure.cost}-{self.bandwidth.replace(' ', '').replace('/s', '')}"
 
     @property
+    def machines(self) -> str:
+        """The machines as a study names them."""
+        return CLUSTER.format(self.bandwidth.replace(" ", ""))
+
+    @property
     def title(self) -> str:
         kind = "Simulated time" if self.measure.cost == "time" else "Bytes sent by a node"
         return f"{kind} to {self.measure.goal} at {self.bandwidth}"
@@ -87,12 +92,14 @@ class Entry:
 class Board:
     """A board that was written.
 
-    archives: number of archives with an entry
+    archives: number of archives on the page
+    absent: a sentence for each of these archives that lacks a track
     refused: a sentence for each archive that was left out
     """
 
     page: Path
     archives: int
+    absent: Sequence[str]
     refused: Sequence[str]
 
 
@@ -139,7 +146,8 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
         )
     except OSError as error:
         raise ConfigError("board", f"cannot write to {out}: {error.strerror}.") from error
-    return Board(page, len(lines), refused)
+    absent = [f"{each['name']} {each['absent']}" for each in lines if each["absent"]]
+    return Board(page, len(lines), absent, refused)
 
 
 def check_out(out: Path) -> None:
@@ -177,7 +185,9 @@ def add_study(
     )
     for track in TRACKS:
         entries[track].extend(entries_on(track, study, path.stem))
+    missing = {track.title: why for track in TRACKS if (why := obstacles(track, study))}
     return {
+        "absent": absence(missing),
         "name": path.stem,
         "question": study.study.question,
         "answer": study.found.answer,
@@ -185,18 +195,39 @@ def add_study(
     }
 
 
+def absence(missing: Mapping[str, Sequence[str]]) -> str:
+    """Describe why a study takes no part in tracks; empty if it takes part in all.
+
+    missing: the reasons, by the title of each such track
+    """
+    reasons = dict.fromkeys(reason for each in missing.values() for reason in each)
+    if not missing:
+        return ""
+    share = "takes no part" if len(missing) == len(TRACKS) else f"lacks {', '.join(missing)}"
+    return f"{share}: {'; '.join(reasons)}."
+
+
+def obstacles(track: Track, study: OpenedStudy) -> list[str]:
+    """Return the reasons why a study takes no part in a track."""
+    content = study.study
+    asked = {word.partition("=")[0]: word for word in TASKS[TASK].all_words}
+    present = {word.partition("=")[0]: word for word in content.common}
+    other = [key for key in {**asked, **present} if asked.get(key) != present.get(key)]
+    machines = track.machines
+    return [
+        *([f"other settings than task: {TASK} ({', '.join(other)})"] if other else []),
+        *([f"no cluster {machines}"] if cluster_in(machines) not in content.clusters else []),
+        *([f"no measure {track.measure}"] if track.measure not in content.measures else []),
+    ]
+
+
 def entries_on(track: Track, study: OpenedStudy, name: str) -> Iterator[Entry]:
     """Yield the arms of a study that take part in a track."""
-    content, clusters = study.study, [each.words for each in study.study.clusters]
-    words = cluster_in(CLUSTER.format(track.bandwidth.replace(" ", ""))).words
-    if (
-        content.common != TASKS[TASK].all_words
-        or words not in clusters
-        or track.measure not in content.measures
-    ):
+    if obstacles(track, study):
         return
+    cluster = study.study.clusters.index(cluster_in(track.machines))
     for arm in study.found.done.arms:
-        reached = reached_by(arm.runs[clusters.index(words)], track.measure)
+        reached = reached_by(arm.runs[cluster], track.measure)
         costs = tuple(inf if cost is None else cost for cost in reached.at)
         yield Entry(arm.arm.name, costs, arm, name)
 

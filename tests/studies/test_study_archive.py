@@ -430,7 +430,8 @@ def test_a_board_ranks_the_arms_of_all_archives(
         shutil.copyfile(path, tmp_path / f"{name}.zip")
     out = tmp_path / "site"
     write_board(tmp_path, tmp_path / "empty")
-    assert "No entry yet." in (tmp_path / "empty/index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "empty/index.html").read_text(encoding="utf-8")
+    assert page.count("No entry yet.") == 4 and page.count(" It takes no part: other settings") == 2
     common = study_of(CONTENT, "small").common
     tracks = tuple(
         board.Track(bandwidth, measure_of("time_to_loss(9)")) for bandwidth in board.BANDWIDTHS
@@ -466,7 +467,14 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
     command = ["study", "board", str(archives), str(out)]
     assert main(command) == 1
     said = capsys.readouterr()
-    assert said.out == f"1 archive, page in {out}/index.html\n"
+    shared = [*study_of({**CONTENT, "task": "grammar"}, "a").common, *study_of(CONTENT, "a").common]
+    keys = ", ".join(dict.fromkeys(word.partition("=")[0] for word in shared))
+    assert said.out == (
+        f"good takes no part: other settings than task: grammar ({keys}); no cluster sgp_ethernet "
+        "bandwidth=1Gbit/s; no measure time_to_loss(1); no cluster sgp_ethernet "
+        "bandwidth=100Mbit/s; no measure bytes_to_loss(1).\n"
+        f"1 archive, page in {out}/index.html\n"
+    )
     lines = said.err.splitlines()
     place = "is left out: board: its name cannot name a folder; rename it."
     assert lines[:2] == [f"sgp-run: {name} {place}" for name in ("...zip", "..zip")]
@@ -476,6 +484,11 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
     page = (out / "index.html").read_text(encoding="utf-8")
     assert page.count("/study.zip") == 1 == page.count("entries/good/study.zip")
     board.check_out(out)  # it may be written again
+    reasons = {board.TRACKS[2].title: ["no measure bytes_to_loss(1)"]}
+    assert board.absence(reasons) == (
+        "lacks Bytes sent by a node to a loss of 1 at 1 Gbit/s: no measure bytes_to_loss(1)."
+    )
+    assert board.absence({}) == ""
     (out / "entries/own").mkdir()
     (out / "entries/own/precious").touch()
     assert main(command) == 2
