@@ -12,6 +12,7 @@ from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.cores import share_of_cores
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import is_hidden
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,15 +51,17 @@ def check_images(data: ImageSettings) -> None:
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Return the names of the folders in ``folder``, in order; empty if there is none."""
+    """Return the names of the folders in ``folder``, in order, without hidden ones."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path.name for path in found if path.is_dir())
+    return sorted(path.name for path in found if path.is_dir() and not is_hidden(path.name))
 
 
 def labelled_images(
     folder: Path, classes: Sequence[str], key: str, allow_empty: bool
 ) -> tuple[Sequence[str], Tensor]:
     """Return the images in ``folder``, and for each the position of its class in ``classes``.
+
+    Hidden files, and files in hidden folders, are left out.
 
     allow_empty: whether a class may have no images
 
@@ -71,9 +74,13 @@ def labelled_images(
     import_torchvision("data")
     found = importlib.import_module("torchvision.datasets.folder")
     numbers = {name: number for number, name in enumerate(classes)}
+
+    def is_image(path: str) -> bool:
+        return not is_hidden(path.removeprefix(str(folder))) and bool(found.is_image_file(path))
+
     try:
         files = found.make_dataset(
-            str(folder), numbers, found.IMG_EXTENSIONS, allow_empty=allow_empty
+            str(folder), numbers, is_valid_file=is_image, allow_empty=allow_empty
         )
     except FileNotFoundError as error:
         raise ConfigError(key, f"a class has no images: {error}.") from None

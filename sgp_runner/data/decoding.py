@@ -9,6 +9,7 @@ from multiprocessing import parent_process
 from threading import Thread
 from typing import BinaryIO
 
+import numpy
 import torch
 from PIL import Image
 from torch import Tensor
@@ -43,6 +44,20 @@ def opened(file: str | Extent) -> BinaryIO | BufferedReader:
     return open_regular(file, MAX_BYTES) if isinstance(file, str) else file.open()
 
 
+def as_rgb(image: Image.Image, file: str | Extent) -> Image.Image:
+    """Return ``image`` in 8 bits for each colour; 16 bits for grey are scaled.
+
+    Raises DataError for pixels whose white is not defined: floats, and integers of 32 bits.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        grey = numpy.rint(numpy.asarray(image) / 257)  # 65535 / 255
+        image = Image.fromarray(grey.astype(numpy.uint8))
+    if image.mode in ("F", "I"):
+        kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
+        raise DataError(f"{file} has {kind}, whose white is not defined: convert it to 8 bits.")
+    return image.convert("RGB")
+
+
 def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
     """Decode images to uint8 [B, 3, size, size].
 
@@ -63,7 +78,7 @@ def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None
                 torch.default_generator.manual_seed(seeds[i])
             try:
                 with opened(file) as content, Image.open(content) as image:
-                    images[i] = (evaluate if seeds is None else train)(image.convert("RGB"))
+                    images[i] = (evaluate if seeds is None else train)(as_rgb(image, file))
             except DAMAGED as error:
                 raise DataError(
                     f"{file} cannot be read as an image ({error}); copy or download it again."

@@ -27,6 +27,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import is_hidden
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import MIB, open_regular
 
@@ -186,10 +187,13 @@ def samples_of(path: Path) -> list[tuple[int, int, int]]:
 def members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
     """Yield the key, extension and tar member of each file; files of a sample are adjacent.
 
+    Hidden files, and files in hidden folders, are left out.
+
     Raises ReadError if the archive is truncated.
     """
     for member in archive:
-        if member.isreg() and (match := MEMBER.fullmatch(member.name)):
+        match = MEMBER.fullmatch(member.name)
+        if match and member.isreg() and not is_hidden(member.name):
             yield match[1], match[2].lower(), member
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)

@@ -1,4 +1,4 @@
-"""Checksums of files, and files that are written whole or not at all."""
+"""Checksums of files, hidden files, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from sgp_runner.utils.reading import open_regular
 def checksum(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether a file or one of its folders is hidden, such as .ipynb_checkpoints."""
+    return any(part.startswith(".") and part != "." for part in path.split("/"))
 
 
 class HashingWriter:

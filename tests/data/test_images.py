@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+import numpy
 import pytest
 import torch
 from helpers.corpora import WNIDS, cifar, image_folder
@@ -26,6 +27,7 @@ from PIL import Image
 from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
+from sgp_runner.data.decoding import decode
 from sgp_runner.data.folder import Folder
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
@@ -89,6 +91,44 @@ def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path
         with pytest.raises(ConfigError) as error:
             Folder(path=str(tmp_path)).load(torch.float32)
         assert error.value.sentence.startswith(sentence)
+
+
+def test_hidden_folders_and_files_hold_no_images(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / ".cache" / "imagenet", train=2, valid=1)
+    for part in ("train", "val"):
+        first = root / part / WNIDS[0] / f"{WNIDS[0]}_0.JPEG"
+        for hidden in (".ipynb_checkpoints/a.png", "new/a.JPEG", "new/.Trash/a.png", "new/._a.png"):
+            path = root / part / hidden
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(first.read_bytes())
+    data = Folder(path=str(root), image_size=8, workers=0).load(torch.float32)
+    assert (data.num_classes, len(data.train), len(data.valid)) == (4, 7, 4)
+    assert data.train.labels is not None
+    assert data.train.labels.tolist() == [0, 0, 1, 1, 2, 2, 3]
+    data = ImageNet(root=str(root), image_size=8, workers=0).load(torch.float32)
+    assert (data.num_classes, len(data.train), len(data.valid)) == (4, 7, 4)
+
+
+def decoded(path: Path) -> list[int]:
+    return sorted({*decode([str(path)], 8, None).flatten().tolist()})
+
+
+@pytest.mark.parametrize("kind", ["png", "tiff", "pgm"])
+def test_sixteen_bits_are_scaled_to_eight(kind: str, tmp_path: Path) -> None:
+    for grey, level in ((3000, 12), (60_000, 233), (65_535, 255)):
+        Image.fromarray(numpy.full((12, 12), grey, numpy.uint16)).save(tmp_path / f"a.{kind}")
+        assert decoded(tmp_path / f"a.{kind}") == [level]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("float32", "floats"), ("int32", "signed or 32-bit integers")]
+)
+def test_pixels_without_a_defined_white_are_refused(kind: str, what: str, tmp_path: Path) -> None:
+    Image.fromarray(numpy.full((12, 12), 7, kind)).save(tmp_path / "a.tiff")
+    with pytest.raises(DataError) as error:
+        decoded(tmp_path / "a.tiff")
+    sentence = f"{tmp_path}/a.tiff has {what}, whose white is not defined: convert it to 8 bits."
+    assert str(error.value) == sentence
 
 
 # ImageNet

@@ -255,6 +255,13 @@ def add(shard: Path, **files: str) -> None:
             archive.addfile(member, BytesIO(text.encode()))
 
 
+def test_hidden_members_are_no_samples(few: Path) -> None:
+    hidden = {"./.Trash/1.jpg": "old", "./.Trash/1.cls": "7", "./new/._1.jpg": "mac"}
+    add(few / "train-000001.tar", **hidden, **{"./new/2.jpg": "image", "./new/2.cls": "1"})
+    labels = load(few).train.labels
+    assert labels is not None and labels.tolist() == [0, 1, 2, 0, 1, 1]
+
+
 def test_samples_are_searched_for_once(few: Path) -> None:
     labels = load(few).train.labels
     assert labels is not None and labels.tolist() == [0, 1, 2, 0, 1, 2]
