@@ -232,7 +232,7 @@ def taken(
     config = InMemoryData(
         "classification" if classes else "regression",
         len(train),
-        hashed(train, valid),
+        hashed(train=train, valid=valid),
         None if loss is None else code_hash(loss),
     )
     return config, dataset
@@ -325,12 +325,20 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def hashed(*splits: Split) -> str:
-    """Return the SHA-256 of all samples, read with seed 0."""
+def hashed(**splits: Split) -> str:
+    """Return the SHA-256 of all samples, read with seed 0.
+
+    Raises ConfigError if one is not finite.
+    """
     total = hashlib.sha256()
-    for split in splits:
+    for which, split in splits.items():
         for part in torch.split(torch.arange(len(split)), HASHED):
             inputs, targets = split.batch(part)
+            for tensor in (*inputs, targets):
+                finite = tensor.isfinite().reshape(len(tensor), -1).all(1)
+                if not finite.all():
+                    place = f"{which}[{int(part[int(finite.int().argmin())])}]"
+                    raise ConfigError("data", f"{place} has NaN or infinity: replace the number.")
             tensors = ((str(i), tensor) for i, tensor in enumerate((*inputs, targets)))
             total.update(tensor_hash(tensors).encode())
     return total.hexdigest()

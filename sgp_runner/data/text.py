@@ -12,6 +12,7 @@ from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import LanguageModelling
 from sgp_runner.utils.errors import ConfigError, check_least
+from sgp_runner.utils.files import is_hidden
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 BYTES = 256
 TOKENS = (".bin", ".npy")  # files of token numbers
+# The headers of llm.c and modded-nanogpt: 256 numbers, of which the first three are one of these,
+# the version, and the number of tokens that follow.
+HEADER_BYTES = 1024
+HEADERS = {20240520: (1, "uint16"), 20240801: (7, "uint32")}  # version, type of a token
 
 # Modules of the standard library that Python 3.11 to 3.14 all have.
 MODULES = (
@@ -55,8 +60,9 @@ class Text:
 
     ``path`` is a file or a folder of text, with bytes as tokens; or a file of token numbers; or a
     folder with two such files, named ``train`` and ``val``. ``.bin`` holds 16-bit numbers in the
-    format of nanoGPT, and ``.npy`` whole numbers of any size in one dimension. The end of a file
-    without a ``val`` is used for validation. Files are the labels of the Dirichlet partition.
+    format of nanoGPT, or has the header of llm.c, and ``.npy`` whole numbers of any size in one
+    dimension. The end of a file without a ``val`` is used for validation. Files are the labels of
+    the Dirichlet partition; hidden ones are left out.
 
     path: the file or folder
     block: tokens of a sample
@@ -109,11 +115,16 @@ class Text:
             return self.of_tokens(tokens[:cut], tokens[cut:])
         if self.vocabulary not in (None, BYTES):
             raise ConfigError("data.vocabulary", "text is read as bytes: leave it out.")
-        files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
+        files = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.is_file() and not is_hidden(str(file.relative_to(path)))
+        ]
+        files = files or [path]
         return bytes_of(self, files, self.valid_share)
 
     def of_tokens(self, train: Tokens, valid: Tokens) -> Dataset:
-        largest = max(int(part.max()) for part in (train, valid) if len(part))
+        largest = max(int(part.max(initial=0)) for part in (train, valid))
         if self.vocabulary is not None and largest >= self.vocabulary:
             raise ConfigError("data.vocabulary", f"the files have the token {largest}: set more.")
         return dataset_of(self, [train], [valid], self.vocabulary or 1 + largest)
@@ -170,6 +181,12 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
             content = file.read_bytes()
         except OSError as error:
             raise ConfigError("data.path", f"cannot read {file}: {error.strerror}.") from error
+        if (place := content.find(0)) >= 0:
+            raise ConfigError(
+                "data.path",
+                f"{file} is not text: byte {place} is 0; save text as UTF-8, and name a file of "
+                "tokens itself, or name two train.bin and val.bin.",
+            )
         tokens = np.frombuffer(content, np.uint8)
         cut = round(len(tokens) * (1 - valid_share))
         train.append(tokens[:cut])
@@ -178,12 +195,12 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
 
 
 def tokens_of(path: Path) -> Tokens:
-    """Return the tokens of a file, mapped into memory."""
+    """Return the tokens of a file, mapped into memory. Raises ConfigError if they are none."""
     import numpy as np
 
     try:
         if path.suffix == ".bin":
-            return np.memmap(path, np.uint16, "r")
+            return tokens_after_header(path)
         tokens: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise ConfigError("data.path", f"cannot read {path}: {error}.") from error
@@ -191,7 +208,27 @@ def tokens_of(path: Path) -> Tokens:
         raise ConfigError(
             "data.path", f"{path} has {tokens.dtype} {list(tokens.shape)}: token numbers are whole."
         )
+    if (least := int(tokens.min(initial=0))) < 0:
+        raise ConfigError("data.path", f"{path} has the token {least}: tokens count from 0.")
     return tokens
+
+
+def tokens_after_header(path: Path) -> Tokens:
+    """Return the tokens of a ``.bin`` file, which may have one of `HEADERS`."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        header = np.frombuffer(file.read(HEADER_BYTES), np.uint8)
+    words = header.view("<i4").tolist() if len(header) == HEADER_BYTES else [0]
+    if words[0] not in HEADERS:
+        return np.memmap(path, np.uint16, "r")
+    (version, kind), size = HEADERS[words[0]], path.stat().st_size - HEADER_BYTES
+    if words[1] != version:
+        raise ValueError(f"its header has version {words[1]}, not {version}")
+    if words[2] * np.dtype(kind).itemsize != size:
+        promised = f"{words[2]} tokens of {kind}"
+        raise ValueError(f"its header promises {promised}, but {size} bytes follow")
+    return np.memmap(path, kind, "r", HEADER_BYTES)
 
 
 def dataset_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import struct
 import warnings
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -51,10 +53,13 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
 
 
 def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) -> Any:
-    """Load the split ``split`` of binarised data as fairseq's LanguagePairDataset."""
-    dictionary = import_fairseq("fairseq.data").Dictionary
+    """Load the split ``split`` of binarised data as fairseq's LanguagePairDataset.
+
+    Raises ConfigError if a file is damaged or has tokens that its dictionary lacks.
+    """
     dictionaries = [
-        dictionary.load(str(root / f"dict.{language}.txt")) for language in (source, target)
+        load_dictionary(root, f"{split}.{source}-{target}", language)
+        for language in (source, target)
     ]
     return import_fairseq("fairseq.tasks.translation").load_langpair_dataset(
         str(root),
@@ -72,6 +77,28 @@ def load_pairs(root: Path, split: str, source: str, target: str, shuffle: bool) 
         max_target_positions=LONGEST,
         shuffle=shuffle,
     )
+
+
+def load_dictionary(root: Path, text: str, language: str) -> Any:
+    """Load the dictionary of one language, and check that it has all tokens of ``text``."""
+    import_fairseq("fairseq.data")
+    index = importlib.import_module("fairseq.data.indexed_dataset").MMapIndexedDataset.Index
+    words, path = root / f"dict.{language}.txt", root / f"{text}.{language}"
+    try:
+        dictionary = importlib.import_module("fairseq.data").Dictionary.load(str(words))
+        found = index(f"{path}.idx")
+        tokens = np.memmap(f"{path}.bin", found.dtype, "r")
+        if len(tokens) != found.sizes.sum():
+            raise ValueError(f"{len(tokens)} tokens instead of {found.sizes.sum()}")
+        least, largest = int(tokens.min()), int(tokens.max())
+        if least < 0 or largest >= len(dictionary):
+            what = f"tokens {least} to {largest}, but {words.name} has {len(dictionary)}"
+            raise ValueError(what)
+    except (AssertionError, KeyError, OSError, ValueError, struct.error) as error:
+        raise ConfigError(
+            "data.root", f"{path}.bin does not fit its .idx and {words.name}: {error}."
+        ) from error
+    return dictionary
 
 
 @dataclass(frozen=True)

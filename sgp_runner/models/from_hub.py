@@ -89,7 +89,9 @@ def build_classifier(path: str, pretrained: bool, dataset: Dataset) -> HubClassi
 def load(auto: str, path: str, pretrained: bool, options: dict[str, Any] | None = None) -> Any:
     """Return the model at ``path`` as transformers' class ``auto`` makes it, in float32.
 
-    options: of its configuration
+    options: of its configuration; with them, the last layer may be new
+
+    Raises ConfigError if other weights are missing, of another shape or not finite.
     """
     transformers = import_hub("transformers", "model")
     if pretrained and is_folder(path) and not any(map(any, map(Path(path).glob, WEIGHTS))):
@@ -103,6 +105,19 @@ def load(auto: str, path: str, pretrained: bool, options: dict[str, Any] | None 
         kind = getattr(transformers, auto)
         if not pretrained:
             return kind.from_config(config, dtype=torch.float32, **safe)
-        return kind.from_pretrained(
-            path, config=config, dtype=torch.float32, ignore_mismatched_sizes=bool(options), **safe
+        model, info = kind.from_pretrained(
+            path,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=bool(options),
+            output_loading_info=True,
+            **safe,
         )
+    drawn = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+    if options:
+        drawn = {name for name in drawn if name.startswith(f"{model.base_model_prefix}.")}
+    for name, weights in model.named_parameters():
+        if name in drawn or not weights.isfinite().all():
+            what = "misses the weights" if name in drawn else "has NaN or infinity in the weights"
+            raise ConfigError("model.path", f"'{path}' {what} {name}: get the model again.")
+    return model

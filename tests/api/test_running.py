@@ -323,6 +323,14 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"data": ((["a"], torch.ones(1)),) * 2}, "data: train has a list, which is no tensor"),
         ({"data": ((3.0, torch.ones(1)),) * 2}, "data: train has a single number where a tensor"),
         ({"data": ((torch.ones(2, 2), torch.tensor([-1, 1])),) * 2}, "data: a class is negative"),
+        (
+            {"data": ((torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1])),) * 2},
+            r"data: train\[1\] has NaN or infinity: replace the number\.",
+        ),
+        (
+            {"data": ((torch.ones(2, 2), torch.tensor([torch.inf, 1.0])),) * 2},
+            r"data: train\[0\] has NaN or infinity: replace the number\.",
+        ),
         ({"data": pair(), "loss": 3}, "loss: 3 is no function of outputs and targets."),
         ({"data": (torch.ones(4, 2), torch.ones(4))}, "data: train has no targets: give a torch"),
         ({"data": ((torch.ones(4, 2), torch.ones(3)),) * 2}, "inputs and targets of 4, 3 samples"),

@@ -39,6 +39,49 @@ def test_token_files_are_read_as_nanogpt_writes_them(tmp_path: Path) -> None:
     assert (inputs.tolist(), targets.tolist()) == ([[40_018, 40_019]], [[40_019, 40_020]])
 
 
+@pytest.mark.parametrize(
+    ("magic", "version", "kind"), [(20240520, 1, "uint16"), (20240801, 7, "uint32")]
+)
+def test_the_header_of_llm_c_holds_no_tokens(
+    magic: int, version: int, kind: str, tmp_path: Path
+) -> None:
+    def write(version: int, count: int) -> None:
+        head = np.zeros(256, np.int32)
+        head[:3] = magic, version, count
+        path.write_bytes(head.tobytes() + np.arange(200).astype(kind).tobytes())
+
+    path = tmp_path / "tokens.bin"
+    write(version, 200)
+    data = Text(path=str(path), block=9).load(torch.float32)
+    assert (len(data.train), len(data.valid), data.num_classes) == (19, 2, 200)
+    assert data.train.batch(torch.tensor([0]))[1].tolist() == [[*range(1, 10)]]
+    size = 200 * np.dtype(kind).itemsize
+    for given, sentence in (
+        ((9, 200), f"its header has version 9, not {version}"),
+        ((version, 201), f"its header promises 201 tokens of {kind}, but {size} bytes follow"),
+    ):
+        write(*given)
+        with pytest.raises(ConfigError) as error:
+            Text(path=str(path)).load(torch.float32)
+        assert error.value.sentence == f"cannot read {path}: {sentence}."
+
+
+def test_only_visible_files_of_text_are_read(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("x" * 50)
+    (tmp_path / ".git").mkdir()
+    for name in (".DS_Store", ".git/index"):
+        (tmp_path / name).write_bytes(bytes(50))
+    data = Text(path=str(tmp_path), block=4, valid_share=0.2).load(torch.float32)
+    assert len(data.train) == 9
+    (tmp_path / "wide.txt").write_bytes("wide".encode("utf-16-le"))
+    with pytest.raises(ConfigError) as error:
+        Text(path=str(tmp_path)).load(torch.float32)
+    assert error.value.sentence == (
+        f"{tmp_path}/wide.txt is not text: byte 1 is 0; save text as UTF-8, and name a file of "
+        "tokens itself, or name two train.bin and val.bin."
+    )
+
+
 def test_the_end_of_a_single_file_of_tokens_validates(tmp_path: Path) -> None:
     tokens = np.arange(300, 320)
     np.save(tmp_path / "tokens.npy", tokens)
@@ -59,6 +102,8 @@ def test_files_that_have_no_tokens_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npy"
     for array, sentence in (
         (np.zeros(9), f"{path} has float64 [9]: token numbers are whole."),
+        (np.zeros(9, bool), f"{path} has bool [9]: token numbers are whole."),
+        (np.array([7, -5, 3]), f"{path} has the token -5: tokens count from 0."),
         (np.zeros((3, 3), int), f"{path} has int64 [3, 3]: token numbers are whole."),
     ):
         np.save(path, array)

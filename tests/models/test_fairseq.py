@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,21 @@ assert (logging.getLogger().handlers, logging.getLogger().level) == ([], logging
 
 
 # Batches
+
+
+def test_binarised_text_of_another_dictionary_is_refused(root: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    text, words = other / "train.en-de.de.bin", other / "dict.de.txt"
+    lines = words.read_text().splitlines(keepends=True)
+    words.write_text("".join(lines[:9]))
+    with pytest.raises(ConfigError) as error:
+        WMT16EnDe(root=str(other)).load(torch.float32)
+    start = f"{text} does not fit its .idx and dict.de.txt: "
+    assert error.value.sentence == f"{start}tokens 2 to 205, but dict.de.txt has 13."
+    text.write_bytes(text.read_bytes()[:400])
+    with pytest.raises(ConfigError) as error:
+        WMT16EnDe(root=str(other)).load(torch.float32)
+    assert error.value.sentence.startswith(start) and " tokens instead of " in error.value.sentence
 
 
 def test_a_corpus_is_read_as_it_was_written(dataset: Dataset) -> None:

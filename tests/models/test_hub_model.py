@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -201,6 +202,38 @@ def test_a_classifier_has_the_classes_of_the_images(tmp_path: Path) -> None:
     assert error.value.sentence.startswith(
         f"model=hf:{tmp_path / 'vit'} cannot read images of 3 x 16 x 16 ("
     )
+
+
+def test_weights_that_are_missing_or_not_finite_are_refused(tmp_path: Path) -> None:
+    path = save_gpt2(tmp_path / "model", weights=True, vocab_size=256)
+    name, file = "transformer.ln_f.bias", tmp_path / "model/model.safetensors"
+    tensors = importlib.import_module("safetensors.torch")
+    weights = tensors.load_file(file)
+    words = (f"model=hf:{path}", "data=python_text", "data.block=8", "batch_size=4")
+    (key,) = (key for key in weights if key.endswith("ln_f.bias"))
+    tensors.save_file({**weights, key: weights[key] + math.nan}, file, {"format": "pt"})
+    assert refusal(*words) == (
+        f"model.path: '{path}' has NaN or infinity in the weights {name}: get the model again."
+    )
+    del weights[key]
+    tensors.save_file(weights, file, {"format": "pt"})
+    assert refusal(*words) == (
+        f"model.path: '{path}' misses the weights {name}: get the model again."
+    )
+
+
+def test_only_the_last_layer_of_a_classifier_may_be_new(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    more = {"intermediate_size": 32, "image_size": 8, "patch_size": 4, "num_channels": 3}
+    transformers = import_hub("transformers", "model")
+    config = transformers.ViTConfig(**sizes, **more, num_labels=3)
+    path = tmp_path / "vit"
+    transformers.ViTForImageClassification(config).save_pretrained(path)
+    words = (f"model=hf:{path}", "data=digits", "batch_size=4")
+    assert problem(*words).flat.module(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    config.patch_size = 2
+    config.save_pretrained(path)
+    assert refusal(*words).startswith(f"model.path: '{path}' misses the weights vit.embeddings.")
 
 
 # Refusals
