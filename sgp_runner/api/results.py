@@ -87,7 +87,8 @@ class Results:
 
         ``rank`` and ``speed_up`` compare ``time_to_target``, the time to reach the ``target`` of
         the task. In timing studies they compare the time per iteration. Times are in seconds of the
-        run's clock.
+        run's clock. ``ranked_by`` is ``time``, or the metric if fewer than five evaluations before
+        the target make the times too coarse to rank by.
         """
         import pandas as pd
 
@@ -205,6 +206,7 @@ def line_of(row: Row, ranking: Ranking) -> dict[str, object]:
     columns = ("quality", "averaged", "time_s", "ms_per_iteration", "bytes_per_node", "hours")
     return {
         "rank": row.rank,
+        "ranked_by": ranking.ranked_by,
         "method": setting.method,
         "model": setting.model,
         "data": setting.data,

@@ -7,7 +7,6 @@ continues it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -33,16 +32,17 @@ from sgp_runner.config.check import build, check_part
 from sgp_runner.config.command_line import TARGET, Setting, parse
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, narrow
-from sgp_runner.recording.recorder import metrics_path
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.extras import require
-from sgp_runner.utils.reading import read_lines
 from sgp_runner.utils.signals import interruptible
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial, Trial
+
+    from sgp_runner.config.run import Run
+    from sgp_runner.report.read.runs import Runs
 
 FILE = "optuna.log"
 KEY = "hydra.sweeper"
@@ -83,12 +83,46 @@ class Search:
 
 
 def seconds_to(target: float, run_dir: Path) -> float:
-    """Return the time in seconds at which the averaged model of a run reaches ``target``."""
-    for line in read_lines(metrics_path(run_dir, 0)):
-        record = json.loads(line)
-        if record["kind"] == "average" and record.get("accuracy", 0.0) >= target:
-            return float(record["time_s"])
-    return math.inf
+    """Return the seconds until a run reaches ``target``, as a ranking does."""
+    from sgp_runner.report.read.run_groups import settings_in
+    from sgp_runner.report.read.runs import read_runs
+
+    (setting,) = settings_in(read_runs([run_dir]))
+    return min(setting.times_to(target), default=math.inf)
+
+
+def check_evaluations(plan: Search, run: Run) -> None:
+    """Raise ConfigError if the evaluations of a run are too few for the time to a target."""
+    from sgp_runner.report.rank.ranking import MIN_EVALUATIONS
+
+    times = round(run.epochs / run.eval_every)
+    if plan.objective == "time" and times <= MIN_EVALUATIONS:
+        raise ConfigError(
+            f"{KEY}.objective",
+            f"a time to a target needs {MIN_EVALUATIONS} evaluations before it, and these runs "
+            f"have {times} in all: write eval_every={run.epochs / 20:g}, or objective=accuracy.",
+        )
+
+
+def first_in_ranking(rows: Sequence[Row], runs: Runs | None, target: float | None) -> str:
+    """Return the first run in the ranking by time to ``target``, with its time or its quality.
+
+    Empty without a target, or if there are several rankings, for example of two models.
+    """
+    if runs is None or target is None:
+        return ""
+    from sgp_runner.report.rank.ranking import rankings
+    from sgp_runner.report.rank.tables import quality_text
+    from sgp_runner.report.read.run_groups import settings_in
+
+    ranking, *others = rankings(settings_in(runs), target)
+    if others:
+        return ""
+    first = ranking.rows[0]
+    folders = set(first.setting.runs["folder"])
+    title = next(str(row["job"]) for row in rows if str(row["run_dir"]) in folders)
+    quality = quality_text(first.setting.mean("quality"), ranking.ranked_by)
+    return f"{title}  {ranking.ranked_by} {quality if ranking.by_quality else f'{first.time:.6g}'}"
 
 
 def searches(settings: Sequence[Setting]) -> bool:
@@ -127,6 +161,7 @@ def search(settings: Sequence[Setting]) -> int:
         return SweepJob(describe_settings(taken, names), experiment)
 
     example = job({key: lowest(setting) for key, setting in swept.items()})
+    check_evaluations(plan, example.experiment.run)
     space = {key: distribution(setting) for key, setting in swept.items()}
     study = open_study(directory, plan, space)
     trials: list[Trial | None] = []
@@ -150,13 +185,11 @@ def search(settings: Sequence[Setting]) -> int:
                 tell(study, trials[number], plan.value(row))
     finally:
         ordered = [rows[number] for number in sorted(rows)]
-        found = compare(ordered, directory)
+        found = compare(ordered, directory, plan.target)
     if finished(study):
-        print(
-            f"\nbest: {job(study.best_params).title}  {plan.objective} {study.best_value:.6g}",
-            flush=True,
-        )
-    report(found, directory)
+        least = f"{job(study.best_params).title}  {plan.objective} {study.best_value:.6g}"
+        print(f"\nbest: {first_in_ranking(ordered, found, plan.target) or least}", flush=True)
+    report(found, directory, plan.target)
     return 1 if any(row.get("failed") for row in ordered) else 0
 
 

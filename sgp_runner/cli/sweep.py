@@ -348,8 +348,10 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
     return list(runs.values())
 
 
-def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
+def compare(rows: Sequence[Row], directory: Path, target: float | None = None) -> Runs | None:
     """Write ``comparison.csv``, and print ranked tables and the errors of failed runs.
+
+    target: quality for which the times to reach it are compared; None: one is chosen
 
     Returns the runs that have records; None if no run has records, or if they cannot be read.
     """
@@ -368,7 +370,7 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
     if folders := [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]:
         with printed_errors("the runs cannot be ranked"):
             found = read_runs(folders)
-            show_rankings(settings_in(found))
+            show_rankings(settings_in(found), target)
             runs = found
     for row in rows:
         if row.get("failed"):
@@ -378,14 +380,14 @@ def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
     return runs
 
 
-def report(runs: Runs | None, directory: Path) -> None:
+def report(runs: Runs | None, directory: Path, target: float | None = None) -> None:
     """Write the report on the runs; print an error instead of failing the sweep."""
     from sgp_runner.report.render.write import report_on
 
     if runs is None:
         return
     with printed_errors("the report could not be written"):
-        made = report_on(runs, directory / "report", title=f"Sweep {directory.name}")
+        made = report_on(runs, directory / "report", target, f"Sweep {directory.name}")
         print(f"report in {made.page}", flush=True)
 
 

@@ -156,6 +156,7 @@ def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
 @pytest.mark.usefixtures("no_pictures")
 def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["algo=ar_sgd,d_psgd", "nodes=4", "epochs=4", "batch_size=32", "jobs=1"]
+    words.append("eval_every=0.25")
     assert main(["experiment=compare", *words]) == 0
     out, error = capfd.readouterr()
     assert error == "" and out.startswith("2 runs; the sweep is in results/sweeps/")

@@ -78,8 +78,25 @@ def test_the_time_to_an_accuracy_is_an_objective(capsys: pytest.CaptureFixture[s
         "sgp-run: hydra.sweeper.target: objective=time, and no other, needs an accuracy such as "
         "0.95.\n"
     )
-    assert main([*words, "hydra.sweeper.target=0.9"]) == 0
-    assert "\nbest: optim.lr=0.1  time 4.5" in capsys.readouterr().out
+    words += ["hydra.sweeper.target=0.9"]
+    assert main(words) == 2
+    assert capsys.readouterr().err == (
+        "sgp-run: hydra.sweeper.objective: a time to a target needs 5 evaluations before it, and "
+        "these runs have 2 in all: write eval_every=0.1, or objective=accuracy.\n"
+    )
+    assert main([*words, "eval_every=0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "Simulated time to 90 % accuracy" in out and "The target is as asked;" in out
+    assert "\nbest: optim.lr=0.1  time 2.57018" in out
+
+
+def test_the_best_run_is_the_first_of_the_ranking(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-m", "hydra/sweeper=optuna", "hydra.sweeper.objective=time", "model=mlp", "epochs=1"]
+    words += ["nodes=2", "logger=jsonl", "optim.lr=0.03,0.1", "jobs=1", "hydra.sweeper.trials=4"]
+    assert main([*words, "hydra.sweeper.target=0.3", "eval_every=0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "\nbest: optim.lr=0.1  accuracy 9" in out
+    assert "ranked by accuracy." in out
 
 
 @pytest.mark.parametrize(

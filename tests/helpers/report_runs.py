@@ -27,13 +27,15 @@ def write_run(
     finished: bool = True,
     settings: Mapping[str, object] | None = None,
     consensus: Sequence[float] = (),
+    early: int = 0,
     **summary: object,
 ) -> Path:
     """A run of one step per epoch of ``seconds`` each, in which each node sends 1000 bytes;
     ``accuracy`` [epochs, workers].
 
     Without accuracies it only times messages, for four steps. summary: what else the summary says.
-    consensus: the consensus distance of each epoch.
+    consensus: the consensus distance of each epoch. early: evaluations in the first epoch, of an
+    accuracy of 0, so that the time to a target is ranked.
     """
     folder = root / name
     folder.mkdir(parents=True)
@@ -66,7 +68,12 @@ def write_run(
         yaml.safe_dump(config | dict(settings or {}), sort_keys=False)
     )
     (folder / "environment.json").write_text(json.dumps({"git": {"commit": COMMIT, "dirty": True}}))
-    records: list[dict[str, object]] = []
+    records: list[dict[str, object]] = [
+        {"kind": "eval", "time_s": seconds * share, "clock": clock, "epoch": share, "rank": rank}
+        | {"loss": 1.0, "accuracy": 0.0}
+        for share in (round(0.1 * (number + 1), 1) for number in range(early))
+        for rank in range(len(accuracy[0]))
+    ]
     for step in range(steps):
         stamp = {"time_s": seconds * (step + 1), "clock": clock, "epoch": step + 1}
         for rank in range(nodes):

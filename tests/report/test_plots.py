@@ -53,8 +53,8 @@ def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None
 def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
     for number in range(9):
         settings = {"optim": {"lr": 0.1 + number}}
-        write_run(tmp_path, f"s{number}", CURVE, seconds=10.0 + number, settings=settings)
-    write_run(tmp_path, "ar", CURVE, seconds=15.5, algorithm="AR-SGD")
+        write_run(tmp_path, f"s{number}", CURVE, seconds=10.0 + number, settings=settings, early=5)
+    write_run(tmp_path, "ar", CURVE, seconds=15.5, algorithm="AR-SGD", early=5)
     plots = plots_of(tmp_path, 0.8)
     expected = [*(f"SGP lr={0.1 + number:g}" for number in range(6)), "AR-SGD", "SGP lr=6.1"]
     time = plots["accuracy-against-time-simulated-mlp_on_digits"]
@@ -78,7 +78,9 @@ def test_a_range_of_rates_is_a_band(tmp_path: Path) -> None:
     assert sgp.band() == ([5.0, 10.0, 15.0, 30.0, 20.0, 10.0], [50, 70, 90, 90, 70, 50])
     assert ar.band()[0] == [60.0, 40.0, 20.0]  # only the line itself
     assert "Band: from the highest rate to the lowest" in plot.note
-    bars = plots["time_to_target-mlp_on_digits-simulated"]
+    write_run(tmp_path / "early", "sgp", CURVE, evaluated_fastest=ends, early=5)
+    write_run(tmp_path / "early", "ar", CURVE, seconds=20.0, algorithm="AR-SGD", early=5)
+    bars = plots_of(tmp_path / "early", 0.8)["time_to_target-mlp_on_digits-simulated"]
     assert [(one.low, one.x, one.high) for one in bars.series] == [
         ([12.5], [25.0], [25.0]),
         ([50.0], [50.0], [50.0]),
@@ -102,8 +104,10 @@ def test_the_band_of_a_falling_line_begins_at_the_lowest_seed_and_the_fastest_ti
 
 def test_a_time_says_how_many_seeds_have_it_unless_all_do(tmp_path: Path) -> None:
     for seed, last in ((1, [[0.9]]), (2, [[0.8]])):
-        write_run(tmp_path, f"sgp{seed}", [*CURVE[:2], *last], seed=seed)
-        write_run(tmp_path, f"ar{seed}", CURVE, seconds=20.0, algorithm="AR-SGD", seed=seed)
+        write_run(tmp_path, f"sgp{seed}", [*CURVE[:2], *last], seed=seed, early=5)
+        write_run(
+            tmp_path, f"ar{seed}", CURVE, seconds=20.0, algorithm="AR-SGD", seed=seed, early=5
+        )
     bars = plots_of(tmp_path, 0.9)["time_to_target-mlp_on_digits-simulated"]
     assert [label.text for label in bars.labels] == ["60.0 s", "30.0 s, 2.00×\n1 of 2 seeds"]
 
@@ -113,7 +117,9 @@ def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_pat
         for algorithm, seconds in zip(("AR-SGD", "SGP"), times, strict=True):
             where = {"cluster": {"name": cluster, "links": {"bandwidth": 1e9}}}
             name = f"{cluster}{algorithm}"
-            write_run(tmp_path, name, CURVE, seconds=seconds, algorithm=algorithm, settings=where)
+            write_run(
+                tmp_path, name, CURVE, seconds=seconds, algorithm=algorithm, settings=where, early=5
+            )
     plot = next(iter(plots_of(tmp_path, 0.9).values()))
     assert plot.name == "fastest-mlp_on_digits-simulated"
     assert plot.title == "fastest to 90 % accuracy on each network · mlp on digits"
@@ -131,7 +137,7 @@ def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_pat
 def test_times_of_two_models_are_ranked_and_drawn_apart(tmp_path: Path) -> None:
     for model, seconds in (("resnet18", 1.0), ("resnet50", 10.0)):
         timed = {"timed_as": {"model": model}}
-        write_run(tmp_path, model, CURVE, seconds=seconds, settings=timed)
+        write_run(tmp_path, model, CURVE, seconds=seconds, settings=timed, early=5)
     assert [(each.timed, len(each.rows)) for each in rankings(settings_of(tmp_path), 0.9)] == [
         ("ResNet-18", 1),
         ("ResNet-50", 1),

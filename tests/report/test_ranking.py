@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sgp_runner.config.old_names import grouped
 from sgp_runner.recording.throughput import RATES
+from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.rank.fastest import fastest_tables
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
@@ -26,6 +27,7 @@ from sgp_runner.report.render.write import write_report
 
 SLOW = [[0.5], [0.7], [0.9]]
 FAST = [[0.7], [0.9], [0.92]]
+EARLY = [[0.1]] * 5  # evaluations before a target, so that the time to it is ranked
 
 
 def settings_of(root: Path) -> list[RunGroup]:
@@ -64,28 +66,68 @@ def test_the_fastest_to_the_target_is_first_and_the_best_of_those_that_never_rea
     tmp_path: Path,
 ) -> None:
     for seed, seconds in ((1, 10.0), (2, 14.0)):
-        write_run(tmp_path, f"ar{seed}", SLOW, algorithm="AR-SGD", seed=seed, seconds=seconds)
-    write_run(tmp_path, "sgp", FAST)
-    write_run(tmp_path, "one1", FAST, algorithm="one", seed=1)
-    write_run(tmp_path, "one2", [[0.5], [0.6], [0.7]], algorithm="one", seed=2)
-    write_run(tmp_path, "low", [[0.3]] * 3, algorithm="low")
-    write_run(tmp_path, "lower", [[0.2]] * 3, algorithm="lower")
+        slow = [*EARLY, *SLOW]
+        write_run(tmp_path, f"ar{seed}", slow, algorithm="AR-SGD", seed=seed, seconds=seconds)
+    write_run(tmp_path, "sgp", [*EARLY, *FAST])
+    write_run(tmp_path, "one1", [*EARLY, *FAST], algorithm="one", seed=1)
+    write_run(tmp_path, "one2", [*EARLY, [0.5], [0.6], [0.7]], algorithm="one", seed=2)
+    write_run(tmp_path, "low", [[0.3]] * 8, algorithm="low")
+    write_run(tmp_path, "lower", [[0.2]] * 8, algorithm="lower")
     (ranking,) = rankings(settings_of(tmp_path), 0.8)
     assert facts(ranking) == [
-        (1, "SGP", 2, [pytest.approx(15)], pytest.approx(2.0), "AR-SGD"),
+        (1, "SGP", 2, [pytest.approx(65)], pytest.approx(90 / 65), "AR-SGD"),
         (
             2,
             "AR-SGD",
             2,
-            [pytest.approx(25), pytest.approx(35)],
+            [pytest.approx(75), pytest.approx(105)],
             pytest.approx(1.0),
             "AR-SGD",
         ),
-        (3, "one", 2, [pytest.approx(15)], pytest.approx(2.0), "AR-SGD"),
+        (3, "one", 2, [pytest.approx(65)], pytest.approx(90 / 65), "AR-SGD"),
         (None, "low", 2, [], None, ""),
         (None, "lower", 2, [], None, ""),
     ]
     assert [row.missing for row in ranking.rows] == [0, 0, 1, 1, 1]
+
+
+def test_fewer_than_five_evaluations_before_the_target_are_ranked_by_quality(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "quick", [[0.1]] * 3 + [[0.9]], algorithm="quick", seconds=1.0)
+    write_run(tmp_path, "best", [[0.1]] * 3 + [[0.95]], algorithm="best", seconds=2.0)
+    write_run(tmp_path, "never", [[0.1]] * 3 + [[0.7]], algorithm="never", seconds=0.5)
+    write_run(tmp_path, "stopped", [[0.1]] * 3 + [[0.99]], algorithm="stopped")
+    settings = settings_of(tmp_path)
+    stopped = next(each for each in settings if each.algorithm == "stopped")
+    settings.append(replace(stopped, runs=stopped.runs.assign(state="unfinished")))
+    settings.remove(stopped)
+    (ranking,) = rankings(settings, 0.8)
+    assert [(row.rank, row.name) for row in ranking.rows] == [
+        *((1, "best"), (2, "quick"), (3, "never"), (None, "stopped"))
+    ]
+    assert ranking.ranked_by == "accuracy"
+    (table,) = ranked_tables([ranking])
+    assert "Fewer than five evaluations before the target: ranked by accuracy." in table.note
+    assert list(table.raw["ranked_by"]) == ["accuracy"] * 4
+    first = sections(settings, [ranking], [])[0]
+    assert (first.plots, first.absent) == (
+        [],
+        "Fewer than five evaluations before the target: ranked by accuracy.",
+    )
+
+
+def test_five_evaluations_before_the_target_are_ranked_by_time_and_equal_times_by_quality(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "good", [*EARLY, [0.8], [0.85]], algorithm="good")
+    write_run(tmp_path, "best", [*EARLY, [0.8], [0.95]], algorithm="best")
+    write_run(tmp_path, "quick", [*EARLY, [0.8], [0.8]], algorithm="quick", seconds=5.0)
+    (ranking,) = rankings(settings_of(tmp_path), 0.8)
+    assert [(row.rank, row.name, row.time) for row in ranking.rows] == [
+        *((1, "quick", 30.0), (2, "best", 60.0), (3, "good", 60.0))
+    ]
+    assert (ranking.ranked_by, ranking.reason) == ("time", "")
 
 
 def test_a_speed_up_is_over_the_most_similar_ar_sgd_on_as_many_nodes(tmp_path: Path) -> None:
@@ -291,11 +333,11 @@ def test_a_run_that_has_not_finished_is_ranked_but_does_not_set_the_target(tmp_p
 def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path: Path) -> None:
     for seed in (1, 2):
         same = on("ethernet_10g", 1e10)
-        write_run(
-            tmp_path, f"a{seed}", SLOW, algorithm="AR-SGD", seed=seed, seconds=90.0, settings=same
-        )
-        write_run(tmp_path, f"b{seed}", FAST, seed=seed, seconds=80.0 + seed, settings=same)
-    write_run(tmp_path, "c", [[0.3]] * 3, algorithm="low", settings=same)
+        with_seed = {"seed": seed, "settings": same}
+        slow, fast = [*EARLY, *SLOW], [*EARLY, *FAST]
+        write_run(tmp_path, f"a{seed}", slow, algorithm="AR-SGD", seconds=9.0, **with_seed)
+        write_run(tmp_path, f"b{seed}", fast, seconds=8.0 + seed / 10, **with_seed)
+    write_run(tmp_path, "c", [[0.3]] * 8, algorithm="low", settings=same)
     settings = settings_of(tmp_path)
     (table,) = ranked_tables(rankings(settings, 0.9))
     assert printed(tmp_path) == [
@@ -303,25 +345,25 @@ def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path:
         "mlp on digits, cluster ethernet_10g (10 Gbit/s), 2 nodes. The",
         "target is the best that at least half of 3 settings reach with",
         "every seed; linear between evaluations. Speed-up over AR-SGD.",
-        "                                                           sent",
-        "#  algorithm  seconds  over seeds  speed-up  accuracy  per node",
-        "───────────────────────────────────────────────────────────────",
-        "1  SGP            163   162 – 164     1.66×    92.0 %      3 kB",
-        "2  AR-SGD         270         270     1.00×    90.0 %      3 kB",
-        "   low          never                          30.0 %      3 kB",
+        "                                                            sent",
+        "#  algorithm  seconds   over seeds  speed-up  accuracy  per node",
+        "────────────────────────────────────────────────────────────────",
+        "1  SGP           57.0  56.7 – 57.4     1.26×    92.0 %      8 kB",
+        "2  AR-SGD        72.0         72.0     1.00×    90.0 %      8 kB",
+        "   low          never                           30.0 %      8 kB",
     ]
     assert markdown(table).splitlines()[4:] == [
         "| # | algorithm | seconds | over seeds | speed-up | accuracy | sent per node |",
         "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
-        "| 1 | SGP | 163 | 162 – 164 | 1.66× | 92.0 % | 3 kB |",
-        "| 2 | AR-SGD | 270 | 270 | 1.00× | 90.0 % | 3 kB |",
-        "|  | low | never |  |  | 30.0 % | 3 kB |",
+        "| 1 | SGP | 57.0 | 56.7 – 57.4 | 1.26× | 92.0 % | 8 kB |",
+        "| 2 | AR-SGD | 72.0 | 72.0 | 1.00× | 90.0 % | 8 kB |",
+        "|  | low | never |  |  | 30.0 % | 8 kB |",
     ]
     rows = list(csv.DictReader(io.StringIO(as_csv(table))))
     assert [row["rank"] for row in rows] == ["1", "2", ""]
     shown = ("cluster", "seeds", "to_target_seconds", "to_target_seconds_max", "over")
     assert [rows[0][key] for key in shown] == [
-        *("ethernet_10g (10 Gbit/s)", "1 2", "163.0", "164.0", "AR-SGD")
+        *("ethernet_10g (10 Gbit/s)", "1 2", "57.05", "57.39999999999999", "AR-SGD")
     ]
 
 

@@ -176,9 +176,9 @@ def test_speed_up_is_relative_to_the_fewest_nodes_of_the_method(tmp_path: Path) 
 
 
 def test_time_to_a_target(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", SGP_1, seed=1)
-    write_run(tmp_path, "b", SGP_2, seed=2)
-    write_run(tmp_path, "c", [[0.2, 0.2], [0.3, 0.3]], algorithm="AR-SGD")
+    write_run(tmp_path, "a", SGP_1, seed=1, early=5)
+    write_run(tmp_path, "b", SGP_2, seed=2, early=5)
+    write_run(tmp_path, "c", [[0.2, 0.2], [0.3, 0.3]], algorithm="AR-SGD", early=5)
     settings = settings_of(tmp_path)
     assert [each.best for each in settings] == [pytest.approx(0.92), 0.3]
     assert settings[0].times_to(0.85) == pytest.approx([20, 20 + 10 * 0.2 / 0.27])
@@ -313,8 +313,8 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "results" / "runs"
-    write_run(runs, "a", SGP_1, seed=1)
-    write_run(runs, "b", SGP_2, seed=2)
+    write_run(runs, "a", SGP_1, seed=1, early=5)
+    write_run(runs, "b", SGP_2, seed=2, early=5)
     write_run(runs, "c", nodes=32, row="sgp_sgp_90", ms_per_iteration=400.0, hours=1.65)
     out = tmp_path / "somewhere" / "report"
     assert main([str(runs), "--out", str(out)]) == 0

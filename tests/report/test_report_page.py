@@ -64,8 +64,10 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     algorithm=algorithm,
                     nodes=nodes,
                     seed=seed,
+                    early=5,
                 )
-        write_run(root / "runs", f"{algorithm[:2]}-wall", CURVE, algorithm=algorithm, clock="wall")
+        wall = {"algorithm": algorithm, "clock": "wall"}
+        write_run(root / "runs", f"{algorithm[:2]}-wall", CURVE, early=5, **wall)
     write_run(
         root / "runs",
         "row",

@@ -110,7 +110,7 @@ def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> No
 
 def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> None:
     for name, seconds in (("a", 10.0), ("b", 11.0), ("c", 120.0)):
-        write_run(tmp_path, name, CURVE, algorithm=name, seconds=seconds)
+        write_run(tmp_path, name, CURVE, algorithm=name, seconds=seconds, early=5)
     settings = settings_of(tmp_path)
     plots = {
         plot.name: plot
@@ -119,9 +119,9 @@ def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> Non
     }
     time = plots["accuracy-against-time-simulated-mlp_on_digits"]
     assert (time.x.title, time.x.scale) == ("simulated time in minutes", "log")
-    assert time.x.ticks == [0.1, 0.2, 0.5, 1, 2, 5]
+    assert time.x.ticks == [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
     assert [series.name for series in time.series] == ["a", "b", "c", "80 % accuracy"]
-    assert (time.y.title, time.y.scale, time.y.ticks) == ("error in %", "log", [5, 10, 20, 50])
+    assert (time.y.title, time.y.scale, time.y.ticks) == ("error in %", "log", [5, 10, 20, 50, 100])
     target = plots["time_to_target-mlp_on_digits-simulated"]
     assert (target.x.scale, target.bars) == ("log", False)
     iteration = plots["time_per_iteration-simulated-mlp-digits"]

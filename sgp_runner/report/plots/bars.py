@@ -37,7 +37,9 @@ UNIT_SYMBOLS = {"hours": "h", "minutes": "min", "seconds": "s"}
 def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
     """Yield, for each task, a plot that compares its networks, then a plot for each ranking."""
     there = [
-        ranking for ranking in rankings if ranking.target is not None and ranking.rows[0].times
+        ranking
+        for ranking in rankings
+        if ranking.target is not None and ranking.rows[0].times and not ranking.by_quality
     ]
     for members in group_by(there, lambda ranking: (ranking.task, ranking.clock)).values():
         if len(members) > 1:

@@ -42,6 +42,7 @@ def sections(
         else "Quality"
     )
     whose = "Quality is the mean over the workers' own models, or that of the server's model."
+    reasons = [ranking.reason for ranking in ranked if ranking.by_quality]
     none = "No run was evaluated: timing-only runs train nothing."
     timed = [
         setting for setting in settings if setting.finished and setting.mean("ms_per_iteration") > 0
@@ -52,7 +53,7 @@ def sections(
             "Time until the mean over the workers' models reaches the target, linear between "
             "evaluations.",
             [*to_target(ranked)],
-            none if not evaluated else "No run reached the target.",
+            [*reasons, "No run reached the target."][0] if evaluated else none,
         ),
         Section(
             f"{quality} against time",

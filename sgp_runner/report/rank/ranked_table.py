@@ -126,6 +126,7 @@ def note_of(ranking: Ranking, nodes: set[int], overs: set[str]) -> str:
         f"The target is {ranking.target.rule}; linear between evaluations."
         if ranking.target is not None
         else "",
+        ranking.reason,
         f"Speed-up over {max(overs)}." if len(overs) == 1 else "",
     ]
     return " ".join(filter(None, sentences))
@@ -160,6 +161,7 @@ def raw_row(ranking: Ranking, row: Row) -> dict[str, object]:
     what = "iteration" if target is None else "to_target"
     return {
         "rank": row.rank,
+        "ranked_by": ranking.ranked_by,
         "algorithm": each.algorithm,
         "settings": " ".join(row.overrides),
         "state": each.state,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median_low
 
 from sgp_runner.report.read.naming import BASELINE, distinguishing_overrides, group_by, timed_models
 from sgp_runner.report.read.run_groups import RunGroup
@@ -16,6 +17,8 @@ from sgp_runner.report.read.runs import FINISHED, TIMING
 from sgp_runner.utils.sums import sum_in_order
 from sgp_runner.utils.units import counted
 
+# Fewer evaluations before a target make the time to it too coarse to rank by.
+MIN_EVALUATIONS = 5
 MAX_TARGET_GAP = (
     0.1  # of what half of the settings reach: how far below it the target of all may lie
 )
@@ -45,7 +48,8 @@ class Target:
 class Row:
     """A setting in a ranking.
 
-    rank: 1, 2, ...; None for a setting that never reaches the target
+    rank: 1, 2, ...; None for a setting that never reaches the target, or, in a ranking by
+        quality, has not finished
     overrides: the settings that distinguish it from the algorithm's other rows of the ranking
     times: seconds to the target of each seed that reaches it, or the seconds per iteration of each
         seed of a timing study
@@ -91,6 +95,7 @@ class Ranking:
         the trained model
     target: the target of all rows; None for timing studies, which are ranked separately for each
         number of nodes
+    by_quality: whether the times are `too_coarse` to rank by
     """
 
     task: str
@@ -99,6 +104,18 @@ class Ranking:
     timed: str
     target: Target | None
     rows: Sequence[Row]
+    by_quality: bool = False
+
+    @property
+    def ranked_by(self) -> str:
+        """``time``, or the metric of a ranking by quality."""
+        return str(self.settings[0].metric) if self.by_quality else "time"
+
+    @property
+    def reason(self) -> str:
+        """The reason for a ranking by quality, in a sentence; empty for a ranking by time."""
+        few = f"Fewer than five evaluations before the target: ranked by {self.ranked_by}."
+        return few if self.by_quality else ""
 
     @property
     def settings(self) -> list[RunGroup]:
@@ -124,12 +141,22 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
         for (cluster, clock, timed), group in group_by(
             members, lambda setting: (setting.cluster, setting.clock, timed_models([setting]))
         ).items():
-            rows = ranked(group, goal)
-            out.append(Ranking(f"{model} on {data}", cluster, clock, timed, goal, rows))
+            coarse = goal is not None and too_coarse(group, goal.value)
+            rows = ranked(group, goal, coarse)
+            out.append(Ranking(f"{model} on {data}", cluster, clock, timed, goal, rows, coarse))
     return sorted(out, key=lambda ranking: ranking.target is None)
 
 
-def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
+def too_coarse(settings: Sequence[RunGroup], target: float) -> bool:
+    """Return whether at least half of the settings that reach a target do so too early.
+
+    An evaluation tells only that the target lies between the previous one and itself.
+    """
+    before = [each.evaluations_before(target) for each in settings if each.times_to(target)]
+    return bool(before) and median_low(before) < MIN_EVALUATIONS
+
+
+def ranked(settings: Sequence[RunGroup], target: Target | None, by_quality: bool) -> list[Row]:
     """Return the rows, with ranks and speed-ups."""
     times = [times_of(setting, target) for setting in settings]
     rows = [
@@ -138,10 +165,10 @@ def ranked(settings: Sequence[RunGroup], target: Target | None) -> list[Row]:
     ]
     # An iteration on more nodes covers more samples, so each number of nodes has its own ranks.
     by_nodes = target is None
-    rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row)))
+    rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row, by_quality)))
     groups = group_by(rows, lambda row: by_nodes * int(row.setting.nodes))
     return [
-        with_rank(row, rank, rows)
+        with_rank(row, rank, rows, by_quality)
         for members in groups.values()
         for rank, row in enumerate(members, 1)
     ]
@@ -154,26 +181,28 @@ def times_of(setting: RunGroup, target: Target | None) -> list[float]:
     return [float(time) for time in times if time > 0]
 
 
-def order(row: Row) -> tuple[float, ...]:
+def order(row: Row, by_quality: bool) -> tuple[float, ...]:
     """Return the sort key of a row.
 
     Rows with a time come first, ordered by the number of seeds without a time and then by time.
-    The other rows follow, the best quality first."""
-    if row.times:
-        return row.missing, row.time
+    Rows with equal times, and the other rows, which follow, have the best quality first. By
+    quality, so have all rows that have finished."""
     quality = row.setting.mean("quality")
     worst = math.isnan(quality)
-    return math.inf, worst, 0.0 if worst else -row.setting.better * quality
+    known = worst, 0.0 if worst else -row.setting.better * quality
+    times = (row.missing, row.time) if row.times else (math.inf, math.inf)
+    return (not row.setting.finished, *known, *times) if by_quality else (*times, *known)
 
 
-def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
+def with_rank(row: Row, rank: int, rows: Iterable[Row], by_quality: bool) -> Row:
     """Return the row with its rank and its speed-up over the baseline of its number of nodes.
 
     The baseline is the variant of AR-SGD with the most similar settings, and without a codec if
     there is one. If there is no AR-SGD, it is the slowest setting.
     """
+    ranked = row.setting.finished if by_quality else bool(row.times)
     if not row.times:
-        return row
+        return replace(row, rank=rank if ranked else None)
     peers = [other for other in rows if other.times and other.setting.nodes == row.setting.nodes]
     baselines = [other for other in peers if other.setting.algorithm == BASELINE]
     if baselines:
@@ -181,7 +210,7 @@ def with_rank(row: Row, rank: int, rows: Iterable[Row]) -> Row:
     else:
         base = max(peers, key=lambda other: other.time)
     speed_up = base.time / row.time if row.time else None  # on ideal machines no time may pass
-    return replace(row, rank=rank, speed_up=speed_up, over=base.name)
+    return replace(row, rank=rank if ranked else None, speed_up=speed_up, over=base.name)
 
 
 def exact(row: Row) -> bool:

@@ -127,6 +127,13 @@ class RunGroup:
         times = (self.time_to(target, curve, column) for _, curve in self.curves.groupby("folder"))
         return [time for time in times if time is not None and not math.isnan(time)]
 
+    def evaluations_before(self, target: float) -> int:
+        """Return the evaluations before the target, the fewest of the seeds that reach it."""
+        ahead = (self.better * (self.curves["quality"] - target) >= 0).groupby(
+            self.curves["folder"]
+        )
+        return int(min(reached.argmax() for _, reached in ahead if reached.any()))
+
     def time_to(self, target: float, curve: pd.DataFrame, column: str = "time_s") -> float | None:
         """Return the seconds until a curve reaches the target, interpolated between evaluations.
 
