@@ -57,6 +57,7 @@ from sgp_runner.config.schema import (
 from sgp_runner.config.sources import FileConfigSource, PathChoices, Sources
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.secrets import refuse_secrets
+from sgp_runner.utils.units import refuse_unlikely
 
 
 @contextmanager
@@ -144,6 +145,8 @@ def compose(settings: Sequence[Setting]) -> dict[str, object]:
     for key in IDENTITY:
         if key in tree:
             raise unknown_key(key, tree)
+    for group in ("cluster", "network", "faults"):
+        refuse_unlikely(group, tree.get(group))
     return tree
 
 

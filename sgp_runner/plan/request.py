@@ -144,9 +144,12 @@ def machine_words(words: Words, nodes: int, sites: int) -> tuple[list[str], list
         made.append(f"cluster.devices_per_node={devices}")
     made += words.passed
     if rate is not None:  # also instead of rates that were measured at another one
-        made += [f"cluster.links.bandwidth={rate}", "cluster.collectives.all_reduce_bandwidth=null"]
+        made += [
+            f"cluster.links.bandwidth={rate}bit/s",
+            "cluster.collectives.all_reduce_bandwidth=null",
+        ]
     if latency is not None:
-        made.append(f"cluster.links.latency_seconds={latency}")
+        made.append(f"cluster.links.latency_seconds={latency}s")
     if sites > 1:
         made.append(site_word(words, nodes, sites))
     return made, assumed
@@ -160,8 +163,8 @@ def site_word(words: Words, nodes: int, sites: int) -> str:
         example = "site_bandwidth=1Gbit/s" if rate is None else "site_latency=30ms"
         raise ConfigError(key, f"it is missing for {sites} sites: write {example}, for example.")
     regions = ",".join(
-        f"{{nodes:{nodes // sites + (site < nodes % sites)},bandwidth_up:{rate},"
-        f"bandwidth_down:{rate},latency_seconds:{latency}}}"
+        f"{{nodes:{nodes // sites + (site < nodes % sites)},bandwidth_up:{rate}bit/s,"
+        f"bandwidth_down:{rate}bit/s,latency_seconds:{latency}s}}"
         for site in range(sites)
     )
     return f"cluster.links.regions=[{regions}]"

@@ -10,15 +10,20 @@ from math import isfinite
 from typing import Literal
 
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.units import BITS_PER_SECOND, BYTES, PREFIXES, RATE_INTERVAL, SECONDS
+from sgp_runner.utils.units import (
+    BITS_PER_SECOND,
+    BYTES,
+    PREFIXES,
+    RATE_INTERVAL,
+    SECONDS,
+    refuse_unlikely,
+)
 
 Kind = Literal["text", "count", "number", "seconds", "bytes", "rate"]
 
 UNITS = {"seconds": SECONDS, "bytes": BYTES, "rate": BITS_PER_SECOND}
 # Short forms of large numbers: 110M or 7B parameters.
 SUFFIXES = {**PREFIXES, "B": 10**9}
-# A rate below this, without a unit, is probably not meant in bit/s.
-LEAST_BARE_RATE = 1e6
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,7 @@ def read_words(
             raise ConfigError(word, "this is not a setting; write key=value, for example nodes=4.")
         name = (aliases or {}).get(name, name)
         if name.partition(".")[0] in groups:
-            if name.endswith("bandwidth") or "bandwidth_" in name:
-                refuse_bare_rate(name, text)
+            refuse_unlikely(name, plain_number(text, short=False))
             passed.append(f"{name}={text}")
         elif name in keys:
             values[name] = value_of(name, text, keys[name])
@@ -141,8 +145,7 @@ def value_of(name: str, text: str, key: Key) -> float | int | str:
     """Return the value of a word. Raises ConfigError for a text that is not of its kind."""
     if key.kind == "text":
         return text
-    if key.kind == "rate":
-        refuse_bare_rate(name, text)
+    refuse_unlikely(name, plain_number(text, short=False))
     unit = UNITS.get(key.kind)
     number = None if unit is None else unit.number(text)
     if number is None:
@@ -178,12 +181,3 @@ def no_rate(name: str, text: str) -> ConfigError:
     found = re.fullmatch(r"([\d.]+) ?([kMGT]?).*", text)
     meant = f"{found[1]}{found[2] or 'G'}bit/s" if found and ".." not in text else "10Gbit/s"
     return ConfigError(name, f"'{text}' is not a rate: write {name}={meant}, for example.")
-
-
-def refuse_bare_rate(name: str, text: str) -> None:
-    """Raise ConfigError for a small rate without a unit, which is probably meant in Gbit/s."""
-    number = plain_number(text, short=False)
-    if number is not None and 0 < number < LEAST_BARE_RATE:
-        raise ConfigError(
-            name, f"{text} without a unit is {text} bit/s: write {name}={text}Gbit/s, for example."
-        )

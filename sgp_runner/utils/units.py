@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
+from sgp_runner.utils.errors import ConfigError
+
 MINUTE = 60.0
 HOUR = 3600.0
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -44,7 +46,7 @@ class Unit:
 
     def number(self, text: str) -> int | float | None:
         """Return ``text`` as a number in this unit, correctly rounded; None for any other text."""
-        found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?) ?(\D+)", text)
+        found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,3})?) ?(\D+)", text)
         if found is None or found[2] not in self.factors:
             return None
         exact = Fraction(found[1]) * self.factors[found[2]]
@@ -94,6 +96,14 @@ BITS_PER_SECOND = Unit(
     },
 )
 
+# What a number without a unit probably means: a part of its key -> its unit, the least and the
+# largest likely number, and the likely unit.
+LIKELY = {
+    "bandwidth": ("bit/s", 1e6, math.inf, "Gbit/s"),
+    "latency": ("s", 0.0, 1.0, "ms"),
+    "delay_seconds": ("s", 0.0, 1.0, "ms"),
+}
+
 # Types of fields: the numbers of these units.
 Seconds = Annotated[float, SECONDS]
 Minutes = Annotated[float, MINUTES]
@@ -101,6 +111,27 @@ Bytes = Annotated[int, BYTES]
 BitsPerSecond = Annotated[float, BITS_PER_SECOND]
 RATE_INTERVAL = UnitInterval(BITS_PER_SECOND, "4..10Gbit/s")
 BitsPerSecondInterval = Annotated[Sequence[BitsPerSecond], RATE_INTERVAL]
+
+
+def refuse_unlikely(key: str, value: object) -> None:
+    """Raise ConfigError for a rate or a latency that without its unit is probably a mistake.
+
+    value: of the setting ``key``, or a mapping or list of such values
+    """
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            refuse_unlikely(f"{key}.{name}", each)
+    elif isinstance(value, list):
+        for each in value:
+            refuse_unlikely(key, each)
+    elif bare := number(value):
+        for part, (unit, least, most, likely) in LIKELY.items():
+            if part in key and bare > 0 and not least <= bare <= most:
+                raise ConfigError(
+                    key,
+                    f"{bare:g} without a unit is {bare:g} {unit}: did you mean {bare:g}{likely}? "
+                    f"Otherwise write {bare:g}{unit}.",
+                )
 
 
 def duration(seconds: float) -> str:

@@ -95,23 +95,23 @@ SETTINGS: list[tuple[str, str, str]] = [
         "9223372036854775808 must be less than 2**63.",
     ),
     (
-        "cluster.latency_seconds=1e308",
+        "cluster.latency_seconds=1e308s",
         "cluster.links.latency_seconds",
         "1e+308 is out of range: simulated time is not finite after 1e+308 s; use a smaller ",
     ),
     (
-        "algo=ar_sgd cluster.latency_seconds=1e308",
+        "algo=ar_sgd cluster.latency_seconds=1e308s",
         "cluster.links.latency_seconds",
         "1e+308 is out of range: simulated time is not finite after ",
     ),
-    ("faults.delay_seconds=1e308", "faults.delay_seconds", "1e+308 is out of range: simulated"),
+    ("faults.delay_seconds=1e308s", "faults.delay_seconds", "1e+308 is out of range: simulated"),
     (
         "faults.slow_nodes={0:1e200} faults.events=[{what:slow_node,ranks:[0],factor:1e200}]",
         "faults.slow_nodes.0",
         "1e+200 is out of range (with faults.events[0].factor=1e+200): simulated time is not ",
     ),
     (
-        "cluster.bandwidth=1e-307",
+        "cluster.bandwidth=1e-307bit/s",
         "cluster.links.bandwidth",
         "1e-307 is out of range: simulated time is",
     ),

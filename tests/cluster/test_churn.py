@@ -126,7 +126,9 @@ def test_a_message_that_is_interrupted_too_often_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = "model=timing_only model.sample_steps=3 nodes=5 faults=churn cluster.bandwidth=1000"
+    words = (
+        "model=timing_only model.sample_steps=3 nodes=5 faults=churn cluster.bandwidth=1000bit/s"
+    )
     assert main(words.split()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         "sgp-run: faults.churn_per_hour: a message, gradient or collective that takes 227 h 10 min "

@@ -25,12 +25,13 @@ from sgp_runner.config.choices import (
 )
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.composed import composed_once
-from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.experiment import Experiment, load_experiment, make_experiment, stored
 from sgp_runner.config.overrides import compose, compose_all, configs
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import completed, fields_of, has_default
 from sgp_runner.topology.graphs import DirectedExponential
+from sgp_runner.utils.errors import ConfigError
 
 FILES = [(group, choice) for group in CLASSES for choice in groups()[group]]
 
@@ -413,3 +414,39 @@ def test_an_algorithm_chooses_the_optimizer_that_it_needs_if_nothing_else_does(
 ) -> None:
     tree: dict[str, Any] = compose(parse(words))
     assert tree["optim"]["name"] == optim
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "meant"),
+    [
+        ("cluster.bandwidth=10", "cluster.links.bandwidth", "10Gbit/s? Otherwise write 10bit/s"),
+        ("cluster.links.bandwidth=[1,2]", "cluster.links.bandwidth", "1Gbit/s"),
+        (
+            "+cluster.links.node_bandwidth_up={3:20}",
+            "cluster.links.node_bandwidth_up.3",
+            "20Gbit/s",
+        ),
+        (
+            "cluster.latency_seconds=30",
+            "cluster.links.latency_seconds",
+            "30ms? Otherwise write 30s",
+        ),
+        ("network=gloo network.bandwidth=10", "network.bandwidth", "10Gbit/s"),
+        ("network=gloo network.latency_seconds=5", "network.latency_seconds", "5ms"),
+        ("faults=delay faults.delay_seconds=20", "faults.delay_seconds", "20ms"),
+    ],
+)
+def test_an_unlikely_number_without_a_unit_is_refused(word: str, key: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(parse([*word.split(), "logger=jsonl"]))
+    assert caught.value.key == key
+    assert f"did you mean {meant}" in caught.value.sentence
+
+
+def test_an_unlikely_number_with_a_unit_is_accepted_and_loaded_again(tmp_path: Path) -> None:
+    words = ["cluster.bandwidth=10bit/s", "cluster.latency_seconds=30s"]
+    made = experiment(*words)
+    assert (made.run.cluster.links.rate, made.run.cluster.links.latency_seconds) == (10.0, 30.0)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(stored(made)), encoding="utf-8")
+    assert load_experiment(path, None).digest == made.digest

@@ -313,7 +313,8 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
          "10s or 1ms."),
         (
             f"{TRANSFORMERS_3274} bandwidth=40",
-            "bandwidth: 40 without a unit is 40 bit/s: write bandwidth=40Gbit/s, for example.",
+            "bandwidth: 40 without a unit is 40 bit/s: did you mean 40Gbit/s? Otherwise write "
+            "40bit/s.",
         ),
         (f"{TRANSFORMERS_3274} traffic=zero", "traffic: 'zero' is none of all_reduce, zero3."),
         (

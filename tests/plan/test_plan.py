@@ -369,12 +369,17 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
         ),
         (
             f"{WORDS} bandwidth=10",
-            "bandwidth: 10 without a unit is 10 bit/s: write bandwidth=10Gbit/s, for example.",
+            "bandwidth: 10 without a unit is 10 bit/s: did you mean 10Gbit/s? Otherwise write "
+            "10bit/s.",
         ),
         (
             f"{WORDS} cluster.links.bandwidth_up=10",
-            "cluster.links.bandwidth_up: 10 without a unit is 10 bit/s: write "
-            "cluster.links.bandwidth_up=10Gbit/s, for example.",
+            "cluster.links.bandwidth_up: 10 without a unit is 10 bit/s: did you mean 10Gbit/s? "
+            "Otherwise write 10bit/s.",
+        ),
+        (
+            f"{WORDS} latency=30",
+            "latency: 30 without a unit is 30 s: did you mean 30ms? Otherwise write 30s.",
         ),
         (
             "model=gpt2 step=1s nodes=2",
