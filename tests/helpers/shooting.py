@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from helpers.processes import hear_interrupts
 
 COMMAND = (sys.executable, "-m", "sgp_runner")
 Shot = tuple[str, str, int, str, int]
+LOGGED_BY_GLOO = re.compile(r"^\[\S*/gloo/\S+:\d+\] .*\n", re.MULTILINE)
 
 
 def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1) -> Shot:
@@ -23,7 +25,7 @@ def shot(where: str, name: str, rank: str = "", to: str = "self", count: int = 1
 def variables_of(shots: list[Shot]) -> dict[str, str]:
     """Return the environment variables of a command that is signalled.
 
-    Without PyTorch's own log, in which gloo may also report a rank that ends as the others connect.
+    Without PyTorch's own log, in which a rank may be reported that ends as the others connect.
     """
     path = f"{HELPERS / 'shots'}:{os.environ.get('PYTHONPATH', '')}"
     return {"PYTHONPATH": path, "SHOTS": json.dumps(shots), "TORCH_CPP_LOG_LEVEL": "FATAL"}
@@ -37,7 +39,11 @@ def run(
     command: tuple[str, ...] = COMMAND,
     variables: dict[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Exit code and stderr of a command in ``folder`` that is signalled on its way."""
+    """Exit code and stderr of a command in ``folder`` that is signalled on its way.
+
+    Without the lines of gloo's own log, which reports each attempt to connect to a rank that has
+    ended.
+    """
     environment = os.environ | variables_of(shots) | (variables or {})
     environment |= {} if wrapped is None else {"WRAPPED": wrapped}
     done = subprocess.run(
@@ -49,6 +55,6 @@ def run(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
-    return done.returncode, done.stderr
+    return done.returncode, LOGGED_BY_GLOO.sub("", done.stderr)

@@ -166,6 +166,13 @@ def test_a_signal_to_a_rank_after_training_does_not_end_the_run(rank: str, tmp_p
     assert (tmp_path / "results/runs/run/summary.json").exists()
 
 
+def test_the_log_of_gloo_is_no_part_of_what_a_command_says(tmp_path: Path) -> None:
+    said = "[/pytorch/gloo/transport/tcp/debug_logger.cc:9] ERROR failed to connect, willRetry=1\n"
+    ours = "sgp-run: [a/gloo/b.cc:9] stays\n"
+    program = f"import sys; sys.stderr.write({said + ours + said!r}); sys.exit(3)"
+    assert run(tmp_path, shots=[], command=(sys.executable, "-c", program)) == (3, ours)
+
+
 @pytest.mark.parametrize(
     ("where", "rank", "to", "name"),
     [
