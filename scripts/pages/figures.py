@@ -39,8 +39,6 @@ OWN = {
             "diloco",
             "streaming_diloco",
             "noloco",
-            "gasloc",
-            "heloco",
             "sparseloco",
             "gossip_pga",
         ),

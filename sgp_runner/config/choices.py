@@ -28,6 +28,16 @@ NESTED = {
     "compute_time": "cluster.compute_time",
 }
 
+#: Group -> former choice -> why it was removed.
+REMOVED: Mapping[str, Mapping[str, str]] = {
+    "algo": {
+        **dict.fromkeys(
+            ("gasloc", "heloco", "rescaled_asgd"), "its only source was a summary of its preprint"
+        ),
+        "sign_vote": "use algo=ef_sign, which keeps the error of its signs",
+    },
+}
+
 #: Group -> choice -> its frozen dataclass, which receives the choice if it has a field ``name``.
 #: A group with a single class has no named choices: its files differ only in values. A file that
 #: only changes values of another choice has no entry.
@@ -48,11 +58,9 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "diloco": "sgp_runner.algorithms.diloco:DiLoCo",
         "ef_sign": "sgp_runner.algorithms.ef_sign:EFSign",
         "gap_aware": "sgp_runner.algorithms.gap_aware:GapAware",
-        "gasloc": "sgp_runner.algorithms.gasloc:GASLoC",
         "gossip_pga": "sgp_runner.algorithms.gossip_pga:GossipPGA",
         "gradient_tracking": "sgp_runner.algorithms.gradient_tracking:GradientTracking",
         "halos": "sgp_runner.algorithms.halos:HALoS",
-        "heloco": "sgp_runner.algorithms.heloco:HeLoCo",
         "hybrid": "sgp_runner.algorithms.hybrid:Hybrid",
         "local_sgd": "sgp_runner.algorithms.local_sgd:LocalSGD",
         "noloco": "sgp_runner.algorithms.noloco:NoLoCo",
@@ -64,11 +72,9 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "qg_dsgdm": "sgp_runner.algorithms.qg_dsgdm:QGDSGDm",
         "relay_sgd": "sgp_runner.algorithms.relay_sgd:RelaySGD",
         "rennala": "sgp_runner.algorithms.rennala:Rennala",
-        "rescaled_asgd": "sgp_runner.algorithms.rescaled_asgd:RescaledASGD",
         "ringleader": "sgp_runner.algorithms.ringleader:Ringleader",
         "ringmaster": "sgp_runner.algorithms.ringmaster:Ringmaster",
         "sgp": "sgp_runner.algorithms.sgp:SGP",
-        "sign_vote": "sgp_runner.algorithms.sign_vote:SignVote",
         "slowmo": "sgp_runner.algorithms.slowmo:SlowMo",
         "sparseloco": "sgp_runner.algorithms.sparseloco:SparseLoCo",
         "streaming_diloco": "sgp_runner.algorithms.streaming_diloco:StreamingDiLoCo",

@@ -25,6 +25,7 @@ from hydra.errors import HydraException
 from sgp_runner.config.choices import (
     NESTED,
     PRESET,
+    REMOVED,
     group_of,
     groups,
     has_names,
@@ -274,6 +275,8 @@ def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
 
 def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
     """Return the error for a choice that does not exist."""
+    if (why := REMOVED.get(key, {}).get(name)) is not None:
+        return ConfigError(key, f"'{name}' was removed after version 0.2: {why}.")
     those = (
         f"is none of {', '.join(choices)}.{nearest(name, choices)}"
         if choices

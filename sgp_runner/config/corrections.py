@@ -115,7 +115,7 @@ def sends_weights_in_a_study(config: Config) -> bool:
 def codes_signs(config: Config) -> bool:
     codecs = config.get("cluster", {}).get("codecs", {})
     timed = any("sign" in codecs.get(key, {}) for key in ("encode_seconds", "decode_seconds"))
-    return timed and runs("onebit_adam", "zero_one_adam", "sign_vote")(config)
+    return timed and runs("onebit_adam", "zero_one_adam")(config)
 
 
 def reads_a_file_of_tokens(config: Config) -> bool:

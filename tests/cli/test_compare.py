@@ -16,7 +16,6 @@ from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.gap_aware import GapAware
-from sgp_runner.algorithms.gasloc import GASLoC
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.onebit_adam import OneBitAdam
@@ -107,7 +106,6 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
         ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
         ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
         ("algo=sparseloco", SparseLoCo(TopK(bits=2), period=30)),
-        ("algo=gasloc", GASLoC(RandomMatching(), period=30)),
     ]
 
 

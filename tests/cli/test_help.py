@@ -283,7 +283,6 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
             "algo=s",
             [
                 "algo=sgp",
-                "algo=sign_vote",
                 "algo=slowmo",
                 "algo=sparseloco",
                 "algo=streaming_diloco",

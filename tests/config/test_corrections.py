@@ -68,8 +68,6 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=demo", "model=mlp"], 13),
         (["algo=demo", "optim.weight_decay=0.1", "model=mlp"], 13),
         (["algo=osgp", "model=timing_only"], 12),
-        (["algo=sign_vote", "model=mlp"], 0),
-        (["algo=sign_vote", "model=mlp", "cluster.codecs.encode_seconds={sign: 1ns}"], 14),
         (["algo=onebit_adam", "model=mlp", "cluster.codecs.decode_seconds={sign: 1ns}"], 14),
         (["algo=ef_sign", "model=mlp", "cluster.codecs.encode_seconds={sign: 1ns}"], 0),
         (["algo=osgp", "timed_as.num_parameters=1000000", "model=mlp"], 0),

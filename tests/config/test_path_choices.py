@@ -89,6 +89,10 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
+        (
+            "algo=heloco",
+            "algo: 'heloco' was removed after version 0.2: its only source was a summary",
+        ),
         ("model=hg:gpt2", "model: 'hg:gpt2' is none of fairseq_transformer, gpt, "),
         ("model=mlp:x", "model: 'mlp:x' is none of fairseq_transformer, gpt, "),
         ("network=gloo:x", "network: 'gloo:x' is none of gloo, mpi, nccl, sim."),

@@ -52,7 +52,6 @@ def test_messages_have_the_size_of_what_they_stand_for() -> None:
         ("algo=osgp", 30),
         ("algo=slowmo algo.tau=30", 30 + 3 / 2),  # and an all-reduce of four nodes
         ("algo=async_diloco algo.period=10", 3),
-        ("algo=heloco algo.period=10", 3),
         ("algo=ringmaster", 30),
         ("algo=relay_sgd", 30 * 6 / 4),  # each edge of a tree of four nodes, in both directions
         ("algo=d_psgd", 60),
@@ -270,7 +269,6 @@ NEW = {
     "diloco": 4.0 / 30,
     "streaming_diloco": 4.0 / 150 * 13 / 3,  # the first period sends one of three fragments
     "noloco": 2 * 4.0 / 50,
-    "gasloc": 4.0 / 30,
     # Of 4096 numbers 64 with 2 + 12 bits.
     "sparseloco": 64 * 14 / 4096 / 8 / 30,
     "demo": 32 * (32 + 12) / 4096 / 8,
@@ -285,7 +283,6 @@ NEW = {
     # One, and means in steps 2, 6, 9, ..., 150.
     "zero_one_adam algo.freeze_epochs=1e-6 algo.max_period=3 algo.doubling=1": 4.0 * 2.5625 / 150,
     "ef_sign": 1 / 8,
-    "sign_vote": 1 / 8,
     "acco": 4.0,
     "accum_adam": 4.0,
     "choco_sgd": 64 * (32 + 12) / 4096 / 8,

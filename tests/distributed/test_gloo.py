@@ -62,10 +62,8 @@ ASYNCHRONOUS = (
     "gap_aware",
     "halos algo.regions=2 algo.period=5 algo.lr=0.7 algo.momentum=0.5 algo.delay=4 algo.arrivals=2 "
     "algo.alpha=0.5 algo.global_lr=1 algo.global_momentum=0 algo.global_delay=1",
-    "heloco algo.period=5 algo.momentum=0.5 algo.scale=0.25",
     "osgp",
     "rennala",
-    "rescaled_asgd",
     "ringleader",
     "ringmaster algo.stop=true",
     "swarm_sgd",

@@ -239,8 +239,6 @@ def test_a_full_disk_on_one_rank_ends_the_run_at_the_next_step(
         "algo=a2cid2",
         "algo=halos algo.regions=2 algo.period=2 algo.momentum=0 algo.lr=1 algo.delay=1 "
         "algo.arrivals=2 algo.alpha=0.5 algo.global_lr=0.5 algo.global_momentum=0",
-        "algo=heloco algo.period=2 algo.momentum=0 algo.scale=0.5",
-        "algo=rescaled_asgd",
         "algo=rennala optim.momentum=0.9",
         "algo=ringleader optim.lr=0.3",
         "algo=ringmaster algo.stop=true",

@@ -48,7 +48,7 @@ OPTIMIZERS = {
     "adamw": ("optim=adamw", "optim.clip=0.05"),
     "muon": ("optim=muon", "optim.clip=0.05"),
 }
-ONLY_SGD = ("qg_dsgdm", "demo", "sign_vote")
+ONLY_SGD = ("qg_dsgdm", "demo")
 ONLY_ADAM = ("accum_adam", "des_loc", "onebit_adam", "zero_one_adam")
 # Number of devices -> algorithm, optimizer and problem.
 SAMPLE = {

@@ -21,7 +21,6 @@ from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.gap_aware import GapAware
 from sgp_runner.algorithms.halos import HALoS
-from sgp_runner.algorithms.heloco import HeLoCo
 from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.osgp import OSGP
@@ -29,7 +28,6 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.relay_sgd import RelaySGD
 from sgp_runner.algorithms.rennala import Rennala
-from sgp_runner.algorithms.rescaled_asgd import RescaledASGD
 from sgp_runner.algorithms.ringleader import Ringleader
 from sgp_runner.algorithms.ringmaster import Ringmaster
 from sgp_runner.algorithms.sgp import SGP
@@ -79,8 +77,6 @@ GOOD: dict[str, Algorithm] = {
     "swarm_sgd": SwarmSGD(Complete(), 3),
     "swarm_sgd blocking": SwarmSGD(RandomMatching(), 2, "geometric", blocking=True),
     "halos": HALoS(1, 2, arrivals=3),
-    "heloco": HeLoCo(3),
-    "rescaled_asgd": RescaledASGD(),
     "hybrid": Hybrid(SlowMo(LocalSGD(None)), SGP_2_THEN_1, 5.0),
 }
 

@@ -29,11 +29,10 @@ SETTINGS = (
     "log_every=1",
     "eval_every=100",
 )
-SERVED = ("gap_aware", "async_diloco", "heloco", "rescaled_asgd", "rennala", "ringmaster")
+SERVED = ("gap_aware", "async_diloco", "rennala", "ringmaster")
 ASYNCHRONOUS = ("a2cid2", "ad_psgd", "swarm_sgd", *SERVED)
 OWN = {
     "async_diloco": ("algo.period=3", "algo.momentum=0.5"),
-    "heloco": ("algo.period=3", "algo.momentum=0.5", "algo.scale=0.25"),
     "a2cid2": ("algo.topology=bipartite",),  # a ring of three nodes has no pairs
     "relay_sgd": ("algo.fill=own",),
     "rennala": ("optim.momentum=0.9",),  # a quarter as many steps as gradients

@@ -31,11 +31,9 @@ from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.diloco import DiLoCo
 from sgp_runner.algorithms.ef_sign import EFSign
 from sgp_runner.algorithms.gap_aware import GapAware
-from sgp_runner.algorithms.gasloc import GASLoC
 from sgp_runner.algorithms.gossip_pga import GossipPGA
 from sgp_runner.algorithms.gradient_tracking import GradientTracking
 from sgp_runner.algorithms.halos import HALoS
-from sgp_runner.algorithms.heloco import HeLoCo
 from sgp_runner.algorithms.hybrid import Hybrid
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.noloco import NoLoCo
@@ -47,11 +45,9 @@ from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.relay_sgd import RelaySGD
 from sgp_runner.algorithms.rennala import Rennala
-from sgp_runner.algorithms.rescaled_asgd import RescaledASGD
 from sgp_runner.algorithms.ringleader import Ringleader
 from sgp_runner.algorithms.ringmaster import Ringmaster
 from sgp_runner.algorithms.sgp import SGP
-from sgp_runner.algorithms.sign_vote import SignVote
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.sparseloco import SparseLoCo
 from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
@@ -149,8 +145,6 @@ CASES = [
         codecs=CODECS,
     ),
     Case(lambda graph: NoLoCo(graph, period=2), GROUPS),
-    Case(lambda graph: GASLoC(graph, period=2), GROUPS),
-    Case(lambda graph: GASLoC(graph, 2, form="printed"), GROUPS),
     Case(lambda codec: SparseLoCo(codec, period=2), codecs=CODECS),
     Case(lambda: SparseLoCo(TopK(3, 4), period=2, divide_by="senders")),
     Case(lambda: DeMo(k=3, side=4), optims=[NO_MOMENTUM]),
@@ -163,7 +157,6 @@ CASES = [
     Case(lambda codec: OneBitAdam(codec, 0.1), codecs=SIGNS, optims=ALL[1:2]),
     Case(lambda codec: ZeroOneAdam(codec, 0.1, 1, 1), codecs=SIGNS, optims=ALL[1:2]),
     Case(EFSign, codecs=CODECS),
-    Case(SignVote, optims=[NO_MOMENTUM]),
     Case(ACCO),
     Case(lambda graph: AccumAdam(graph, 2), SYMMETRIC, optims=ALL[1:2]),
     Case(ChocoSGD, STATIC, CODECS),
@@ -184,8 +177,6 @@ CASES = [
     Case(lambda: Rennala(3)),
     Case(Ringleader),
     Case(lambda: HALoS(2, 2, arrivals=1)),
-    Case(lambda: HeLoCo(2)),
-    Case(RescaledASGD),
     Case(lambda graph: SwarmSGD(graph, 2), SYMMETRIC),
     Case(lambda graph: SwarmSGD(graph, 1, "geometric", blocking=True), SYMMETRIC),
 ]
@@ -198,7 +189,6 @@ ALLOWED = {
     ("scalar read", "core/push_sum.py average"),
     # Messages to a server end with the number of inner steps.
     ("scalar read", "algorithms/async_diloco.py AsyncDiLoCo.exchange"),
-    ("scalar read", "algorithms/heloco.py HeLoCo.serve"),
     ("scalar read", "algorithms/halos.py HALoS.apply"),
     ("scalar read", "algorithms/halos.py HALoS.serve_regions"),
     # Gradients and parameters end with the number of the server's steps.

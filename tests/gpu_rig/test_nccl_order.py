@@ -69,13 +69,12 @@ GRAPHS = (
 OVER_GRAPHS = (
     *("sgp", *OSGP, "d_psgd", "d_psgd adapting first", "choco_sgd", "choco_sgd as released"),
     *("qg_dsgdm", "d_squared", "gradient_tracking", "gossip_pga", "noloco"),
-    "gasloc",
 )
 SAMPLE = {
     "2 x 2 shards": (
         *OSGP,
         *("d_psgd", "noloco", "choco_sgd", "hybrid", "streaming_diloco coded"),
-        *("onebit_adam", "zero_one_adam", "sign_vote", "acco", "accum_adam"),
+        *("onebit_adam", "zero_one_adam", "acco", "accum_adam"),
         "pipe_sgd compressed",
     ),
     "2 x 2 leader": ("osgp two steps late", "gossip_pga"),

@@ -32,7 +32,6 @@ RECORDED = {
     "ad_psgd": ("nodes=4", "algo.averages_per_gradient=2", "model=resnet8", "epochs=0.2"),
     "gap_aware": ("nodes=3", "epochs=0.5"),
     "async_diloco": ("nodes=3", "epochs=0.5", "algo.period=3", "algo.grace=0.01"),
-    "heloco": ("nodes=3", "epochs=0.5", "algo.period=3"),
     "rennala": ("nodes=3", "epochs=0.5"),
     "swarm_sgd": ("nodes=4", "epochs=0.5"),
     "osgp": ("nodes=4", "epochs=0.5", "algo.tau=2"),
@@ -65,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
 
 
 @pytest.mark.parametrize(
-    "algo", ["ad_psgd", "gap_aware", "async_diloco", "heloco", "rennala", "swarm_sgd", "osgp"]
+    "algo", ["ad_psgd", "gap_aware", "async_diloco", "rennala", "swarm_sgd", "osgp"]
 )
 def test_a_replay_ends_with_the_parameters_of_the_real_run(
     algo: str, runs: dict[str, Experiment]

@@ -16,7 +16,6 @@ from sgp_runner.algorithms.choco_sgd import ChocoSGD
 from sgp_runner.algorithms.onebit_adam import OneBitAdam
 from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
-from sgp_runner.algorithms.sign_vote import SignVote
 from sgp_runner.cluster.coding_times import CodingTimes
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.config.choices import groups
@@ -108,12 +107,6 @@ def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_
     cluster = coding(overlap, machines(bandwidth=40.0))
     times = ends(OneBitAdam(warmup_epochs=0.1), 3, cluster, optim=Adam(Constant()))[:3]
     assert [times[2] - times[1], times[1] - times[0]] == pytest.approx([6.25, 6.25])
-
-
-def test_a_vote_encodes_a_vector_and_decodes_one_for_each_node() -> None:
-    """Gradient 0-1, encoding 1-2, all-gather of one byte 2-2.2, two votes decoded 2.2-3.2."""
-    cluster = coding(cluster=machines(bandwidth=40.0))
-    assert ends(SignVote(), 2, cluster) == pytest.approx(2 * [3.2, 6.4])
 
 
 def test_a_slow_node_codes_slowly() -> None:
