@@ -25,7 +25,7 @@ if [[ -f .venv/bin/activate ]]; then
     # shellcheck disable=SC1091
     source .venv/bin/activate
 fi
-type -P fairseq-preprocess >/dev/null || fail "fairseq is needed: pip install 'sgp-runner[fairseq]', or make .venv/.fairseq in the clone."
+type -P fairseq-preprocess >/dev/null || fail "fairseq is needed: pip install 'sgp-runner[fairseq]' torch==VERSION (of the installed torch), or make .venv/.fairseq in the clone."
 
 part=$root.part
 rm -rf "$part"

@@ -38,6 +38,7 @@ from sgp_runner.config.size import (
 from sgp_runner.recording.loggers.wandb import Wandb, has_login
 from sgp_runner.utils.devices import count_gpus, device_of
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import install
 from sgp_runner.utils.launchers import launched, local_ranks
 from sgp_runner.utils.memory import free_bytes, most_bytes
 from sgp_runner.utils.network_interfaces import (
@@ -285,7 +286,7 @@ class RunHere:
         unneeded = {"mpirun"} if launched() else set()  # another launcher has started the ranks
         needs = self.run.network.name == "mpi" and bool(set(missing) - unneeded)
         text = ", ".join(name for name in parts if name not in missing) or "not installed"
-        return Finding("MPI", text, "pip install 'sgp-runner[mpi]'." if needs else "", fails=needs)
+        return Finding("MPI", text, f"{install('mpi')}." if needs else "", fails=needs)
 
     def compiler(self) -> Finding:
         names = [os.environ.get("CXX", "c++"), "g++", "clang++"]

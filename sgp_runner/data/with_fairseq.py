@@ -20,6 +20,7 @@ from sgp_runner.data.dataset import Batch, Split
 from sgp_runner.data.sampler import Labelled, TokenSampler
 from sgp_runner.data.tasks import on_device
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import install
 from sgp_runner.utils.seeding import seed_of
 
 LONGEST = 1024  # tokens per sentence, fairseq's default; longer sentences are left out of training
@@ -44,8 +45,8 @@ def import_fairseq(module: str = "fairseq") -> ModuleType:
     except ImportError as error:
         raise ConfigError(
             "data",
-            "wmt16_en_de needs fairseq: pip install 'sgp-runner[fairseq]', which compiles it with "
-            f"a C++ compiler in some minutes ({error}).",
+            f"wmt16_en_de needs fairseq: {install('fairseq')}, which compiles it with a C++ "
+            f"compiler in some minutes ({error}).",
         ) from error
     finally:
         root.removeHandler(quiet)

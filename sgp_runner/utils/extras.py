@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib.metadata import version
 
 from sgp_runner.utils.errors import ConfigError
+
+NEED_TORCH = ("all", "dev", "fairseq", "vision")  # extras with packages that need one torch
+
+
+def install(extra: str) -> str:
+    """Return the command that installs ``extra``.
+
+    pip would otherwise take the newest torchvision, and for it replace the installed torch.
+    """
+    command = f"pip install 'sgp-runner[{extra}]'"
+    if extra in NEED_TORCH and installed("torch"):
+        command += f" torch=={version('torch').partition('+')[0]}"
+    return command
 
 
 def installed(*modules: str) -> bool:
@@ -19,6 +33,4 @@ def require(key: str, extra: str, *modules: str, otherwise: str = "") -> None:
     """
     for module in modules:
         if not installed(module):
-            raise ConfigError(
-                key, f"{module} is not installed: pip install 'sgp-runner[{extra}]'{otherwise}."
-            )
+            raise ConfigError(key, f"{module} is not installed: {install(extra)}{otherwise}.")

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.extras import installed
+from sgp_runner.utils.extras import install, installed
 from sgp_runner.utils.files import checksum
 
 HUB = "https://huggingface.co"
@@ -84,9 +84,7 @@ def import_hub(package: str, key: str) -> Any:
         importlib.import_module(f"{package}.utils.logging").set_verbosity_error()
         importlib.import_module("huggingface_hub.utils").disable_progress_bars()
     except ImportError as error:
-        raise ConfigError(
-            key, f"hf needs {package}: pip install 'sgp-runner[hf]' ({error})."
-        ) from error
+        raise ConfigError(key, f"hf needs {package}: {install('hf')} ({error}).") from error
     if package == "datasets":
         module.disable_progress_bars()
     else:

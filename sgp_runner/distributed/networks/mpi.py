@@ -9,6 +9,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.distributed.networks import check_real
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import install
 from sgp_runner.utils.launchers import Launched
 from sgp_runner.utils.units import Seconds
 
@@ -50,7 +51,7 @@ class Mpi:
         except (ImportError, RuntimeError) as error:  # the package, or a library for it to load
             raise ConfigError(
                 "network",
-                f"mpi needs mpi4py and an MPI library: pip install 'sgp-runner[mpi]' ({error}).",
+                f"mpi needs mpi4py and an MPI library: {install('mpi')} ({error}).",
             ) from error
         world = MpiWorld(self.start_timeout_seconds)
         if world.size != process.size:

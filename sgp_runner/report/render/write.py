@@ -26,7 +26,7 @@ from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAI
 from sgp_runner.report.render.interactive import figure
 from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.extras import installed
+from sgp_runner.utils.extras import install, installed
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_text
 from sgp_runner.utils.units import counted
@@ -174,7 +174,7 @@ def render(
 def save_pictures(plots: Iterable[Plot], folder: Path) -> None:
     """Write every plot as PNG and SVG; without matplotlib, print what installs it."""
     if not installed("matplotlib"):
-        logger.info("Plots are in the page alone; as pictures: pip install 'sgp-runner[report]'.")
+        logger.info(f"Plots are in the page alone; as pictures: {install('report')}.")
         return
     from sgp_runner.report.render.pictures import save_all
 
