@@ -17,6 +17,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.config.schema import (
     NAME,
     PARTS_OF_PROFILE,
+    MissingValue,
     Tree,
     choice_error,
     class_at,
@@ -56,18 +57,24 @@ def check_tree(tree: Tree) -> CheckedPart:
 def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
     """Return ``node`` as a part of ``cls``, with every value converted to its annotated type.
 
-    For a float, 1 becomes 1.0, so that both spellings identify the same run.
+    For a float, 1 becomes 1.0, so that both spellings identify the same run. Missing values are
+    reported last, because the key of one may be misspelt.
     """
     fields, named = fields_of(cls, key), is_named(key)
     needed = (name for name in fields if not has_default(fields[name]))
     node = {name: {} for name in needed if join(key, name) in PARTS_OF_PROFILE} | dict(node)
-    values = {}
+    values, absent = {}, None
     for name, value in node.items():
         if name == NAME and named:
             continue
         if name not in fields:
             raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
-        values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
+        try:
+            values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
+        except MissingValue as error:
+            absent = absent or error
+    if absent is not None:
+        raise absent
     for name, field in fields.items():
         if name not in node and not has_default(field):
             raise (

@@ -214,8 +214,12 @@ def too_long(key: str) -> ConfigError:
     return ConfigError(key, f"a whole number has at most {MAX_DIGITS} digits: use a smaller one.")
 
 
-def missing(key: str) -> ConfigError:
-    return ConfigError(key, f"it has no value; write {key}=...")
+class MissingValue(ConfigError):
+    """A setting without a value, which other errors may explain: its name may be misspelt."""
+
+
+def missing(key: str) -> MissingValue:
+    return MissingValue(key, f"it has no value; write {key}=...")
 
 
 def shown(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +93,17 @@ def taken(given: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
             f"{type(given).__name__} is no model: give the name of one, a torch.nn.Module, or a "
             "function without arguments that makes one.",
         )
+    try:
+        inspect.signature(given).bind()
+    except TypeError as error:
+        name = getattr(given, "__name__", type(given).__name__)
+        raise ConfigError(
+            "model",
+            f"{name} needs arguments ({error}): give a module, model={name}(...), or a function "
+            f"without arguments, model=lambda: {name}(...).",
+        ) from None
+    except ValueError:  # a class in C without a signature
+        pass
 
     def build() -> nn.Module:
         return checked(given())

@@ -147,7 +147,8 @@ def read_yaml(path: Path | str, most: int = MAX_YAML) -> Any:
 def parse_yaml(text: str, loader: Any = None) -> Any:
     """Return the value of a YAML document of plain data.
 
-    Raises Unbounded for too large or deep contents, ValueError for other invalid contents."""
+    Raises Unbounded for too large or deep contents, ValueError for other invalid contents, with
+    line and column if the parser knows them."""
     import yaml
 
     loader = loader or safe_loader()
@@ -158,8 +159,24 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
     except Unbounded:
         raise
     except Exception as error:  # scalars raise errors of many types
-        raise ValueError(str(error)) from error
+        raise ValueError(placed(error, text)) from error
     return value
+
+
+def placed(error: Exception, text: str) -> str:
+    """Return the reason of an error of PyYAML in ``text``, after its line and column."""
+    import yaml
+
+    if isinstance(error, yaml.reader.ReaderError):  # a character that YAML does not allow
+        *lines, last = text.encode()[: error.position].decode(errors="replace").split("\n")
+        line, column = len(lines), len(last)
+        reason = f"the character {chr(error.character)!a} is not allowed"
+    elif isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        line, column = error.problem_mark.line, error.problem_mark.column
+        reason = ", ".join(filter(None, (error.context, error.problem)))
+    else:
+        return str(error)
+    return f"line {line + 1}, column {column + 1}: {reason}"
 
 
 def parse_settings(text: str) -> Any:

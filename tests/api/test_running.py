@@ -302,6 +302,11 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
         ({"cluster": SGP}, "cluster: SGP cannot be a choice of cluster; a class can of algo"),
         ({"loss": math.fabs}, r"loss: it belongs to data=\(train, valid\)"),
         ({"model": 3}, "model: int is no model: give the name of one, a torch.nn.Module"),
+        (
+            {"model": nn.Linear},
+            r"model: Linear needs arguments \(missing a required argument: 'in_features'\): give a "
+            r"module, model=Linear\(...\), or a function without arguments, model=lambda: Linear",
+        ),
         ({"model": lambda: 3}, "model: the function made a int, not a torch.nn.Module."),
         ({"model": nn.Flatten()}, "model: Flatten has no parameters to train."),
         ({"model": nn.LazyLinear(2)}, "model: weight of LazyLinear has no shape yet"),

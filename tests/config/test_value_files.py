@@ -36,6 +36,19 @@ def test_a_preset_is_a_file_that_imports_nothing(capsys: pytest.CaptureFixture[s
     assert "model: './preset.yaml' has only values: write model=CHOICE" in capsys.readouterr().err
 
 
+def test_a_misspelt_key_of_a_cluster_is_named_before_values_that_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for text, key in (("links: {bandwith: 1e9}", "links."), ("bandwith: 1e9", "")):
+        Path("mine.yaml").write_text(text)
+        assert main(["cluster=./mine.yaml", *TINY, "algo=sgp"]) == 2
+        assert capsys.readouterr().err == (
+            f"sgp-run: cluster.{key}bandwith: there is no such setting. "
+            f"Did you mean 'cluster.links.bandwidth'?\n"
+        )
+        another_command()
+
+
 @pytest.mark.parametrize("written", ["1e9", "1E+9", "1_0e8", "10.e8", "1Gbit/s", "1000000000"])
 def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
     Path("slow.yaml").write_text(f"defaults: [ideal]\nname: 2020-01-01\nbandwidth: {written}\n")
@@ -50,7 +63,7 @@ def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
         ("regions: [{a: !!binary aGk=}]", "cluster.regions[0].a: a bytes in odd.yaml is not "),
         ("name: !!timestamp 2020-01-01", "cluster.name: a date in odd.yaml is not a setting: "),
         ("[1, 2]", "cluster: odd.yaml has no settings."),
-        ("{1: [", "cluster: odd.yaml cannot be read: "),
+        ("{1: [", "cluster: odd.yaml cannot be read: line 2, column 1: while parsing a flow "),
         ("name: {null: 1}", "cluster.name: 'None' in odd.yaml cannot name a setting."),
     ],
 )

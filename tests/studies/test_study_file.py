@@ -262,7 +262,11 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
         ("merge one", "merge: name two archives or more, and then the new study."),
         ("list.yaml --bogus", "--bogus: there is no such option of this sgp-run study."),
         ("list.yaml", "study: list holds no keys such as question: and arms:."),
-        ("open.yaml", "study: open.yaml cannot be read: while parsing a flow sequence."),
+        (
+            "open.yaml",
+            "study: open.yaml cannot be read: line 2, column 1: while parsing a flow sequence, did "
+            "not find expected ',' or ']'.",
+        ),
         (".", "study: . cannot be read: Is a directory."),
         ("claims/02 --hours=2", "--hours: it plans a study: write --dry-run too."),
         (

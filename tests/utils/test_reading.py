@@ -104,7 +104,9 @@ def test_yaml_with_aliases_is_data() -> None:
         (f"1{'0' * 30}: a", "more than 20 digits"),
         ("a: 2001-99-99", "month must be in 1..12"),
         ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
-        ("a: [", "while parsing"),
+        ("a: 1\nb: [2", "^line 3, column 1: while parsing a flow sequence, did not find expected"),
+        ("a: 1\n  b: 2", "^line 2, column 4: mapping values are not allowed in this context$"),
+        ("a: é\nb: \0", r"^line 2, column 4: the character '\\x00' is not allowed$"),
     ],
 )
 def test_yaml_that_is_no_data_is_refused(text: str, reason: str) -> None:
