@@ -1,0 +1,64 @@
+"""Waiting until the messages of a rank have arrived, and the others wait for it: then it dies."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+import torch
+
+from helpers.processes import ranks_of
+from sgp_runner.core.comm import Comm
+from sgp_runner.distributed.gloo_transport import GlooTransport, Transfer
+
+LOCAL, REMOTE, QUEUES, INODE = 1, 2, 4, 9  # columns of /proc/net/tcp
+EMPTY = "00000000:00000000"
+LOOKS = 20  # a thread that wakes another one, or a message, may be between two states
+
+
+def queued(process: int) -> int:
+    """Ends on this machine of the connections of a process that hold bytes not yet read."""
+    own = set()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            own.add(os.readlink(descriptor))
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    ours = {line[LOCAL] for line in lines if f"socket:[{line[INODE]}]" in own}
+    return sum(
+        line[QUEUES] != EMPTY and not ours.isdisjoint((line[LOCAL], line[REMOTE])) for line in lines
+    )
+
+
+def wait_for_arrival(comm: Comm) -> None:
+    """Return once the other ranks have received all that this one has sent."""
+    assert isinstance(comm.transport, GlooTransport)
+    written = Event()
+    comm.transport.outbox.put(lambda: Transfer(0, torch.empty(0), lambda piece: None, written.set))
+    written.wait()
+    while queued(os.getpid()):
+        time.sleep(0.01)
+
+
+def wait_for_rest(folder: Path) -> None:
+    """Return once the other ranks of a run in ``folder`` have come as far as they can."""
+    looks = 0
+    while looks < LOOKS:
+        others = [rank for rank in ranks_of(folder) if rank != os.getpid()]
+        looks = 0 if queued(os.getpid()) or any(map(computes, others)) else looks + 1
+        time.sleep(0.01)
+
+
+def computes(process: int) -> bool:
+    """Whether a thread of the process has a core, or wants one, or waits for a disk."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            if (thread / "stat").read_text().rpartition(")")[2].split()[0] in "RD":
+                return True
+    return False
