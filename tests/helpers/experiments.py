@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 import yaml
 
+from helpers.arrivals import wait_for_arrival, wait_for_rest
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, stored
@@ -47,7 +47,7 @@ class Instrumented:
     """Runs ``base``; saves each rank's parameters and model buffers at the end, or fails on one
     rank after its third step.
 
-    dies: as if killed, once all that it has sent is there.
+    dies: as if killed, once the others have come as far as they can without it.
     """
 
     base: Algorithm
@@ -92,7 +92,8 @@ class Instrumented:
         if worker.rank == self.fail_on_rank and worker.step < 0:
             await self.base.run(worker.limit(3))
             if self.dies:
-                time.sleep(1)
+                wait_for_arrival(worker.comm)
+                wait_for_rest(self.save_to)
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ZeroDivisionError("made to fail")
         await self.base.run(worker)

@@ -4,8 +4,8 @@ the moment when it calls a function.
 SHOTS: JSON list of ``[rank, to, signal, "module:name", count]``: the process of that rank ("": one
 that is not a rank) sends itself ("self"), or the process that launched it ("launcher"), the signal
 at its count-th call of the function; "stuck": itself, twice, during one long call of a library;
-"idle": itself, two seconds later, when its messages have arrived; its calls are counted from the
-moment when there is a file "shoot".
+"idle": itself, once all messages of the worker have arrived that is the last argument; its calls
+are counted from the moment when there is a file "shoot".
 ``module:`` alone is the moment when the module is imported.
 WRAPPED: any KeyboardInterrupt that follows at once becomes an ImportError, as libraries make it;
 "swallowed": it disappears.
@@ -22,6 +22,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from threading import Timer
 from types import ModuleType
 from typing import Any
@@ -36,21 +37,24 @@ SHOTS = [list(shot) for shot in json.loads(os.environ.get("SHOTS", "[]"))]
 PLACES = {where for *_, where, _ in SHOTS}
 
 
-def shoot(here: str) -> None:
+def shoot(here: str, *args: Any) -> None:
     for shot in SHOTS:
         rank, to, number, where, count = shot
         waits = to == "idle" and not os.path.exists("shoot")
         if where == here and rank == own_rank() and not waits:  # of this process, maybe a fork
             shot[-1] -= 1
             if count == 1:
-                fire(to, number)
+                fire(to, number, *args)
 
 
-def fire(to: str, number: int) -> None:
+def fire(to: str, number: int, *args: Any) -> None:
     if to == "stuck":
         be_stuck(number)
     if to == "idle":
-        time.sleep(2)
+        sys.path.append(str(Path(__file__).parents[2]))  # of tests/, for helpers
+        from helpers.arrivals import wait_for_arrival
+
+        wait_for_arrival(args[-1].comm)
     try:
         os.kill(int(os.environ["SGP_RUN_PARENT"]) if to == "launcher" else os.getpid(), number)
         time.sleep(0)  # handlers run
@@ -69,7 +73,7 @@ def be_stuck(number: int) -> None:
 
 def armed(function: Callable[..., Any], where: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        shoot(where)
+        shoot(where, *args)
         return function(*args, **kwargs)
 
     return call
