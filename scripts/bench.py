@@ -29,7 +29,7 @@ HEAD = """\
 the median of the repeats, which take turns with those of the alternatives, and the quartiles; a
 ratio is taken within each turn. All repeats are in the JSON files beside this page. The code of the
 sections network, imitated_network, rendezvous and resnet50, and of the table "Across hosts", is in
-the repository up to commit 8f322df9."""
+the repository up to commit 8f322df9; that of cores, simulator and timing_studies up to 440e9aff."""
 
 
 def sections() -> list[str]:

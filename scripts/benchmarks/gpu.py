@@ -21,8 +21,9 @@ from tempfile import TemporaryDirectory
 from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
 from benchmarks.processes import Ranks
-from benchmarks.simulator import gradients_of
 from benchmarks.step import run, train
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.devices import published_rate
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}
@@ -142,3 +143,28 @@ def timed(work: Callable[[], object], device: str, rounds: int) -> Callable[[], 
         return (time.perf_counter() - start) / rounds
 
     return measure
+
+
+def gradients_of(
+    model: str, samples: int, workers: int, device: str = "cpu"
+) -> dict[str, Callable[[], object]]:
+    """Return, by engine, a function that computes one gradient of each worker."""
+    from sgp_runner.core.problem import Compute
+    from sgp_runner.simulator.engine import Engine, Gradient, Loop, Vmap
+
+    words = (f"model={model}", f"batch_size={samples}", f"nodes={workers}", "algo=sgp")
+    problem = build_problem(experiment_of(words).run, Compute(device))
+    params = [problem.start() for _ in range(workers)]
+    buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
+
+    def compute(engine: Engine) -> None:
+        gradients = [Gradient(rank, 0, params[rank], buffers[rank]) for rank in range(workers)]
+        for gradient in gradients:
+            engine.start(gradient)
+        for gradient in gradients:
+            engine.finish(gradient)
+
+    return {
+        "loop": partial(compute, Loop(problem)),
+        "vmap": partial(compute, Vmap(problem, workers)),
+    }

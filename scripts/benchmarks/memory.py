@@ -7,12 +7,15 @@ system need not clear it again. The measured memory includes gaps that are too s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved
-from benchmarks.simulator import make_run
-from benchmarks.timing_studies import apart
+from benchmarks.processes import in_process
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.elastic.build import build_problem
 
 # A model with 9.2 million parameters.
 WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
@@ -22,8 +25,7 @@ KEPT = {"algo=ar_sgd": 2, "algo=d_psgd": 3, "algo=sgp": 3, "algo=osgp": 3}
 
 def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> Iterator[Table]:
     few, many = few_and_many
-    _, problem = make_run(*WIDE, "algo=sgp", f"nodes={few}")
-    vector = 4 * sum(problem.flat.layers)
+    vector = 4 * sum(build_problem(experiment_of([*WIDE, f"nodes={few}"]).run).flat.layers)
     results = []
     for algo, vectors in KEPT.items():
         words = (*WIDE, algo, "epochs=0.3", "eval_every=99")
@@ -31,8 +33,7 @@ def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> 
             {str(n): partial(apart, *words, f"nodes={n}") for n in few_and_many}, repeats
         )
         grown = (
-            (b["bytes"] - a["bytes"]) / (many - few)
-            for a, b in zip(turns[str(few)], turns[str(many)], strict=True)
+            (b - a) / (many - few) for a, b in zip(turns[str(few)], turns[str(many)], strict=True)
         )
         what = f"{algo}: a worker over {vectors} times its parameters"
         results.append(
@@ -45,3 +46,21 @@ def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> 
         f"flight; {few} and {many} workers."
     )
     yield Table("Peak memory of a worker", tuple(results), text)
+
+
+def apart(*words: str) -> int:
+    """Run an experiment in a new process and return its peak memory in bytes."""
+    with TemporaryDirectory() as folder:
+        return in_process(alone, [f"results={folder}", "logger=jsonl", *words], OMP_NUM_THREADS="1")
+
+
+def alone(words: Sequence[str]) -> int:
+    import torch
+
+    from sgp_runner.session.execution import perform
+
+    torch.set_num_threads(1)
+    perform(experiment_of(words))
+    # getrusage would also count the parent process.
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])

@@ -140,22 +140,6 @@ def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: Module
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_what_cores_are_worth_with_small_sizes(bench: ModuleType) -> None:
-    from benchmarks import cores
-
-    words = ("algo=sgp", "model=mlp", "data=digits", "nodes=2", "batch_size=64", "epochs=0.1")
-    tables = list(cores.measure(1, words, words, words))
-    assert [table.title for table in tables] == [
-        "Learning by cores",
-        "A small run, from prompt to prompt",
-        "Beside a busy program",
-    ]
-    results = [result for table in tables for result in table.results]
-    assert all(value >= 0 for result in results for value in result.values)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
     from benchmarks import step
@@ -190,24 +174,6 @@ def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_simulators_cost_with_small_sizes(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from benchmarks import simulator
-
-    monkeypatch.setattr(simulator, "VMAPPED", ("gpt",))
-    tables = list(simulator.measure(1, 3, 4, (2,)))
-    assert [table.title for table in tables] == [
-        "The kernel",
-        "Learning",
-        "Engines",
-        "Where vmap pays",
-    ]
-    assert all(value > 0 for table in tables for result in table.results for value in result.values)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_memory_of_a_worker_with_a_smaller_model(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch
@@ -217,25 +183,4 @@ def test_the_memory_of_a_worker_with_a_smaller_model(
     monkeypatch.setattr(memory, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8"))
     monkeypatch.setattr(memory, "KEPT", {"algo=sgp": 3})
     (table,) = memory.measure(1, (2, 4))
-    assert all(value > 0 for result in table.results for value in result.values)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_time_of_a_small_grid_of_timing_studies(bench: ModuleType) -> None:
-    from benchmarks import timing_grid
-
-    grid = ("algo=sgp,local_sgd", "nodes=2", "cluster.bandwidth=1Gbit/s,2Gbit/s")
-    (table,) = timing_grid.measure(1, grid)
-    *parts, whole = [result.median for result in table.results]
-    assert len(parts) == 3 and min(parts) > 0 and sum(parts) == pytest.approx(whole)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_cost_of_timing_studies_with_few_nodes(bench: ModuleType) -> None:
-    from benchmarks import timing_studies
-
-    (table,) = timing_studies.measure(1, {8: 5, 16: 5})
-    assert [result.unit for result in table.results] == ["s", "us", "GiB"] * 2 + ["x"]
     assert all(value > 0 for result in table.results for value in result.values)
