@@ -77,6 +77,7 @@ class RankSaver:
         self.unsaved_state = UnsavedState(
             experiment.run.algo.title,
             runtime.scheduler,
+            [] if observer is None else observer.unsaved,
             lambda: world.alarm.add("unkept", 1) == 1,
         )
 

@@ -177,6 +177,8 @@ class Observer:
         self.latest = LatestModel(run.network.clock)
         self.membership = membership or full_membership(run)
         self.grid = Grid(run.eval_every)
+        self.unsaved: list[str] = []  # variables of the algorithm that checkpoints lose
+        self.lost_state: list[str] = []  # those that were lost when the run was resumed
 
     def follow(
         self, membership: Membership, problem: Problem, now: float, epoch: float, records: bool
@@ -207,8 +209,9 @@ class Observer:
 
     @property
     def lost(self) -> dict[str, object]:
-        """The entry of the summary for lost ranks."""
-        return {"lost": self.gone} if self.gone else {}
+        """The entries of the summary for lost ranks and lost state."""
+        entries = {"lost": self.gone, "lost_state": self.lost_state}
+        return {key: value for key, value in entries.items() if value}
 
     def name(self, worker: Worker) -> int:
         return self.membership.original_ranks[worker.rank]
@@ -226,6 +229,7 @@ class Observer:
             "metrics_bytes": position.num_bytes,
             "metrics_checksum": position.checksum,
             "names": self.membership.original_ranks,
+            "unsaved": sorted({*self.unsaved, *self.lost_state}),
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -235,6 +239,7 @@ class Observer:
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
         self.membership = membership_of(self.run, saved["names"])
+        self.lost_state = list(map(str, saved.get("unsaved", ())))
         if self.throughput is not None:
             self.throughput.load_state_dict(saved.get("throughput"))
 

@@ -37,13 +37,19 @@ class UnsavedState:
     """Warns once in a run if a checkpoint loses state of the algorithm.
 
     title: title of the algorithm
+    unsaved: list to which the names of the variables are added
     first: returns whether no other rank has warned
     """
 
     def __init__(
-        self, title: str, scheduler: Scheduler, first: Callable[[], bool] = lambda: True
+        self,
+        title: str,
+        scheduler: Scheduler,
+        unsaved: list[str],
+        first: Callable[[], bool] = lambda: True,
     ) -> None:
         self.title, self.scheduler, self.first = title, scheduler, first
+        self.unsaved = unsaved
         self.warned = False
         # Tensors from before the first step and their versions, by rank and identity.
         self.before: dict[int, dict[int, tuple[ref[Tensor], int]]] = {}
@@ -66,10 +72,10 @@ class UnsavedState:
         if not names:
             return
         self.warned = True
+        self.unsaved.extend(dict.fromkeys(names))
         if self.first():
-            listed = ", ".join(f"'{name}'" for name in dict.fromkeys(names))
             logger.warning(
-                f"{self.title}: a resumed run does not have the tensors in {listed}: keep "
+                f"{self.title}: a resumed run does not have the tensors in {listed(names)}: keep "
                 "them with worker.state, or make them in the step that uses them."
             )
 
@@ -104,6 +110,11 @@ class UnsavedState:
                 if inner.cr_frame is not None:
                     yield inner.cr_frame
                 inner = inner.cr_await
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names of variables in quotes."""
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(names))
 
 
 def is_copy(tensor: Tensor, worker: Worker) -> bool:

@@ -21,6 +21,7 @@ from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
 from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.recording.throughput import Throughput
+from sgp_runner.recording.unsaved_state import listed
 from sgp_runner.utils.errors import LOSSES, CannotSave, Evicted
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import signal_state, stop_signals
@@ -136,6 +137,7 @@ class Session:
                 if backend.original_rank == 0:
                     logger.info(resume_message(found, membership.lost(run)))
                 backend.restore(self.observer)
+                self.warn_of_lost_state()
             summary = self.train()
             if recorder is not None:
                 recorder.finish(summary)
@@ -188,6 +190,16 @@ class Session:
         if results is None or self.observer is None:
             return None
         return {**self.experiment.facts, **results, **self.observer.lost}
+
+    def warn_of_lost_state(self) -> None:
+        """Repeat on rank 0 that the checkpoint lacks state of the algorithm."""
+        observer, rank = self.observer, self.backend.original_rank
+        if observer is not None and rank == 0 and observer.lost_state:
+            logger.warning(
+                f"{self.experiment.run.algo.title}: this run resumes without the tensors in "
+                f"{listed(observer.lost_state)}, so its results differ from those without an "
+                "interruption; its summary says so."
+            )
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Save and stop the run at its next step; complete the run if no step is left."""

@@ -121,7 +121,9 @@ class Saver:
             resumed and any(map(self.near_the_end, workers))
         )
         self.missing: set[int] = set()
-        self.unsaved_state = UnsavedState(experiment.run.algo.title, simulation.scheduler)
+        self.unsaved_state = UnsavedState(
+            experiment.run.algo.title, simulation.scheduler, observer.unsaved
+        )
 
     @property
     def steps(self) -> int:

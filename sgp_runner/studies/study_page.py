@@ -206,6 +206,11 @@ def deviations(
                 f"{counted(count, 'run')} of {name} diverged and counts as a model that guesses, "
                 "which reaches no target."
             )
+        if count := sum("lost_state" in (run.job.summary or {}) for run in arm.runs[0]):
+            yield (
+                f"{counted(count, 'run')} of {name} resumed without state of the algorithm that "
+                "its checkpoints do not have: repeat the runs, or keep it with worker.state."
+            )
         if len(study.clusters) > 1 and isinstance(arm.runs[1][0].job, RunJob):
             yield f"{name} depends on time, so it was trained again on each cluster."
     if any(arm.space.size > 1 for arm in done.arms) and not has_holdout(maker.run(study.arms[0])):

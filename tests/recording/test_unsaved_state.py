@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import tiny
+from test_records_lost import Killed, events_of, kill
 
 from sgp_runner.cli.main import main
 from sgp_runner.core.worker import Worker
 from sgp_runner.recording.unsaved_state import UnsavedState
+from sgp_runner.report.read.run_groups import settings_in
+from sgp_runner.report.read.runs import read_runs
 
 FILE = """from collections import deque
 from dataclasses import dataclass
@@ -110,7 +114,7 @@ def warnings(capsys: pytest.CaptureFixture[str], **code: str) -> list[str]:
 
     def at_step(result: tiny.Result, worker: Worker) -> None:
         if not watched:
-            watched.append(UnsavedState("Mine", result.simulation.scheduler))
+            watched.append(UnsavedState("Mine", result.simulation.scheduler, []))
         watched[0].begin(worker)
         if worker.step >= 1:
             watched[0].check(worker)
@@ -182,3 +186,29 @@ def test_a_run_warns_at_its_first_checkpoint(
     assert main(["algo=./mine.py", *TINY, f"network={network}"]) == 0
     found = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning")]
     assert found == [sentence(names)]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_lost_state_is_named_again_at_the_resume_and_marked_in_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before, loop, names = LOST["changed in place"]
+    Path("mine.py").write_text(text(before, loop))
+    command = ["algo=./mine.py", *TINY, "epochs=9", "logger=jsonl", "name=mine"]
+    events_of(monkeypatch)[60] = kill
+    with pytest.raises(Killed):
+        main(command)
+    assert capsys.readouterr().err.splitlines() == [sentence(names)]
+    assert main(command) == 0
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "warning: Mine: this run resumes without the tensors in 'm', so its results differ from "
+        "those without an interruption; its summary says so."
+    )
+    assert json.loads(Path("results/runs/mine/summary.json").read_text())["lost_state"] == ["m"]
+    assert main([*command, "name=whole"]) == 0
+    assert "lost_state" not in json.loads(Path("results/runs/whole/summary.json").read_text())
+    table = read_runs([Path("results/runs")]).table.set_index("run")["state"]
+    assert [*table[["mine", "whole"]]] == ["resumed without its state", "finished"]
+    groups = settings_in(read_runs([Path("results/runs")]))
+    assert [each.finished for each in groups] == [True, True]

@@ -25,6 +25,7 @@ from sgp_runner.studies.measures import measure_of
 from sgp_runner.studies.merging import merge
 from sgp_runner.studies.study_archive import VerificationFailed, extract
 from sgp_runner.studies.study_file import Arm, study_of
+from sgp_runner.studies.study_page import deviations
 from sgp_runner.studies.tuning import Candidate, Tuned
 from sgp_runner.studies.verification import compare_rows, compare_runs, opened, same_text
 
@@ -263,6 +264,20 @@ def test_a_folder_that_a_killed_command_left_is_removed(
         assert study.archive.folder.is_relative_to(tmp_path) and not left.exists()
         assert [each.name[: len(prefix())] for each in tmp_path.iterdir()] == [prefix()]
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_run_that_lost_state_is_marked_on_the_page(archive: Path, tmp_path: Path) -> None:
+    def marked(text: bytes) -> bytes:
+        return text.replace(b'"metric"', b'"lost_state": ["m"], "metric"')
+
+    names = ("metrics.jsonl", "summary.json")
+    edits = {f"{deciding(archive)}/{name}": marked for name in names}
+    with opened(forged(archive, tmp_path / "a.zip", edits)) as study:
+        said = deviations(study.maker, study.found.done, study.record, study.found.compared)
+        assert (
+            "1 run of SGP resumed without state of the algorithm that its checkpoints do not have: "
+            "repeat the runs, or keep it with worker.state." in [*said]
+        )
 
 
 def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path) -> None:

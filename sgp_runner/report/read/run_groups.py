@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
-from sgp_runner.report.read.runs import FINISHED, RETIMED, Runs
+from sgp_runner.report.read.runs import DIVERGED, FINISHED, UNFINISHED, Runs
 from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, bit_rate_range, counted, number
 
@@ -64,7 +64,7 @@ class RunGroup:
 
     @property
     def finished(self) -> bool:
-        return bool(self.state in (FINISHED, RETIMED))
+        return self.state not in (UNFINISHED, DIVERGED)
 
     def mean(self, column: str) -> float:
         """Return the mean of a column over the seeds; NaN if all values are unknown."""

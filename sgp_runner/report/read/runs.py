@@ -51,6 +51,7 @@ from sgp_runner.utils.units import number
 REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
+LOST_STATE = "resumed without its state"  # finished, with results of its own
 CURVE = (
     *("folder", "epoch", "time_s", "fastest_s", "bytes", "quality", "low", "high", "averaged"),
     "consensus",
@@ -128,6 +129,8 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         costs = {**dict.fromkeys(COSTS), "time_s": max(seconds, default=None)}
     else:
         state = RETIMED if "retimed_from" in summary else FINISHED
+        if summary.get("lost_state"):
+            state = LOST_STATE if state == FINISHED else f"{state}, {LOST_STATE}"
         costs = costs_of(facts)
     line = {
         "run": printable(folder.name),
