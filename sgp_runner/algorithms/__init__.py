@@ -6,7 +6,7 @@ processes and in simulated time. `sgp_runner.core.worker.Worker` lists the opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from sgp_runner.core.names import warn_of_new_name
@@ -43,6 +43,8 @@ class Algorithm(Protocol):
     # The choice of optim for which the method is defined; a preset, a model or the command line
     # overrides it. None: that of all runs, sgd.
     needs_optim: ClassVar[str | None] = None
+    # Settings that, when raised, may help a run that diverged.
+    if_diverged: ClassVar[Sequence[str]] = ()
     # Second name of a setting -> its name.
     aliases: ClassVar[Mapping[str, str]] = {}
     # A probe measures instead of training, so it shows no progress.

@@ -6,11 +6,14 @@
 
 ``C`` is a mean over all workers, of signs and scales with error feedback (`SignMean`). The momentum
 of the next step starts from this coded mean, which is the same on all workers. The betas, eps, the
-decay and the clipping of the gradient are settings of the optimizer, Adam or AdamW.
+decay and the clipping of the gradient are settings of the optimizer, Adam or AdamW. Once v is
+frozen, sqrt(v) is in each tensor at least a tenth of its root mean square, since a sign cannot be
+0; for the same reason, the released code can mask parameters without gradients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,7 +22,7 @@ from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.quantised import Sign
 from sgp_runner.core.codecs.two_phase import check_sign, mean_in_two_phases
 from sgp_runner.core.optim import Optimizer
-from sgp_runner.core.optim.adam import adam_of
+from sgp_runner.core.optim.adam import adam_of, frozen_divisor
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase
@@ -41,6 +44,7 @@ class OneBitAdam(Algorithm):
     title: ClassVar[str] = "1-bit Adam"
     source: ClassVar[str] = "tang2021"
     needs_optim: ClassVar[str | None] = "adam"
+    if_diverged: ClassVar[Sequence[str]] = ("algo.warmup_epochs", "optim.eps")
 
     def __post_init__(self) -> None:
         check_range("positive", "algo", self, "warmup_epochs")
@@ -63,7 +67,7 @@ class OneBitAdam(Algorithm):
         m, v, t = (worker.buffers[name] for name in ("mean", "square", "steps"))
         onebit = mean_in_two_phases(worker, self.codec)
         for _ in worker.steps():
-            if worker.epoch < self.warmup_epochs:
+            if warms_up := worker.epoch < self.warmup_epochs:
                 g = adam.prepared(await worker.mean_grad(), x, shapes)
                 m.lerp_(g, 1 - adam.beta1)
                 v.mul_(adam.beta2).addcmul_(g, g, value=1 - adam.beta2)
@@ -72,5 +76,9 @@ class OneBitAdam(Algorithm):
                 g = adam.prepared(await worker.grad(), x, shapes)
                 m.copy_(await onebit(m.lerp(g, 1 - adam.beta1)))
             of_m, of_v = (1 - adam.beta1**t, 1 - adam.beta2**t) if self.bias_correction else (1, 1)
-            step = m / of_m / (v / of_v).sqrt_().add_(adam.eps)
+            if warms_up:
+                divisor = (v / of_v).sqrt_().add_(adam.eps)
+            else:
+                divisor = frozen_divisor(v / of_v, adam.eps, shapes)
+            step = m / of_m / divisor
             x.sub_(adam.decayed(step, x, shapes), alpha=worker.lr)

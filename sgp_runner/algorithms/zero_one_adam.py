@@ -14,11 +14,14 @@ After it, with theta the parameters after the last mean, and L the sum of learni
 ``C`` is the coded mean of 1-bit Adam; its errors are set to zero at the freeze. This is the order
 of the released code. The paper averages sums of lr m_i, and it has local steps before the freeze
 too. The decay is applied to theta, so that it does not get into m. There is no bias correction. The
-last step ends with a mean.
+last step ends with a mean. In each tensor, sqrt(v) is at least a tenth of its root mean square,
+since v is stale and a sign cannot be 0; for the same reason, the released code can mask parameters
+without gradients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -27,7 +30,7 @@ from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.quantised import Sign
 from sgp_runner.core.codecs.two_phase import check_sign, forget_errors, mean_in_two_phases
 from sgp_runner.core.optim import Optimizer
-from sgp_runner.core.optim.adam import adam_of
+from sgp_runner.core.optim.adam import adam_of, frozen_divisor
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase
@@ -53,6 +56,7 @@ class ZeroOneAdam(Algorithm):
     title: ClassVar[str] = "0/1 Adam"
     source: ClassVar[str] = "lu2022"
     needs_optim: ClassVar[str | None] = "adam"
+    if_diverged: ClassVar[Sequence[str]] = ("algo.kappa", "algo.freeze_epochs", "optim.eps")
 
     def __post_init__(self) -> None:
         check_range("positive", "algo", self, "freeze_epochs")
@@ -97,20 +101,22 @@ class ZeroOneAdam(Algorithm):
                 else:
                     g = await onebit(adam.prepared(await worker.grad(), x, shapes))
                 m.lerp_(g, 1 - adam.beta1)
-                x.sub_(adam.decayed(m / (v.sqrt() + adam.eps), x, shapes), alpha=worker.lr)
+                step = m / frozen_divisor(v, adam.eps, shapes)
+                x.sub_(adam.decayed(step, x, shapes), alpha=worker.lr)
                 continue
             since = worker.increment("steps_since_freeze")
             if not since:
                 theta.copy_(x)
                 forget_errors(worker)
             m.lerp_(adam.prepared(await worker.grad(), x, shapes), 1 - adam.beta1)
-            x.sub_(m / (v.sqrt() + adam.eps), alpha=worker.lr)
+            divisor = frozen_divisor(v, adam.eps, shapes)
+            x.sub_(m / divisor, alpha=worker.lr)
             lr_sum = worker.state("lr_sum", float) + worker.lr
             if (k + 1) % self.period_after(since) == 0 or worker.done:
-                c = await onebit((theta - x) * (v.sqrt() + adam.eps))
+                c = await onebit((theta - x) * divisor)
                 if lr_sum:
                     m.copy_(c / lr_sum)
-                theta.sub_(adam.decayed(m / (v.sqrt() + adam.eps), theta, shapes), alpha=lr_sum)
+                theta.sub_(adam.decayed(m / divisor, theta, shapes), alpha=lr_sum)
                 x.copy_(theta)
                 lr_sum = 0.0
             worker.state["lr_sum"] = lr_sum

@@ -63,6 +63,11 @@ def looks_ahead_twice(config: Config) -> bool:
     )
 
 
+def trains_one_bit(config: Config) -> bool:
+    one_bit = any(parts(config["algo"], "onebit_adam", "zero_one_adam"))
+    return one_bit and config["model"].get("name") != "timing_only"
+
+
 def slow_link(config: Config) -> bool:
     faults = config["faults"]
     return bool(faults.get("slow_links")) or any(
@@ -173,6 +178,7 @@ CORRECTIONS = (
         "all channels of ResNet-8 and ResNet-20 learn; those that a shortcut adds stayed zero",
         pads_shortcuts,
     ),
+    Correction("1-bit Adam and 0/1 Adam have a floor below a stale variance", trains_one_bit),
 )
 
 

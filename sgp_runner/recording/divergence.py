@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
 from sgp_runner.core.worker import Worker
 from sgp_runner.recording.checkpoint import valid
 from sgp_runner.utils.errors import Diverged, DivergedBefore
@@ -53,12 +54,20 @@ def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
         if found is not None
         else "there is no checkpoint from before"
     )
-    advice = (
-        f"; {left}; lower optim.lr, which is {experiment.run.optim.lr:g}, or warm up for longer."
-    )
+    advice = f"; {left}; {cure(experiment.run)}."
     word = {"rank": error.rank, "step": error.step, "what": error.what, "advice": advice}
     replace_file(experiment.directory / FILE, json.dumps(word, indent=2) + "\n")
     return Diverged(error.rank, error.step, error.what, advice)
+
+
+def cure(run: Run) -> str:
+    """Return what may help a run that diverged, in settings that it has."""
+    cures = [f"lower optim.lr, which is {run.optim.lr:g}"]
+    if hasattr(run.optim.schedule, "warmup_epochs"):
+        cures.append("raise optim.schedule.warmup_epochs")
+    if run.algo.if_diverged:
+        cures.append(f"raise {' or '.join(run.algo.if_diverged)}")
+    return ", or ".join(cures)
 
 
 def refuse_to_repeat(run_dir: Path) -> None:

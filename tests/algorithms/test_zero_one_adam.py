@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.onebit import OneBit
 from helpers.recursion import ADAM, OPTIM, assert_equal
 from helpers.shaped import SPANS, START, D, gradient, trained
 from helpers.tiny import Result
 
+import sgp_runner as sgp
 from sgp_runner.algorithms.zero_one_adam import ZeroOneAdam
+from sgp_runner.config.choices import CLASSES, class_of
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.quantised import Sign, TwoBit
 from sgp_runner.core.optim import AdamW, Constant
+from sgp_runner.core.optim.adam import frozen_divisor
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError
 
@@ -33,6 +39,12 @@ class Exact:
         """Do nothing: there are no errors."""
 
 
+def root(v: np.ndarray) -> np.ndarray:
+    """The root of ``v``, in each tensor at least a tenth of its root mean square."""
+    parts = [np.sqrt(v[span]) for span in SPANS.values()]
+    return np.concatenate([np.maximum(part, 0.1 * np.sqrt(np.mean(part**2))) for part in parts])
+
+
 def recursion(n: int, onebit: Any, period: dict[int, int]) -> np.ndarray:
     """The released order, with u, for ``period`` steps between means from some steps on."""
     x, m = np.tile(START, (n, 1)), np.zeros((n, D))
@@ -46,18 +58,18 @@ def recursion(n: int, onebit: Any, period: dict[int, int]) -> np.ndarray:
             else:
                 mean = onebit.mean(g)
             m = 0.9 * m + 0.1 * mean
-            x = x - LR * m / (np.sqrt(v) + EPS)
+            x = x - LR * m / (root(v) + EPS)
             continue
         if t == FREEZE + 1:
             onebit.forget()
         every = period.get(t, every)
         m = 0.9 * m + 0.1 * g
-        d = LR * m / (np.sqrt(v) + EPS)
+        d = LR * m / (root(v) + EPS)
         x, u, lr_sum = x - d, u - d, lr_sum + LR
         if t % every == 0 or t == STEPS:
-            c = onebit.mean(u * (np.sqrt(v) + EPS))
+            c = onebit.mean(u * (root(v) + EPS))
             m = np.tile(-c / lr_sum, (n, 1))
-            x = x - u + c / (np.sqrt(v) + EPS)
+            x = x - u + c / (root(v) + EPS)
             u, lr_sum = np.zeros((n, D)), 0.0
     return x
 
@@ -108,7 +120,7 @@ def test_zero_one_adam_with_exact_means_in_all_steps_is_momentum_with_a_frozen_r
     for t in range(FREEZE, STEPS):
         g = np.mean([gradient(i, t, x) for i in range(3)], axis=0)
         m = 0.9 * m + 0.1 * g
-        x = x - LR * m / (np.sqrt(v) + EPS)
+        x = x - LR * m / (root(v) + EPS)
     assert_equal(states[-1][0], x)
     assert_equal(states[-1][1], m)
     assert np.array_equal(states[-1][2], v)
@@ -189,3 +201,22 @@ def test_zero_one_adam_that_never_freezes_the_variance_is_reported() -> None:
     sentence = "0/1 Adam makes no local steps: algo.freeze_epochs=1 is not shorter than the run."
     assert ZeroOneAdam().warning(100, 0.5) == sentence
     assert ZeroOneAdam().warning(100, 1.5) is None
+
+
+def test_a_parameter_without_gradients_takes_no_large_steps() -> None:
+    """Its variance is 0, and its coded gradient is not: a step of its scale / eps diverged."""
+    divisor = frozen_divisor(torch.tensor([4.0, 0.0, 0.0]), 1e-8, {"a": (2,), "b": (1,)})
+    assert divisor.tolist() == pytest.approx([2.0, 0.1 * 2**0.5, 1e-8])
+
+
+@pytest.mark.parametrize(("nodes", "accuracy"), [(2, 0.7), (4, 0.5)])
+def test_the_default_trains(nodes: int, accuracy: float, tmp_path: Path) -> None:
+    words = f"algo=zero_one_adam model=mlp nodes={nodes} epochs=1 eval_workers=false logger=jsonl"
+    assert sgp.run(words, results=tmp_path).summary["average"] > accuracy
+
+
+@pytest.mark.parametrize("algo", [*CLASSES["algo"]])
+def test_settings_that_help_a_diverged_run_exist(algo: str) -> None:
+    cls = class_of("algo", algo)
+    names = {f"algo.{field.name}" for field in fields(cls)} | {"optim.eps"}
+    assert set(cls.if_diverged) <= names

@@ -13,7 +13,8 @@ from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cli.main import main
-from sgp_runner.recording.divergence import check_loss, check_parameters
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.recording.divergence import check_loss, check_parameters, cure
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import DIVERGED, Diverged
@@ -51,7 +52,8 @@ def test_a_run_that_diverges_stops_and_keeps_its_records(
         r"rank \d diverged at step (\d+)",
         r"its (loss is [\d.e+]+, after [\d.e+]+ at the start|parameters are no longer finite)",
     )
-    hint = "there is no checkpoint from before; lower optim.lr, which is 30, or warm up for longer."
+    hint = "there is no checkpoint from before; lower optim.lr, which is 30"
+    hint += r"(, or raise optim\.schedule\.warmup_epochs)?\."
     found = re.fullmatch(rf"sgp-run: {place}: {what}; {hint}\n", error)
     assert found
     records = read_metrics(the_run())
@@ -158,3 +160,20 @@ def test_what_counts_as_diverged() -> None:
         Diverged, match="rank 0 diverged at step 2: its parameters are no longer finite"
     ):
         check_parameters(worker)
+
+
+@pytest.mark.parametrize(
+    ("words", "cures"),
+    [
+        (["algo=sgp", "optim.schedule=constant"], "lower optim.lr, which is 0.1"),
+        (
+            ["algo=zero_one_adam", "optim.schedule=cosine"],
+            "lower optim.lr, which is 0.001, or raise optim.schedule.warmup_epochs, or raise "
+            "algo.kappa or algo.freeze_epochs or optim.eps",
+        ),
+    ],
+)
+def test_the_advice_to_a_diverged_run_names_settings_that_it_has(
+    words: list[str], cures: str
+) -> None:
+    assert cure(experiment_of(["model=mlp", *words]).run) == cures

@@ -13,6 +13,8 @@ from sgp_runner.utils.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+FLOOR = 0.1  # of a frozen divisor, relative to its root mean square in a tensor
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -146,3 +148,15 @@ def normalised(
     square = buffers["square"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
     root = (square / (1 - beta2**steps)).sqrt_().add_(eps)
     return (mean / (1 - beta1**steps)).div_(root)
+
+
+def frozen_divisor(v: Tensor, eps: float, shapes: Shapes) -> Tensor:
+    """Return the divisor [D] of steps by a variance ``v`` [D] that is not up to date.
+
+    It is sqrt(v) + eps, and in each tensor at least `FLOOR` times the root of its mean v: a sign
+    cannot be 0, so a parameter whose gradient was always 0 would take steps of its scale / eps.
+    """
+    roots = v.sqrt()
+    for part in roots.split_with_sizes([prod(shape) for shape in shapes.values()]):
+        part.clamp_(min=FLOOR * part.square().mean().sqrt())
+    return roots.add_(eps)
