@@ -369,9 +369,8 @@ def compare(rows: Sequence[Row], directory: Path, target: float | None = None) -
         writer.writerows(rows)
     if folders := [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]:
         with printed_errors("the runs cannot be ranked"):
-            found = read_runs(folders)
-            show_rankings(settings_in(found), target)
-            runs = found
+            runs = read_runs(folders)
+            show_rankings(settings_in(runs), target)
     for row in rows:
         if row.get("failed"):
             outcome = "diverged" if row.get("diverged") else "failed"

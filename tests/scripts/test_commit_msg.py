@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,10 @@ def test_other_messages_are_refused_in_a_sentence(
     code, said = check(message, tmp_path)
     assert code == 1
     assert sentence in said
+
+
+def test_a_ceiling_is_raised_by_a_commit_of_its_own() -> None:
+    hook = runpy.run_path(str(HOOK))
+    diff = '-    "cli": 100,\n+    "cli": 101,\n-    "core": 9,\n+    "core": 8,\n+    "plan": 7,\n'
+    assert hook["raised_ceilings"](diff) == ["cli"]
+    assert list(hook["raising_commits"]()) == []
