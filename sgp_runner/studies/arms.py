@@ -236,6 +236,13 @@ def check_arms(maker: RunMaker) -> dict[str, Space]:
     """
     study = maker.study
     runs = [maker.run(arm, number) for arm in study.arms for number in range(len(study.clusters))]
+    same: dict[str, str] = {}
+    for arm in study.arms:
+        digest = maker.experiment(maker.plain(arm), arm.name).digest
+        if (other := same.setdefault(digest, arm.name)) != arm.name:
+            raise ConfigError(
+                f"arms.{arm.name}", f"its settings are those of {other}: change or remove it."
+            )
     clocks = {run.network.clock for run in runs}
     if len(clocks) > 1:
         raise ConfigError(

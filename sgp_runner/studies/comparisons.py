@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from statistics import fmean
 from typing import Literal
 
@@ -34,6 +34,7 @@ PRAISE = {  # by the measure's cost, of one arm and of several
 }
 FACTORS = {"time": "faster", "bytes": "less"}
 MAX_NAMED = 3  # arms that a headline calls best
+ROUNDING = 1e-5  # relative, of a loss or an accuracy after training in float32
 WORST_COST = 1e100  # of a diverged run, for ranks: above every cost, and its square is finite
 Verdict = Literal["better", "worse", "equal", "undecided"]
 
@@ -45,6 +46,7 @@ class Comparison:
     p: two-sided, adjusted unless the comparison is primary; None for a result without randomness
     equal: the p-value that the difference is smaller than what matters (TOST); None: not tested
     level: the level of a two-sided test
+    rounding: whether both sides are equal up to rounding for every seed
     """
 
     arm: str
@@ -54,10 +56,13 @@ class Comparison:
     primary: bool
     equal: float | None = None
     level: float = 2 * LEVEL
+    rounding: bool = False
 
     @property
     def verdict(self) -> Verdict:
         effect = self.effect.mean
+        if self.rounding:
+            return "equal"
         if self.p is None or self.p <= self.level:
             if effect == 0:  # for every seed; of a target, neither side reaches it
                 return "equal" if self.measure.target is None else "undecided"
@@ -152,6 +157,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
                     (where, name) == (0, study.primary),
                     equivalence(effect, study.matters if where == 0 else None),
                     2 * LEVEL / looks,
+                    same_to_rounding(runs[name], runs[study.baseline], measure),
                 )
                 for (where, name), effect in effects.items()
                 if where == place
@@ -160,6 +166,22 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
         )
         for place, (measure, cluster, runs, values) in enumerate(found)
     ]
+
+
+def same_to_rounding(
+    ours: Sequence[RunResult], theirs: Sequence[RunResult], measure: Measure
+) -> bool:
+    """Return whether a quality is equal up to rounding for every seed.
+
+    Runs whose sums differ in order differ by rounding, which training enlarges. Runs that diverged
+    count as equal guesses, and are not compared.
+    """
+    if measure.cost or any(run.job.diverged for run in (*ours, *theirs)):
+        return False
+    return all(
+        isclose(a.value(measure), b.value(measure), rel_tol=ROUNDING)
+        for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float], measure: Measure) -> Interval:
@@ -232,6 +254,8 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
                 f"{study.primary} is {each.verdict} than {study.baseline} by {by} in {what}"
                 f"{certain}."
             )
+        case "equal" if each.rounding:
+            return f"Equal to rounding: {sides} in {what}{certain}."
         case "equal":
             return f"{sides} differ by less than what matters in {what}{certain}."
     wanted = f"; {each.wanted} would tell" if each.wanted else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from math import inf, log
 from typing import Any
@@ -18,12 +19,18 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.session.job_pool import PoolJob
 from sgp_runner.studies.statistics import Reached, horizon_of
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.units import duration, num_bytes
+from sgp_runner.utils.units import BYTES, SECONDS, Unit, duration, num_bytes
 
 QUALITIES = ("loss", "accuracy")
 COSTS = {"time": "time_s", "bytes": "bytes_per_node"}  # names in a summary
 EXAMPLES = "loss, accuracy, time, bytes, time_to_loss(0.5) or bytes_to_accuracy(0.9)"
 UNITS = {"loss": "nats", "accuracy": "points"}
+AMOUNTS = {  # the units of a difference, by cost or quality
+    "loss": Unit("nats", "0.02 nats", {"nats": Fraction(1)}),
+    "accuracy": Unit("share", "0.5 points", {"points": Fraction(1, 100)}),
+    "time": SECONDS,
+    "bytes": BYTES,
+}
 
 
 def loss(job: PoolJob, diverged: float = inf) -> float:
@@ -95,6 +102,13 @@ class Measure:
             case "bytes":
                 return sign + num_bytes(size)
         return f"{100 * value:.2f} %" if self.quality == "accuracy" else f"{value:.4f}"
+
+    def amount(self, text: str) -> float | None:
+        """Return a difference of this measure, such as ``0.02 nats``; None for any other text."""
+        try:
+            return float(text)
+        except ValueError:
+            return AMOUNTS[self.cost or self.quality].number(text)
 
     def difference(self, value: float, unit: bool = True) -> str:
         """Format the size of a difference; ``unit``: with the unit of a quality."""

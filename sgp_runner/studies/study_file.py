@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.choices import CONFIGS
-from sgp_runner.studies.measures import Measure, measure_of
+from sgp_runner.studies.measures import AMOUNTS, Measure, measure_of
 from sgp_runner.studies.study_tasks import TASKS
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
@@ -174,7 +174,7 @@ def study_of(tree: object, name: str) -> StudyFile:
         primary,
         tuning_in(tree.get("tune") or {}, tree.get("task"), measures[0]),
         seeds,
-        matters_in(tree.get("matters")),
+        matters_in(tree.get("matters"), measures[0]),
         tuple(map(cluster_in, several("clusters", tree.get("clusters", [""])))),
         measures,
         str(tree.get("amended") or ""),
@@ -236,16 +236,16 @@ def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
     return seeds
 
 
-def matters_in(value: object) -> float | None:
-    """Return the number at the beginning of ``value``, in the unit of the first measure."""
+def matters_in(value: object, decides: Measure) -> float | None:
+    """Return the difference ``value`` of the first measure, in seconds, bytes, nats or shares."""
     if value is None:
         return None
-    try:
-        number = float(str(value).split()[0])
-    except (ValueError, IndexError):
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise ConfigError("matters", f"'{value}' is no positive difference: write 0.02 nats.")
+    number = decides.amount(str(value))
+    if number is None or not 0 < number < float("inf"):
+        example = AMOUNTS[decides.cost or decides.quality].example
+        raise ConfigError(
+            "matters", f"'{value}' is no positive difference of {decides}: write {example}."
+        )
     return number
 
 

@@ -295,6 +295,13 @@ def test_the_primary_comparison_is_tested_alone_and_the_others_share_a_level(
             "(difference -0.23 to +0.099 nats with 95 % confidence, p = 0.23, 3 seeds).",
             "Tests of all pairs tell no arm from the best in loss.",
         ),
+        (
+            {"sgp": [0.1787, 0.1801, 0.1793], "ar_sgd": [0.1787001, 0.1800998, 0.1793]},
+            "loss",
+            "Equal to rounding: sgp and ar_sgd in loss: 0.1794 against 0.1794 (difference -3.5e-07 "
+            "to +4.1e-07 nats with 95 % confidence, p = 0.74, 3 seeds).",
+            "Tests of all pairs tell no arm from the best in loss.",
+        ),
     ],
 )
 def test_answers_give_the_difference_and_its_certainty(

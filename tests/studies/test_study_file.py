@@ -59,6 +59,24 @@ def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("measure", "text", "number"),
+    [
+        ("loss", "0.02 nats", 0.02),
+        ("loss", "2e-2", 0.02),
+        ("accuracy", "0.5 points", 0.005),
+        ("time_to_loss(1)", "3 min", 180.0),
+        ("bytes", "5MB", 5e6),
+    ],
+)
+def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
+    measure: str, text: str, number: float
+) -> None:
+    arms = {"a": "algo=sgp", "b": "algo=ar_sgd"}
+    study = study_of({"arms": arms, "measures": [measure], "matters": text}, "units")
+    assert study.matters == number
+
+
+@pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"baseline": "AR_SGD"}, "baseline: 'AR_SGD' is no arm: choose from SGP, AR-SGD."),
@@ -82,7 +100,12 @@ def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None
         ({"measures": ["time_to_loss(1e)"]}, "measures: 'time_to_loss(1e)' is no measure"),
         ({"seeds": 10**19}, "seeds: 10000000000000000000 are more than 10000"),
         ({"clusters": ["sgp_ethernet name='x"]}, "clusters: 'sgp_ethernet name='x' cannot be read"),
-        ({"matters": "little"}, "matters: 'little' is no positive difference"),
+        ({"matters": "little"}, "matters: 'little' is no positive difference of loss: write 0.02"),
+        ({"matters": "0.02 percent"}, "matters: '0.02 percent' is no positive difference of loss"),
+        (
+            {"matters": "0.02 nats", "measures": ["time_to_loss(1)"]},
+            "matters: '0.02 nats' is no positive difference of time_to_loss(1): write 10s or 1ms.",
+        ),
         ({"measures": ["speed"]}, "measures: 'speed' is no measure: write loss, accuracy"),
         ({"measures": ["time_to_accuracy(2)"]}, "measures: 'time_to_accuracy(2)' is no measure"),
         ({"tune": {"optim.lr": "ladder"}}, "tune.budget: give the runs of an arm's search"),
@@ -124,6 +147,10 @@ def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sen
             "clusters: the runs are real processes here; leave clusters out.",
         ),
         ({"arms": {"SGP": "algo=sgpp", "AR-SGD": "algo=ar_sgd"}}, "(arm SGP)"),
+        (
+            {"arms": {"SGP": "algo=sgp", "again": "algo=sgp optim.momentum=0.9"}},
+            "arms.again: its settings are those of SGP: change or remove it.",
+        ),
         (
             {"nodes": "2,4"},
             "nodes: several values make a sweep, and this is one run. (arm SGP)",
