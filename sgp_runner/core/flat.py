@@ -132,3 +132,14 @@ class FlatModule:
         for p in self.parameters:
             p.grad = None
         return [part.reshape(-1) for part in parts]
+
+
+def basis(matrix: Tensor) -> Tensor:
+    """Return an orthonormal basis of the columns of ``matrix`` [m, r], by QR.
+
+    Half precision has no QR: it is computed in float32.
+    """
+    import torch
+
+    wide = matrix.float() if matrix.element_size() < 4 else matrix
+    return torch.linalg.qr(wide).Q.to(matrix.dtype)

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from sgp_runner.core.comm import Comm
-from sgp_runner.core.flat import to_device
+from sgp_runner.core.flat import basis, to_device
 from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.utils.seeding import generator
 
@@ -58,9 +58,7 @@ class Matrices:
 
     def orthonormal(self, factors: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return an orthonormal basis of the columns of each factor in ``p`` or ``q``, by QR."""
-        import torch
-
-        bases = (torch.linalg.qr(each).Q for each in self.factors(factors, sizes))
+        bases = map(basis, self.factors(factors, sizes))
         return join(factors, sum(sizes), bases)
 
     def product(self, p: Tensor, q: Tensor, v: Tensor) -> Tensor:

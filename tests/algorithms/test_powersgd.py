@@ -15,6 +15,7 @@ from helpers.tiny import STEPS, Momentum
 from sgp_runner.algorithms.acp_sgd import ACPSGD
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
+from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.matrices import Matrices
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import generator
@@ -191,3 +192,16 @@ def test_impossible_settings_of_powersgd_are_refused(make: Any, key: str) -> Non
     with pytest.raises(ConfigError) as error:
         make()
     assert error.value.key == key
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_basis_in_half_precision_is_that_of_float32(dtype: torch.dtype) -> None:
+    matrices = Matrices({"a": (2, 2)}, 1)
+    found = matrices.orthonormal(torch.tensor([3.0, 4.0], dtype=dtype), [2])
+    assert found.dtype == dtype
+    expected = torch.tensor([-0.6, -0.8]).to(dtype)
+    assert torch.equal(found, expected)
+    vector = torch.tensor([3.0, 4.0] * 8, dtype=dtype)
+    coded = LowRank(1).to_message(vector, [(8, 2)], 1)
+    decoded = LowRank(1).from_message(coded, [(8, 2)], vector, 1)
+    assert torch.allclose(decoded, vector, rtol=0.02)

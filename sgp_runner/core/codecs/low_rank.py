@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, tensors_in
-from sgp_runner.core.flat import joined, to_device
+from sgp_runner.core.flat import basis, joined, to_device
 from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class LowRank(Codec):
                 continue
             matrix = part.view(shape[0], -1)
             start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
-            p = torch.linalg.qr(matrix @ to_device(start, x.device)).Q
+            p = basis(matrix @ to_device(start, x.device))
             sent += [p.reshape(-1), (matrix.T @ p).reshape(-1)]
         return joined(sent)
 
