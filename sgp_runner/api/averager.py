@@ -28,6 +28,7 @@ from sgp_runner.distributed.world import check_agreement
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import launched, rendezvous
+from sgp_runner.utils.messages import logger
 
 VERSION = 2  # of `Averager.state_dict`
 PARTS = ("worker", "optimizer")  # of a state: what is replaced
@@ -289,13 +290,15 @@ def world_on(device: torch.device) -> TorchWorld:
     joins = dist.is_initialized()
     if not joins:
         process = launched()
-        if process is None:
-            raise ConfigError(
-                "sgp_runner.Averager",
-                "no launcher has started this process, and it has no process group: start it with "
-                "torchrun --nproc-per-node=2 SCRIPT.",
+        if joins := process is None:
+            logger.warning(
+                "No launcher has started this process, so it trains alone and nothing is averaged: "
+                "start it with torchrun --nproc-per-node=2 SCRIPT."
             )
-        os.environ.update(rendezvous(process))
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        else:
+            os.environ.update(rendezvous(process))
     has_nccl = not joins or "nccl" in str(dist.get_backend_config())
     nccl = device.type == "cuda" and has_nccl
     return TorchWorld(

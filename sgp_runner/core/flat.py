@@ -142,4 +142,5 @@ def basis(matrix: Tensor) -> Tensor:
     import torch
 
     wide = matrix.float() if matrix.element_size() < 4 else matrix
-    return torch.linalg.qr(wide).Q.to(matrix.dtype)
+    orthonormal: Tensor = torch.linalg.qr(wide).Q
+    return orthonormal.to(matrix.dtype)

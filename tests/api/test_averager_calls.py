@@ -128,14 +128,23 @@ def test_algorithms_that_cannot_work_are_refused(
     assert refusal(algo, model, sgd(model), **settings).startswith(said)
 
 
-def test_a_process_without_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_others_steps_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     model = net()
-    assert refusal("sgp", model, sgd(model)) == (
-        "sgp_runner.Averager: no launcher has started this process, and it has no process group: "
+    try:
+        with sgp_runner.Averager("sgp", model, sgd(model)) as averager:
+            model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+            averager.step()
+    finally:
+        dist.destroy_process_group()
+    assert model.weight.tolist() == [[0.9, 1.9]] and averager.size == 1
+    assert [record.message for record in caplog.records] == [
+        "No launcher has started this process, so it trains alone and nothing is averaged: "
         "start it with torchrun --nproc-per-node=2 SCRIPT."
-    )
+    ]
 
 
 def test_an_algorithm_that_moves_before_its_gradient_is_refused(alone: None) -> None:
