@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from sgp_runner.core.scheduler import Future
 
 State = dict[str, Any]
@@ -64,6 +62,8 @@ def outline(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
     A tensor is described by type and shape, a float by its type, and other values by themselves.
     """
+    from torch import Tensor
+
     if isinstance(value, dict | list | tuple) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, each in items:
