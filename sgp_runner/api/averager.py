@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.api.arguments import overrides_of
+from sgp_runner.api.step_counts import StepCounts
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
@@ -82,6 +83,7 @@ class Averager:
             for tensor in (start, *buffers):
                 take_from_rank_0(tensor, world)
             self.runtime = LoopRuntime(world, self.algo, optim, vector, start, buffers, steps)
+        self.counts = StepCounts(world.store, self.rank, self.size, self.runtime.clock.post_error)
         atexit.register(self.finish_at_exit)
 
     @property
@@ -110,6 +112,7 @@ class Averager:
 
         For a parameter without a gradient, the gradient is taken as zero.
         """
+        self.counts.step()
         self.runtime.step(self.runtime.vector.detach_gradient)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -153,9 +156,12 @@ class Averager:
     def finish(self) -> None:
         """End the algorithm after the last step; the model is then the mean of all ranks.
 
-        Messages in flight arrive first, and the connections between the ranks are closed.
+        Messages in flight arrive first, and the connections between the ranks are closed. Raises
+        ConfigError if ranks took different numbers of steps; a step that waits for a rank that has
+        finished raises it too.
         """
         if not self.runtime.ended:
+            self.counts.compare()
             self.runtime.finish()
             self.take_average()
             self.runtime.world.close()
