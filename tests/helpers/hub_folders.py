@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 CACHE = tempfile.TemporaryDirectory(prefix="hf-home-")
 os.environ["HF_HOME"] = CACHE.name  # read when the packages are imported
@@ -59,3 +63,15 @@ def save_json(folder: Path, rows: Sequence[str], name: str = "train") -> str:
     lines = [json.dumps({"text": text, "number": i}) + "\n" for i, text in enumerate(rows)]
     (folder / f"{name}.jsonl").write_text("".join(lines))
     return str(folder)
+
+
+def hosts_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the name of each host that this process is about to connect to."""
+    asked, find = list[str](), socket.getaddrinfo
+
+    def noted(host: str, *arguments: Any, **named: Any) -> Any:
+        asked.append(host)
+        return find(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", noted)
+    return asked
