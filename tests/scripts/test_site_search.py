@@ -32,6 +32,7 @@ def test_a_worker_answers_in_a_page_that_is_a_file(shim: str, title: str, tmp_pa
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = chromium.new_page()
         page.goto(f"file://{tmp_path}/page.html")
-        page.wait_for_timeout(500)
+        if title:
+            page.wait_for_function("document.title")
         assert page.title() == title
         chromium.close()

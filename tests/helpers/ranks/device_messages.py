@@ -20,6 +20,7 @@ clock = RealClock()
 comm = connect(world, Scheduler(clock, world.in_order), clock)
 polls, seen = 0, []
 if world.layout.node_rank == 0:
+    world.store.wait(["waits 2", "waits 3"])
     time.sleep(world.layout.device)  # the second parts come a second later
     for size in SIZES:
         comm.send(1, torch.arange(size).bfloat16())
@@ -27,6 +28,8 @@ else:
     for _ in SIZES:
         while (message := comm.poll(0)) is None:
             polls += 1
+            if polls == 1:
+                world.store.set(f"waits {world.process_rank}", "")
         seen.append(message.tolist())
 assert comm.num_bytes_sent == (2 * sum(SIZES) if world.layout.node_rank == 0 else 0)
 assert comm.close() == []

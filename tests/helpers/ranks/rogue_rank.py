@@ -41,4 +41,4 @@ else:
     world = TorchWorld()
     world.connect(2)
     dist.all_gather_object([None, None], Malice(), group=world.all_ranks)
-    time.sleep(10)
+    time.sleep(1000)  # until it is killed
