@@ -61,7 +61,7 @@ def run(extended: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
 
 

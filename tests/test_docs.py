@@ -137,7 +137,7 @@ def test_commands_work_as_written(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(36000)
 @pytest.mark.parametrize("page", pages_with("long"), ids=name_of)
 def test_long_commands_work_as_written(page: Path, tmp_path: Path) -> None:
     perform(page, tmp_path, ["run", "long"])

@@ -297,7 +297,7 @@ def test_messages_on_one_machine_are_measured_over_tcp_unless_asked_otherwise() 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(6000)
 def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "sgp_runner"]
     done = subprocess.run(

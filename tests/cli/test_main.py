@@ -343,7 +343,7 @@ def interrupt(*words: str) -> tuple[int, str, str]:
             ):
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            out, error = process.communicate(timeout=60)
+            out, error = process.communicate(timeout=600)
         finally:
             process.kill()
     return process.returncode, out, error

@@ -33,7 +33,7 @@ def test_a_new_plug_in_learns(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(6000)
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_test_passes(kind: str) -> None:
     assert main(["new", kind, "my_first"]) == 0
@@ -55,7 +55,7 @@ FORGETFUL = """        x, m = worker.params, 0
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(1200)
 def test_its_test_notices_state_that_a_resumed_run_loses() -> None:
     assert main(["new", "algorithm", "my_first"]) == 0
     file = Path("my_first/my_first.py")

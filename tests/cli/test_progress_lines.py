@@ -32,6 +32,6 @@ def test_a_quiet_sweep_prints_its_status_every_30_seconds(
     lines.jobs, lines.ended, lines.seconds = jobs, 1, [5.0]
     pool.running += [SimpleNamespace(number=number) for number in (1, 2)]
     with lines.lines_while_quiet():
-        assert over.wait(60)
+        assert over.wait(600)
     status = "1/3  about 5 s left  running: seed=2 · seed=3\n"
     assert capsys.readouterr().out == 3 * status

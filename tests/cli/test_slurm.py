@@ -24,7 +24,7 @@ from helpers.slurm_cluster import missing_programs, say, slurm_cluster, wait_unt
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.units import percent
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(9000)]
 SCRIPTS = ROOT / "slurm"
 RUN = ("model=mlp", "network=gloo", "logger=jsonl")
 LONG = (*RUN, "epochs=100000")

@@ -178,7 +178,7 @@ def test_a_signal_saves_all_runs_and_the_same_command_resumes_them(
                 while process.poll() is None and said_in_logs("  gradient ") < 2 * round:
                     time.sleep(0.05)
                 process.send_signal(signal.Signals[name])
-                _, error = process.communicate(timeout=60)
+                _, error = process.communicate(timeout=600)
             finally:
                 process.kill()
         assert (process.returncode, error) == (code, said)

@@ -224,7 +224,7 @@ def test_threads_of_a_plug_in_do_not_keep_the_command(words: tuple[str, ...]) ->
     thread = "import threading; threading.Thread(target=threading.Event().wait).start()"
     changed_by(thread, "from dataclasses")
     command = [sys.executable, "-m", "sgp_runner", *RUN, *words, "name=run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

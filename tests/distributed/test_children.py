@@ -63,7 +63,7 @@ def sgp_run(folder: Path, *words: str, **variables: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=900,
     )
 
 

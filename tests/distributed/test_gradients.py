@@ -336,7 +336,7 @@ def test_nccl_is_refused_without_a_gpu(launcher: list[str], tmp_path: Path) -> N
         "logger=jsonl",
     ]
     done = subprocess.run(
-        command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=1200
     )
     assert [line for line in done.stderr.splitlines() if line.startswith("sgp-run")] == [
         (

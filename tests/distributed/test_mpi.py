@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_R
 def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [*MPIRUN, "-n", str(ranks), sys.executable, *words]
     return subprocess.run(
-        command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+        command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=2400
     )
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(
         command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     os.kill(wait_for_ranks(tmp_path / "cut", 2)[1], signal.SIGUSR1)
-    _, error = first.communicate(timeout=60)
+    _, error = first.communicate(timeout=600)
     assert first.returncode == 75, error
     assert len(saved_steps(cut.checkpoints)) == 1
     again = run_ranks(cut)
@@ -145,7 +145,7 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(
         command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         os.kill(wait_for_ranks(tmp_path, 3)[1], signal.SIGSTOP)
-        _, error = process.communicate(timeout=100)
+        _, error = process.communicate(timeout=1000)
     assert process.returncode == 1
     assert error.count("The run stalled:") == error.count("sgp-run: ") == 1
     assert re.search(rf"^  rank \d waits for {wait} for \d+\.\d s$", error, re.MULTILINE)
@@ -225,7 +225,7 @@ def test_the_script_of_the_page_saves_a_run_that_resumes(
         with start_script_of_the_page(tmp_path) as script:
             wait_until(lambda then=recorded: num_bytes_recorded(tmp_path) > then, "steps")
             script.send_signal(number)
-            out, error = script.communicate(timeout=60)
+            out, error = script.communicate(timeout=600)
         recorded = num_bytes_recorded(tmp_path)
         assert script.returncode == 75 and before in out, error
         assert error.count("sgp-run: stopped by SIGUSR1; saved in ") == 1
@@ -375,9 +375,9 @@ def test_whatever_is_killed_nobody_survives(
     )
     ranks = wait_for_ranks(tmp_path, 2)
     os.kill(ranks[1] if victim == "rank" else command.pid, number)
-    _, err = command.communicate(timeout=30)
+    _, err = command.communicate(timeout=300)
     assert victim == "mpirun" or "exited on signal 9 (Killed)" in " ".join(err.split())
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 150
     while ranks_of(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not ranks_of(tmp_path)

@@ -17,7 +17,7 @@ from sgp_runner.recording.recorder import read_summary
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(9000),
 ]
 GPUS = torch.cuda.device_count()
 REAL_RANK = str(RANKS / "real_rank.py")

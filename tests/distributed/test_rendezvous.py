@@ -93,7 +93,7 @@ def test_a_rank_alone_ends_with_one_sentence(tmp_path: Path) -> None:
     """Nothing of PyTorch's own is printed."""
     (port,) = free_ports(1)
     process = start(1, "127.0.0.1", port, tmp_path, "network.start_timeout_seconds=1")
-    out, error = process.communicate(timeout=100)
+    out, error = process.communicate(timeout=1000)
     said = (
         f"sgp-run: rank 1 waits for rank 0 at 127.0.0.1:{port}: connection refused, for 1 s "
         "(network.start_timeout_seconds): start rank 0, or set MASTER_ADDR and MASTER_PORT to its "
@@ -105,7 +105,7 @@ def test_a_rank_alone_ends_with_one_sentence(tmp_path: Path) -> None:
 def test_ranks_meet_at_the_name_of_their_machine(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     ranks = [start(rank, socket.gethostname(), port, tmp_path) for rank in (1, 0)]
-    ended = [(rank.communicate(timeout=200), rank.returncode) for rank in ranks]
+    ended = [(rank.communicate(timeout=2000), rank.returncode) for rank in ranks]
     assert [(error, code) for (_, error), code in ended] == [("", 0), ("", 0)]
     assert "accuracy of the averaged model" in ended[1][0][0]
 

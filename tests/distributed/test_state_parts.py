@@ -139,7 +139,7 @@ def test_each_device_sends_its_own_push_sum_weight(sample: dict[int, Results]) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(72000)
 @pytest.mark.parametrize("devices", [2, 3])
 def test_parts_of_every_algorithm_and_optimizer_end_as_the_whole(
     devices: int, tmp_path: Path

@@ -80,9 +80,9 @@ def test_processes_count_together(tmp_path: Path) -> None:
     path = tmp_path / "store"
     store = LocalStore(path)
     writers = [writer(path, 300, str(number)) for number in range(3)]
-    PrefixStore("run", store).wait(["beat 0", "beat 1", "beat 2"], timedelta(seconds=60))
+    PrefixStore("run", store).wait(["beat 0", "beat 1", "beat 2"], timedelta(seconds=600))
     for each in writers:
-        each.join(60)
+        each.join(600)
     assert [each.exitcode for each in writers] == [0, 0, 0]
     assert PrefixStore("run", store).add("gradients", 0) == 900
     assert path.stat().st_size < 100_000  # it does not grow with every write
@@ -94,7 +94,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_store_in_order(tmp_
     inside = PrefixStore("run", store)
     for attempt in range(8):
         victim = writer(path, 10**9, str(attempt))
-        inside.wait([f"beat {attempt}"], timedelta(seconds=60))
+        inside.wait([f"beat {attempt}"], timedelta(seconds=600))
         time.sleep(0.013 * attempt)
         victim.kill()
         victim.join()

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from sgp_runner.distributed import gradients, sharded, state_parts, torch_world
 
-SECONDS = 100.0  # longest wait for another process
+SECONDS = 1000.0  # longest wait for another process
 
 
 class Network:

@@ -223,7 +223,7 @@ def test_parts_at_any_element_are_found(sample: dict[str, Logs]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(36000)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_calls_of_every_algorithm_end_on_any_gpu(layout: str, seed: int, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_calls_of_every_algorithm_end_on_any_gpu(layout: str, seed: int, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(36000)
 @pytest.mark.parametrize(("layout", "count"), [("8 x 1", 107), ("4 x 2 shards", 109)])
 def test_calls_over_every_graph_end_on_any_gpu(layout: str, count: int, tmp_path: Path) -> None:
     experiments = {}

@@ -32,7 +32,7 @@ def hears(process: int) -> bool:
 
 def wait_for_ranks(folder: Path, count: int) -> list[int]:
     """Process ids of the ranks, once all of them have recorded a step."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         training = [path for path in folder.glob("runs/*/metrics*.jsonl") if path.stat().st_size]
         if len(training) == count and len(ranks := ranks_of(folder)) == count:

@@ -136,7 +136,7 @@ def daemon(
         assert process.poll() is None, f"{name} ended by itself:\n{log.read_text()}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(300)
 
 
 def free_ports(count: int) -> list[int]:
@@ -159,7 +159,7 @@ def say(environment: Mapping[str, str], *command: str) -> str:
     ).stdout.strip()
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

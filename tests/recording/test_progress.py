@@ -153,7 +153,7 @@ def test_a_long_run_is_estimated_and_says_how_long_it_takes_without_any_record(
         return Work(1 + int(time.monotonic() - started), 1000)
 
     with showing("t", "simulated", 10, work, estimate) as listener:
-        assert said.wait(60)
+        assert said.wait(600)
         listener.write({"kind": "average", "epoch": 1, "time_s": 3.0, "accuracy": 0.5})
     title, estimated, line = capsys.readouterr().out.splitlines()
     ((seconds, each, total),) = arguments

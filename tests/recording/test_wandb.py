@@ -381,7 +381,7 @@ def test_a_failure_while_running_is_one_warning(
     monkeypatch.setattr(mirror.WandbRun, "log", log_and_say)
     listener = Wandb().open(tmp_path, "n", {}, [], None)
     listener.write(average(1))
-    assert logged.wait(60)  # a start under way would wait for the service, and teardown for it
+    assert logged.wait(600)  # a start under way would wait for the service, and teardown for it
     wandb.teardown()
     with Recorder(tmp_path, 0, (listener,)) as recorder:
         recorder.write(average(2))

@@ -40,20 +40,20 @@ def test_settings_of_the_steps_make_runs(gpus: int, osgp: tuple[str, int], tmp_p
 def test_a_step_answers_with_its_exit_code_its_time_and_its_result(tmp_path: Path) -> None:
     log, result = tmp_path / "log", tmp_path / "result.json"
     result.write_text('{"seconds": 1}')  # of an earlier run
-    done = perform(Step("a", "?", python("print('said')"), result=result), 30, log)
+    done = perform(Step("a", "?", python("print('said')"), result=result), 300, log)
     assert (done["answer"], done["exit"]) == ("yes", 0)
     write = f"import time; time.sleep(0.1); open({str(result)!r}, 'w').write('[2]')"
-    done = perform(Step("b", "?", python(write), result=result), 30, log)
+    done = perform(Step("b", "?", python(write), result=result), 300, log)
     assert done["result"] == [2]
-    done = perform(Step("c", "?", python("raise SystemExit(3)")), 30, log)
+    done = perform(Step("c", "?", python("raise SystemExit(3)")), 300, log)
     assert (done["answer"], done["exit"]) == ("no", 3)
-    done = perform(Step("d", "?", python("raise SystemExit(5)")), 30, log)
+    done = perform(Step("d", "?", python("raise SystemExit(5)")), 300, log)
     assert done["answer"] == "skipped: no such test"
     done = perform(Step("e", "?", python("import time; time.sleep(60)")), 0.5, log)
     assert (done["answer"], done["exit"]) == ("no", "stopped after 0 s")
     variables = {"CHECKED": "7"}
     show = python("import os; print(os.environ['CHECKED'])")
-    perform(Step("f", "?", show, variables=variables), 30, log)
+    perform(Step("f", "?", show, variables=variables), 300, log)
     text = log.read_text()
     assert "=== a: " in text and "\nsaid\n" in text and text.endswith("\n7\n")
 

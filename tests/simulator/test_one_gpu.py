@@ -18,7 +18,7 @@ from sgp_runner.session.start import execute
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(9000),
 ]
 TINY = ("nodes=4", "model=mlp", "data=digits", "batch_size=8", "epochs=0.18", "log_every=4")
 ON_GPU = ("network.device=cuda", "network.autocast=none")

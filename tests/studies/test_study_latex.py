@@ -101,7 +101,7 @@ def test_a_paper_with_the_files_of_a_study_compiles(
     for program in ("pdflatex", "bibtex", "pdflatex", "pdflatex"):
         words = ["-interaction=nonstopmode", "-halt-on-error"] if program == "pdflatex" else []
         done = subprocess.run(
-            [program, *words, "paper"], cwd=out, capture_output=True, check=False, timeout=120
+            [program, *words, "paper"], cwd=out, capture_output=True, check=False, timeout=1200
         )
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     log = (out / "paper.log").read_text(encoding="utf-8", errors="replace")

@@ -267,7 +267,7 @@ def run(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
     )
 
 

@@ -90,7 +90,7 @@ class Gun:
         name = dice.choice(choices)
         with suppress(ProcessLookupError):
             os.kill(victim, name)
-        _, error = process.communicate(timeout=200)
+        _, error = process.communicate(timeout=2000)
         said = [line for line in error.splitlines() if line.startswith("sgp-run: ")]
         ended = (self.folder / str(number) / "results/runs/run/summary.json").exists()
         expected = 130 if name == signal.SIGINT else 75
@@ -113,18 +113,18 @@ def check(gun: Gun) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(18000)
 def test_simulated_runs(tmp_path: Path) -> None:
     check(Gun(tmp_path, (*COMMAND, *RUN)))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(18000)
 def test_runs_on_gloo(tmp_path: Path) -> None:
     check(Gun(tmp_path, (*COMMAND, *RUN, "network=gloo")))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(18000)
 def test_runs_over_mpi(tmp_path: Path) -> None:
     check(Gun(tmp_path, (*MPIRUN, *RUN, "network=mpi"), FORWARDED))

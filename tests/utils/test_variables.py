@@ -67,7 +67,7 @@ def command(words: list[str], variables: dict[str, str] | None = None) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=2000,
     )
     assert done.returncode == 0 and " failed: " not in done.stdout, done.stdout + done.stderr
 
