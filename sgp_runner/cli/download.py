@@ -18,9 +18,14 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from sgp_runner.data.wmt16_en_de import ADDRESS
 from sgp_runner.utils.errors import ConfigError, nearest
 
 NAMES = ("cifar10", "cifar100")
+SCRIPTS = {  # that unpack what cannot be downloaded without an account
+    "imagenet": "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh",
+    "wmt16_en_de": f"get wmt16_en_de.tar.gz from {ADDRESS} and run scripts/prepare_wmt16.sh",
+}
 USAGE = (
     f"write sgp-run download {'|'.join(NAMES)} [data.root=FOLDER] [url=URL of the archive], "
     "for example: sgp-run download cifar10."
@@ -38,8 +43,11 @@ def main(argv: Sequence[str]) -> int:
     if len(names) != 1 or options.keys() - {"data.root", "url"}:
         raise ConfigError("download", USAGE)
     (name,) = names
+    if name in SCRIPTS:
+        raise ConfigError("download", f"{name} has to be fetched by hand: {SCRIPTS[name]}.")
     if name not in NAMES:
-        raise ConfigError("download", f"'{name}' is not there.{nearest(name, NAMES)} {USAGE}")
+        hint = nearest(name, NAMES) or f" There are {' and '.join(NAMES)}."
+        raise ConfigError("download", f"'{name}' is not there.{hint}")
     root, url = Path(options.get("data.root", Cifar.root)), options.get("url", url_of(name))
     kind = kind_of(name)
     folder = root / kind.base_folder

@@ -191,7 +191,11 @@ class Worker:
         return replace(self, until=until if self.until is None else min(self.until, until))
 
     def peers(self, topology: Topology, k: int) -> Exchange:
-        """Return the peers of this worker in step ``k`` of the graph of the present epoch."""
+        """Return the peers of this worker in step ``k`` of the graph of the present epoch.
+
+        ``weights`` are the shares that the peers in ``outgoing`` get, in their order, and this
+        worker keeps the rest; None means equal shares for all of them and this worker.
+        """
         graph, at = topology.at(self.epoch), (self.rank, self.size, k)
         return Exchange(graph.out_peers(*at), graph.in_peers(*at), graph.weights(*at))
 

@@ -15,6 +15,7 @@ from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_shares
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import require
 from sgp_runner.utils.seeding import seeds_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ PIXELS = {
     "cifar100": Pixels(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
 }
 
+FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 ARCHIVE_BYTES = {"cifar10": 170_498_071, "cifar100": 169_001_437}
 
 
@@ -77,6 +79,8 @@ class Cifar:
     def split(self, train: bool) -> Images:
         import torch
 
+        if not (Path(self.root) / FOLDERS[self.name]).is_dir():
+            require("data", "vision", "torchvision", otherwise=f", and then {self.download}")
         kind = kind_of(self.name)
         try:
             data = kind(self.root, train=train)
@@ -88,13 +92,18 @@ class Cifar:
             train and self.augment,
         )
 
+    @property
+    def download(self) -> str:
+        """The command that downloads the files."""
+        own = "" if self.root == Cifar.root else f" data.root={quote(self.root)}"
+        return f"sgp-run download {self.name}{own}"
+
     def unusable(self, kind: Any) -> ConfigError:
         """Return the error for missing or damaged files, with the command that downloads them."""
         root = Path(self.root)
         if root.name == kind.base_folder:
             fix = f"data.root={root.parent}"
             return ConfigError("data.root", f"it is the folder above {root.name}; use {fix}.")
-        own = "" if self.root == Cifar.root else f" data.root={quote(self.root)}"
         folder = root / kind.base_folder
         clear = f"rm -r {quote(str(folder))} && " if folder.exists() else ""
         by_hand = (
@@ -103,8 +112,7 @@ class Cifar:
         )
         return ConfigError(
             "data.root",
-            f"{defect(root, kind)}; get it with: {clear}sgp-run download {self.name}{own}, or: "
-            f"{clear}{by_hand}",
+            f"{defect(root, kind)}; get it with: {clear}{self.download}, or: {clear}{by_hand}",
         )
 
 

@@ -157,10 +157,14 @@ def observation_of(words: Words) -> Observation:
     devices = devices or 1
     steps = steps_of(words, devices, assumed)
     if 1 not in steps:
-        raise ConfigError("step.1", "the time of a step on one node is missing: write step.1=0.5s.")
+        raise ConfigError(
+            "one_node", "the time of a step on one node is missing: write one_node=0.5s."
+        )
     if len(steps) < 2:
         raise ConfigError(
-            "step.2", "the time of a step on several nodes is missing: write step.2=4s."
+            "two_nodes",
+            "the time of a step on several nodes is missing: write two_nodes=4s, or step.8=4s for "
+            "eight.",
         )
     latency = words.number("latency")
     if latency is None:

@@ -86,12 +86,12 @@ def read_words(
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(word, "this is not a setting; write key=value, for example nodes=4.")
-        name = (aliases or {}).get(name, name)
+        written, name = name, (aliases or {}).get(name, name)
         if name.partition(".")[0] in groups:
             refuse_unlikely(name, plain_number(text, short=False))
             passed.append(f"{name}={text}")
         elif name in keys:
-            values[name] = value_of(name, text, keys[name])
+            values[name] = value_of(written, text, keys[name])
         else:
             raise ConfigError(
                 name, f"there is no such setting here.{nearest(name, keys)} --help lists all."
@@ -154,7 +154,8 @@ def value_of(name: str, text: str, key: Key) -> float | int | str:
         raise no_rate(name, text)
     if number is None or not isfinite(number):
         example = "7e9 or 110M" if unit is None else unit.example
-        raise ConfigError(name, f"'{text}' is not a number; write for example {example}.")
+        what = "negative" if text.startswith("-") and text[1:2].isdigit() else "not a number"
+        raise ConfigError(name, f"'{text}' is {what}; write for example {example}.")
     if number < 0 or (number == 0 and not key.zero):
         least = "zero or positive" if key.zero else "positive"
         raise ConfigError(name, f"{text} must be {least}.")

@@ -13,6 +13,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.recording.estimate import Work
 from sgp_runner.recording.evaluation_meter import EvaluationMeter, number_of_evaluations
+from sgp_runner.recording.loggers.csv import Csv
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
 from sgp_runner.utils.devices import device_of
 from sgp_runner.utils.launchers import launched, local_ranks
@@ -54,6 +55,9 @@ def open_recorder(
     path = metrics_path(experiment.directory, 0)
     if start == START and (sentence := replaced_records(path, run.resume)):
         logger.info(sentence)
+    table = experiment.directory / Csv.copied
+    if table.exists() and not isinstance(run.logger, Csv):
+        logger.info(f"{table} is not continued: remove it, and logger=csv makes it again.")
     trim(path, start)  # before the mirror counts the lines
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group

@@ -274,7 +274,7 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     where = f" on {cluster}" if cluster and first.by_cluster else ""
     if len(best) == len(names):
         return f"Tests of all pairs tell no arm from the best in {measure.on(clock)}{where}."
-    value = first.text(best[0]) + (f" ({best[0]})" if 1 < len(best) <= MAX_NAMED else "")
+    value = " and ".join(map(first.text, best if len(best) <= MAX_NAMED else best[:1]))
     value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
     value += f" to {measure.goal}" if measure.target is not None else ""
     if len(best) > MAX_NAMED:

@@ -129,6 +129,8 @@ def measure_of(text: str) -> Measure:
         target = float(found[3]) / (100 if found[4] else 1) if found else -1.0
     except ValueError:
         target = -1.0
+    if found and found[2] == "accuracy" and not found[4] and 1 < target < 100:
+        raise ConfigError("measures", f"'{text}' is above 1: write {text[:-1]}%).")
     if found is None or not target > 0 or (found[2] == "accuracy" and target >= 1):
         raise ConfigError("measures", f"'{text}' is no measure: write {EXAMPLES}.")
     return Measure(found[1], found[2], target)

@@ -168,6 +168,9 @@ BAD: list[tuple[str, str, str]] = [
         "alexnet cannot read images of 1 x 8 x 8 (",
     ),
     ("download", "download", "write sgp-run download cifar10|cifar100 [data.root=FOLDER]"),
+    ("download imagenet", "download", "unpack it with scripts/prepare_imagenet.sh."),
+    ("download wmt16_en_de", "download", "and run scripts/prepare_wmt16.sh."),
+    ("download mnist", "download", "'mnist' is not there. There are cifar10 and cifar100."),
     ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
     ("data=grammar", "data", "is language. Use model=gpt"),
     *(

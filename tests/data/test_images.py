@@ -512,6 +512,19 @@ def test_other_files_than_the_published_ones_are_refused(
         Cifar("cifar10", root=str(root)).load(torch.float32)
 
 
+def test_missing_torchvision_and_missing_files_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(ConfigError) as error:
+        Cifar("cifar10", root=str(tmp_path)).load(torch.float32)
+    assert error.value.sentence == (
+        "torchvision is not installed: pip install 'sgp-runner[vision]' "
+        f"torch=={torch.__version__.partition('+')[0]}, "
+        f"and then sgp-run download cifar10 data.root={tmp_path}."
+    )
+
+
 def test_the_inner_folder_is_not_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = cifar(tmp_path, monkeypatch) / "cifar-10-batches-py"
     with pytest.raises(ConfigError) as error:

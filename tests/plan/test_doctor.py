@@ -299,17 +299,18 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
     [
         (
             "two_nodes=4s parameters=1e9",
-            "step.1: the time of a step on one node is missing: write step.1=0.5s.",
+            "one_node: the time of a step on one node is missing: write one_node=0.5s.",
         ),
         (
             "one_node=4s parameters=1e9",
-            "step.2: the time of a step on several nodes is missing: write step.2=4s.",
+            "two_nodes: the time of a step on several nodes is missing: write two_nodes=4s, or "
+            "step.8=4s for eight.",
         ),
         (
             "one_node=1s two_nodes=4s",
             "model: there is none: write model=gpt2, or parameters=1e9.",
         ),
-        (f"{TRANSFORMERS_3274} one_node=-1s", "step.1: '-1s' is not a number; write for example "
+        (f"{TRANSFORMERS_3274} one_node=-1s", "one_node: '-1s' is negative; write for example "
          "10s or 1ms."),
         (
             f"{TRANSFORMERS_3274} bandwidth=40",

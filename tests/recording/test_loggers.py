@@ -204,6 +204,10 @@ def test_a_logger_that_is_chosen_later_copies_a_finished_run(
     assert main([*tiny, "logger=tensorboard"]) == 0
     losses = points(Path("results/runs/run"), "train/loss")
     assert len(losses) == during.count(b"\ntrain,0,") > 0
+    capsys.readouterr()
+    assert main([*tiny, "logger=jsonl", "resume=never"]) == 0
+    stale = f"{table} is not continued: remove it, and logger=csv makes it again.\n"
+    assert stale in capsys.readouterr().out
 
 
 def test_a_missing_package_is_one_sentence() -> None:

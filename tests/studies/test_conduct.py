@@ -313,6 +313,15 @@ def test_answers_give_the_difference_and_its_certainty(
     assert headline(done, compared, "laptop", "simulated") == headed
 
 
+def test_a_headline_gives_the_value_of_each_of_the_best(tmp_path: Path) -> None:
+    losses = {"sgp": [1.0, 1.1, 1.04], "osgp": [1.1, 1.0, 1.05], "ar_sgd": [9.0, 9.1, 9.04]}
+    done = conducted(tmp_path, losses, ["loss"])
+    (compared,) = compare(done)
+    assert headline(done, compared, "laptop", "simulated") == (
+        "sgp and osgp are best: 1.0467 and 1.0500."
+    )
+
+
 def test_a_headline_names_no_more_than_three_best_arms(tmp_path: Path) -> None:
     alike = {name: [1.1, 1.0, 1.05] for name in ("osgp", "d_psgd", "ar_sgd")}
     losses = {"sgp": [1.0, 1.1, 1.04], **alike, "ad_psgd": [9.0, 9.1, 9.04]}

@@ -107,7 +107,11 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
             "matters: '0.02 nats' is no positive difference of time_to_loss(1): write 10s or 1ms.",
         ),
         ({"measures": ["speed"]}, "measures: 'speed' is no measure: write loss, accuracy"),
-        ({"measures": ["time_to_accuracy(2)"]}, "measures: 'time_to_accuracy(2)' is no measure"),
+        ({"measures": ["time_to_accuracy(-2)"]}, "measures: 'time_to_accuracy(-2)' is no measure"),
+        (
+            {"measures": ["time_to_accuracy(95)"]},
+            "measures: 'time_to_accuracy(95)' is above 1: write time_to_accuracy(95%).",
+        ),
         ({"tune": {"optim.lr": "ladder"}}, "tune.budget: give the runs of an arm's search"),
         ({"tune": {"optim.lr": "ladder(0.1,0.3)", "budget": 8}}, "is no ladder: write ladder"),
         ({"tune": {"algo.tau": "ladder", "budget": 8}}, "tune.algo.tau: only optim.lr has"),
