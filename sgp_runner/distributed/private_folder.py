@@ -34,7 +34,7 @@ def private_folder() -> Iterator[Path]:
         yield folder
     finally:
         held.remove(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         os.close(descriptor)
 
 
@@ -57,9 +57,19 @@ def remove_abandoned() -> None:
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
             finally:
                 os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Remove the lock last, by which the next start recognises a folder left by a kill."""
+    for path in folder.glob("*"):
+        if path.name != LOCK:
+            with suppress(OSError):  # a folder, or just removed
+                path.unlink()
+            shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def prefix() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -37,6 +38,27 @@ def test_the_next_start_removes_the_folder_of_a_killed_run(
             os.kill(rank, signal.SIGKILL)
     # The kernel releases the lock a little after the ranks have ended.
     wait_until(lambda: not left_by_the_next_start(tmp_path), "the removal of the folder")
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it removed first of the folder that it was asked to remove."""
+
+    def killed(folder: Path, **options: object) -> None:
+        (folder / LOCK).unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), private_folder() as own:
+        (own / "studies").mkdir()
+        patch.setattr(shutil, "rmtree", killed)
+    assert own.exists()
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # which a killed process has not
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}") == str(own / LOCK):
+                os.close(descriptor)
+    assert left_by_the_next_start(tmp_path) == set()
 
 
 def left_by_the_next_start(temporary: Path) -> set[Path]:
