@@ -219,8 +219,11 @@ class Averager:
         if self.runtime.begun:
             raise RuntimeError("a state must be loaded before the first step")
         check_state(state, self.identity)
+        worker, vector = self.runtime.worker, self.runtime.vector
+        vector.view(worker.params)  # PyTorch casts the optimizer's state to their precision
         self.optimizer.load_state_dict(state["optimizer"])
-        self.runtime.worker.load_state_dict(state["worker"])
+        worker.load_state_dict(state["worker"])
+        vector.bind(worker.params)
 
 
 def check_state(state: object, identity: State) -> None:

@@ -347,3 +347,44 @@ def test_a_program_that_forgets_to_finish_ends_well(tmp_path: Path) -> None:
     done = torchrun(tmp_path, "script.py")
     assert done.returncode == 0, done.stderr
     assert "terminate" not in done.stderr
+
+
+def test_a_module_in_half_precision_is_trained_in_float32(alone: None) -> None:
+    """0.001 is rounded away beside 1 in bfloat16, where the next lower number is 0.996."""
+    model = nn.Linear(1, 1, bias=False).bfloat16()
+    nn.init.ones_(model.weight)
+    averager = sgp_runner.Averager("diloco", model, sgd(model, lr=0.001), period=2, lr=1.0)
+    worker = averager.runtime.worker
+    for _ in range(4):
+        model(torch.ones(1, 1, dtype=torch.bfloat16)).sum().backward()
+        averager.step()
+    assert worker.params.dtype == torch.float32
+    kinds = {each.dtype for each in worker.state.values() if isinstance(each, torch.Tensor)}
+    assert kinds == {torch.float32}
+    averager.finish()
+    assert model.weight.dtype == torch.bfloat16
+    # DiLoCo's outer steps with momentum 0.9 (Nesterov) move by 0.0038, then by 0.00542.
+    assert worker.params.item() == pytest.approx(1 - 0.0038 - 0.00542, abs=1e-6)
+    assert model.weight.item() == 0.9921875
+
+
+def test_the_state_of_an_optimizer_of_half_precision_is_continued_exactly(alone: None) -> None:
+    def make() -> tuple[nn.Linear, sgp_runner.Averager]:
+        model = nn.Linear(1, 1, bias=False).bfloat16()
+        nn.init.ones_(model.weight)
+        return model, sgp_runner.Averager("sgp", model, sgd(model, lr=0.001, momentum=0.9))
+
+    def train(model: nn.Linear, averager: sgp_runner.Averager, steps: int) -> None:
+        for _ in range(steps):
+            model(torch.full((1, 1), 0.3, dtype=torch.bfloat16)).sum().backward()
+            averager.step()
+
+    model, averager = make()
+    train(model, averager, 3)
+    other, again = make()
+    again.load_state_dict(copy.deepcopy(averager.state_dict()))
+    for pair in ((model, averager), (other, again)):
+        train(*pair, 3)
+    assert torch.equal(averager.runtime.worker.params, again.runtime.worker.params)
+    averager.finish()
+    again.finish()

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class ParameterVector:
-    """The trained parameters of a module, whose memory is one vector [D] at a time."""
+    """The trained parameters of a module, whose memory is one vector [D] at a time.
+
+    Vectors of parameters in half precision are in float32, so that small steps, push-sum weights
+    and outer momentum are not rounded away. The module then has a rounded copy.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -22,12 +26,13 @@ class ParameterVector:
         self.shapes: Shapes = {name: tuple(p.shape) for name, p in trained.items()}
         self.sizes = [p.numel() for p in self.parameters]
         self.bound: Tensor
+        self.dtype = self.parameters[0].dtype if self.parameters else None  # of the module
 
     def joined(self) -> Tensor:
         """Copy the parameters into one vector."""
         import torch
 
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return widened(torch.cat([p.detach().reshape(-1) for p in self.parameters]))
 
     def parts(self, vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
         """Yield each parameter with its part of ``vector``, in the parameter's shape."""
@@ -35,11 +40,15 @@ class ParameterVector:
             yield p, part.view(p.shape)
 
     def bind(self, vector: Tensor) -> None:
-        """Let the parameters be views of ``vector``, without copying."""
+        """Let the parameters be views of ``vector``, or of a copy in their precision."""
+        self.view(vector if vector.dtype == self.dtype else vector.to(self.dtype))
+        self.bound = vector
+
+    def view(self, vector: Tensor) -> None:
+        """Let the parameters be views of ``vector``, in its precision."""
         if self.parameters[0].data_ptr() != vector.data_ptr():
             for p, part in self.parts(vector):
                 p.data = part
-        self.bound = vector
 
     def detach_gradient(self) -> list[Tensor]:
         """Return the parts of the gradient, as vectors, and remove it from the parameters.
@@ -51,7 +60,12 @@ class ParameterVector:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        return [grad.detach().reshape(-1) for grad in grads]
+        return [widened(grad.detach().reshape(-1)) for grad in grads]
+
+
+def widened(vector: Tensor) -> Tensor:
+    """Return a vector in half precision in float32, and others as they are."""
+    return vector.float() if vector.element_size() < 4 else vector
 
 
 class WrappedOptimizer:
@@ -124,7 +138,7 @@ class WrappedOptimizer:
         if self.copy is None:
             self.copy = torch.empty_like(params)
         self.copy.copy_(params)
-        self.vector.bind(self.copy)
+        self.vector.view(self.copy)
         parts = g if isinstance(g, list) else g.split_with_sizes(self.vector.sizes)
         for p, part in zip(self.vector.parameters, parts, strict=True):
             p.grad = part.view(p.shape)
