@@ -16,7 +16,7 @@ from sgp_runner.distributed.gloo_transport import GlooTransport, Transfer
 
 LOCAL, REMOTE, QUEUES, INODE = 1, 2, 4, 9  # columns of /proc/net/tcp
 EMPTY = "00000000:00000000"
-LOOKS = 20  # a thread that wakes another one, or a message, may be between two states
+LOOKS = 5  # a thread that wakes another one, or a message, may be between two states
 
 
 def queued(process: int) -> int:
