@@ -39,7 +39,7 @@ from sgp_runner.recording.loggers.wandb import Wandb, has_login
 from sgp_runner.utils.devices import count_gpus, device_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import install
-from sgp_runner.utils.launchers import launched, local_ranks
+from sgp_runner.utils.launchers import launched, local_ranks, machines_of_job
 from sgp_runner.utils.memory import free_bytes, most_bytes
 from sgp_runner.utils.network_interfaces import (
     chooses_none,
@@ -112,7 +112,7 @@ class RunHere:
             return 1
         if launched() is not None:
             return local_ranks(run.ranks)
-        machines = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+        machines = machines_of_job()
         if machines == 1 and run.network.name == "nccl" and run.ranks > self.gpus:
             return run.gpus_per_node
         return -(-run.ranks // machines)
@@ -371,5 +371,5 @@ def slurm() -> Finding:
     if not answer:
         return Finding("Slurm", "without a cluster", "Set SLURM_CONF if there is one.")
     job = os.environ.get("SLURM_JOB_ID")
-    machines = counted(int(os.environ.get("SLURM_JOB_NUM_NODES", "1")), "machine")
+    machines = counted(machines_of_job(), "machine")
     return Finding("Slurm", f"{answer}, job {job} on {machines}" if job else answer)

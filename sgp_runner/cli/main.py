@@ -19,6 +19,7 @@ from sgp_runner.cli.exits import run_command
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import defer, enable
+from sgp_runner.utils.variables import check_switches
 
 #: Sub-commands and their modules, whose ``main`` takes the arguments after the name.
 SUBCOMMANDS = {
@@ -52,6 +53,7 @@ def defer_signals_among_ranks() -> None:
 def dispatch(argv: Sequence[str]) -> int:
     """Run the command that the arguments select and return the exit code."""
     defer_signals_among_ranks()
+    check_switches()
     for argument in argv:
         refuse_secrets(argument.partition("="), argument.partition("=")[0])
     if argv and (module := SUBCOMMANDS.get(argv[0])) is not None:

@@ -40,10 +40,10 @@ class Logger(Protocol):
 
 @runtime_checkable
 class NeedsPackages(Protocol):
-    """A logger whose packages are optional."""
+    """A logger that needs optional packages, or variables of the environment."""
 
     def check_installed(self) -> None:
-        """Raise ConfigError, with the pip command, if the packages are not installed."""
+        """Raise ConfigError if packages are not installed, with pip's command, or for variables."""
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sgp_runner.utils.launchers import launched, local_ranks
+from sgp_runner.utils.launchers import launched, local_ranks, whole
 
 KEY = "OMP_NUM_THREADS"
 
@@ -30,6 +30,9 @@ def share_of_cores() -> int:
 
 
 def asked_cores() -> int | None:
-    """Return the number of cores in OMP_NUM_THREADS; None if the variable has no number."""
+    """Return the number of cores in OMP_NUM_THREADS, which may be a list; None if it is not set.
+
+    Raises LaunchError if the variable has no number.
+    """
     said = os.environ.get(KEY, "").partition(",")[0]
-    return int(said) if said.isdecimal() and int(said) else None
+    return whole(KEY, {KEY: said}, least=1) if said else None

@@ -7,6 +7,7 @@ variables are an error: a process with a guessed rank would wait for the other r
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import zlib
@@ -32,6 +33,8 @@ STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
 # PyTorch's connections print warnings and C++ frames about what our sentences say, and its profiler
 # prints that it starts and stops.
 QUIET_LIBRARIES = {"TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "6"}
+NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+HOST = re.compile(r"[\w.:%-]+")  # a name, or an address of IPv4 or IPv6
 # A batch script has a SLURM_PROCID too; only processes started by srun are in a step.
 IN_A_STEP = "SLURM_STEP_ID"
 
@@ -92,13 +95,24 @@ def rendezvous(process: Launched, environment: Environment = os.environ) -> dict
 
 def local_ranks(ranks: int, environment: Environment = os.environ) -> int:
     """Return how many of the ``ranks`` of a run are on this machine."""
-    names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    found = [int(environment[name]) for name in names if environment.get(name, "").isdecimal()]
-    if found:
-        return found[0]
-    nodes = environment.get("SLURM_STEP_NUM_NODES", "1")
-    alone = STORE in environment or not present("srun", environment)
-    return ranks if alone or not nodes.isdecimal() else -(-ranks // int(nodes))
+    for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        if name in environment:
+            return whole(name, environment, least=1)
+    name = "SLURM_STEP_NUM_NODES"
+    if STORE in environment or not present("srun", environment) or name not in environment:
+        return ranks
+    return -(-ranks // whole(name, environment, least=1))
+
+
+def own_local_rank(environment: Environment = os.environ) -> int:
+    """Return the rank of this process on its machine; 0 if the launcher does not set it."""
+    return whole("LOCAL_RANK", environment, least=0) if "LOCAL_RANK" in environment else 0
+
+
+def machines_of_job(environment: Environment = os.environ) -> int:
+    """Return the number of machines of this Slurm job; 1 without one."""
+    name = "SLURM_JOB_NUM_NODES"
+    return whole(name, environment, least=1) if name in environment else 1
 
 
 def under_launcher(environment: Environment = os.environ) -> bool:
@@ -115,7 +129,7 @@ def kept_elsewhere(environment: Environment = os.environ) -> bool:
 
 def orphaned(environment: Environment = os.environ) -> bool:
     """Return whether the process that launched this rank has ended."""
-    return PARENT in environment and os.getppid() != int(environment[PARENT])
+    return PARENT in environment and os.getppid() != whole(PARENT, environment, least=1)
 
 
 def loopback_interface() -> str:
@@ -142,7 +156,15 @@ def read(names: tuple[str, str, str], environment: Environment) -> tuple[int, in
     rank = whole(rank_name, environment)
     if not 0 <= rank < size:
         raise LaunchError(rank_name, f"{rank} must be between 0 and {size_name} - 1 = {size - 1}.")
-    return rank, size, whole(local_name, environment) if local_name in environment else None
+    if local_name not in environment:
+        return rank, size, None
+    local = whole(local_name, environment, least=0)
+    around = "LOCAL_WORLD_SIZE"
+    if local_name != "LOCAL_RANK" or around not in environment or STORE in environment:
+        around = size_name
+    if local >= (here := whole(around, environment, least=1)):
+        raise LaunchError(local_name, f"{local} must be less than {around}={here}.")
+    return rank, size, local
 
 
 def check_world_size(process: Launched, environment: Environment) -> None:
@@ -156,16 +178,24 @@ def check_world_size(process: Launched, environment: Environment) -> None:
         )
 
 
-def whole(name: str, environment: Environment) -> int:
-    try:
-        return int(environment[name])
-    except ValueError:
-        raise LaunchError(name, f"'{environment[name]}' is not a whole number.") from None
+def whole(name: str, environment: Environment, least: int | None = None) -> int:
+    """Return the whole number in a variable. Raises LaunchError, also if it is below ``least``."""
+    if not NUMBER.fullmatch(environment[name].strip()):
+        raise LaunchError(name, f"'{environment[name]}' is not a whole number.")
+    number = int(environment[name])
+    if least is not None and number < least:
+        raise LaunchError(name, f"{number} must be at least {least}.")
+    return number
 
 
 def master_address(process: Launched, environment: Environment) -> str:
     """Return the host of rank 0."""
     if address := environment.get("MASTER_ADDR"):
+        if not HOST.fullmatch(address) or address.count(":") == 1:
+            raise LaunchError(
+                "MASTER_ADDR",
+                f"'{address}' is no host: write a name or an address alone, such as node1.",
+            )
         return address
     alone = (
         environment.get("SLURM_STEP_NUM_NODES") == "1"

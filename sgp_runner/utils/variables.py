@@ -6,9 +6,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sgp_runner.utils.errors import ConfigError
+
 # ``python -m`` and ``python -c``, with which multiprocessing starts its servers too, import from
 # the present folder first: a ``torch.py`` next to somebody's results would run.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+
+SWITCHES = ("SGP_RUN_QUIET", "SGP_RUN_TRACEBACK")  # that a user may set to 1
+
+
+def check_switches() -> None:
+    """Raise ConfigError for a switch of ``sgp-run`` that is neither 0 nor 1."""
+    for name in SWITCHES:
+        if (value := os.environ.get(name, "")) not in ("", "0", "1"):
+            raise ConfigError(name, f"'{value}' is neither 0 nor 1: write {name}=1, or unset it.")
 
 
 @contextmanager

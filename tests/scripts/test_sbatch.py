@@ -188,6 +188,7 @@ def test_apptainer_is_around_every_rank(programs: Path) -> None:
             "SGP_FABRIC=infiniband: no InfiniBand interface of this node is up; "
             "name one in SGP_INTERFACE.",
         ),
+        ({"SGP_RESTARTS": "x"}, "SGP_RESTARTS is 'x'; use a whole number, such as 3."),
         ({"SGP_SETUP": "no.sh"}, "SGP_SETUP: there is no file 'no.sh'."),
         ({"SGP_ENV": "no"}, "SGP_ENV: there is no environment in 'no'."),
         (

@@ -19,6 +19,8 @@ from sgp_runner.utils.launchers import (
     LaunchError,
     launched,
     local_ranks,
+    machines_of_job,
+    own_local_rank,
     rendezvous,
     under_launcher,
 )
@@ -98,6 +100,16 @@ REFUSED = {
     "no number": ({**TORCHRUN, "WORLD_SIZE": "four"}, "WORLD_SIZE: 'four' is not a whole number."),
     "no rank": ({**TORCHRUN, "RANK": ""}, "RANK: '' is not a whole number."),
     "no local rank": ({**TORCHRUN, "LOCAL_RANK": "x"}, "LOCAL_RANK: 'x' is not a whole number."),
+    "half a rank": ({**TORCHRUN, "RANK": "1_0"}, "RANK: '1_0' is not a whole number."),
+    "a negative local rank": ({**TORCHRUN, "LOCAL_RANK": "-1"}, "LOCAL_RANK: -1 must be at least"),
+    "a local rank too many": (
+        {**TORCHRUN, "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"},
+        "LOCAL_RANK: 2 must be less than LOCAL_WORLD_SIZE=2.",
+    ),
+    "a local rank of a larger job": (
+        {**MPIRUN, "OMPI_COMM_WORLD_LOCAL_RANK": "2"},
+        "OMPI_COMM_WORLD_LOCAL_RANK: 2 must be less than OMPI_COMM_WORLD_SIZE=2.",
+    ),
     "nobody": ({**TORCHRUN, "WORLD_SIZE": "0"}, "WORLD_SIZE: 0 must be at least 1 process."),
     "a rank too many": (
         {**TORCHRUN, "RANK": "4"},
@@ -145,6 +157,14 @@ NO_ADDRESS = {
     "no such port": (
         {**TORCHRUN, "MASTER_PORT": "65536"},
         "MASTER_PORT: 65536 must be between 1 and 65535.",
+    ),
+    "an address with a port": (
+        {**TORCHRUN, "MASTER_ADDR": "head:29500"},
+        "MASTER_ADDR: 'head:29500' is no host: write a name or an address alone, such as node1.",
+    ),
+    "an address with a protocol": (
+        {**TORCHRUN, "MASTER_ADDR": "tcp://head"},
+        "MASTER_ADDR: 'tcp://head' is no host: write a name or an address alone, such as node1.",
     ),
     "words for a port": (
         {**TORCHRUN, "MASTER_PORT": "http"},
@@ -206,6 +226,22 @@ def test_ranks_on_this_machine() -> None:
     assert local_ranks(8, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"}) == 2
     assert local_ranks(8, {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}) == 4
     assert local_ranks(8, {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("LOCAL_WORLD_SIZE", "two", "'two' is not a whole number."),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "0", "0 must be at least 1."),
+        ("SLURM_STEP_NUM_NODES", "-1", "-1 must be at least 1."),
+    ],
+)
+def test_numbers_of_ranks_that_cannot_be_are_refused(name: str, value: str, sentence: str) -> None:
+    with pytest.raises(LaunchError, match=f"^{name}: {sentence}"):
+        local_ranks(8, {"SLURM_STEP_ID": "0", name: value})
+    assert own_local_rank({}) == 0 and machines_of_job({"SLURM_JOB_NUM_NODES": "3"}) == 3
+    with pytest.raises(LaunchError, match="^SLURM_JOB_NUM_NODES: 'x' is not a whole number."):
+        machines_of_job({"SLURM_JOB_NUM_NODES": "x"})
 
 
 def test_only_other_launchers_make_the_lines_plain() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sgp_runner.cli.main import main
 from sgp_runner.utils.variables import setting
 
 BIN = Path(sys.executable).parent
@@ -129,3 +130,30 @@ def test_variables_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (os.environ["SGP_ONE"], os.environ["SGP_TWO"]) == ("1", "2")
         raise ZeroDivisionError
     assert os.environ["SGP_ONE"] == "before" and "SGP_TWO" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("SGP_RUN_QUIET", "yes", "'yes' is neither 0 nor 1: write SGP_RUN_QUIET=1, or unset it."),
+        (
+            "WANDB_MODE",
+            "offlin",
+            "'offlin' is none of online, offline, disabled, shared, run, dryrun. "
+            "Did you mean 'offline'?",
+        ),
+        ("WANDB_BASE_URL", "wandb.ai", "'wandb.ai' is no address: write https://HOST."),
+    ],
+)
+def test_values_that_cannot_work_are_refused_before_a_run(
+    name: str,
+    value: str,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, value)
+    assert main([*TINY, "logger=wandb"]) == 2
+    assert capsys.readouterr().err == f"sgp-run: {name}: {sentence}\n"

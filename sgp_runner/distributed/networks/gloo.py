@@ -24,7 +24,7 @@ from sgp_runner.distributed.world import World
 from sgp_runner.elastic.membership import SILENCE_SECONDS, VOTE_SECONDS, LossDetection
 from sgp_runner.utils.devices import check_present, count_gpus
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import Launched, rendezvous
+from sgp_runner.utils.launchers import Launched, own_local_rank, rendezvous
 from sgp_runner.utils.units import BitsPerSecond, Seconds
 
 
@@ -146,7 +146,7 @@ class Gloo:
         """Return the device of a process; a server computes on its CPU."""
         if self.device != "cuda" or rank >= run.nodes:
             return "cpu" if rank >= run.nodes else self.device
-        return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % count_gpus()}"
+        return f"cuda:{own_local_rank() % count_gpus()}"
 
 
 def check_hierarchical(run: Run, shard: str) -> None:

@@ -18,7 +18,7 @@ from sgp_runner.distributed.world import World
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.devices import count_gpus
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import Launched, rendezvous
+from sgp_runner.utils.launchers import Launched, own_local_rank, rendezvous
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import Seconds
 
@@ -108,7 +108,7 @@ class Nccl:
 
 def own_gpu() -> str:
     """Return the GPU with the number LOCAL_RANK, or the only one visible to this process."""
-    have, local = present_gpus(), int(os.environ.get("LOCAL_RANK", "0"))
+    have, local = present_gpus(), own_local_rank()
     if local >= have > 1:
         raise ConfigError(
             "LOCAL_RANK",

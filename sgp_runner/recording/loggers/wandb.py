@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import netrc
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from wandb import Run
 
 TITLE = "W&B"
+# Of WANDB_MODE: W&B has two names for two modes, and one that ranks share.
+THEIR_MODES = ("online", "offline", "disabled", "shared", "run", "dryrun")
 MODES = ("auto", "online", "offline", "disabled")
 START_SECONDS = 20.0  # how long a server may take to answer before the run is recorded offline
 
@@ -65,6 +68,17 @@ class Wandb:
         if self.mode not in MODES:
             choices = f"use one of {', '.join(MODES)}.{nearest(str(self.mode), MODES)}"
             raise ConfigError("logger.mode", f"'{self.mode}' is not a mode; {choices}")
+
+    def check_installed(self) -> None:
+        """Raise ConfigError if a variable of W&B cannot work; its package is always installed."""
+        mode, server = (os.environ.get(f"WANDB_{name}", "") for name in ("MODE", "BASE_URL"))
+        if mode and mode not in THEIR_MODES:
+            choices = f"{', '.join(THEIR_MODES)}.{nearest(mode, THEIR_MODES)}"
+            raise ConfigError("WANDB_MODE", f"'{mode}' is none of {choices}")
+        if server and not re.match("https?://[^/]", server):
+            raise ConfigError(
+                "WANDB_BASE_URL", f"'{redacted(server)}' is no address: write https://HOST."
+            )
 
     def open(
         self,
