@@ -105,15 +105,20 @@ def part_of(rows: Any, worker: int, workers: int) -> Any:
     return distributed.split_dataset_by_node(rows, worker, workers)
 
 
-def texts_of(rows: Any, key: str, share: float, held_out: bool = False) -> Iterator[str]:
-    """Yield the texts of ``rows`` in order; empty ones are left out.
+def texts_of(path: str, rows: Any, key: str, share: float, held_out: bool = False) -> Iterator[str]:
+    """Yield the texts of ``rows`` of ``path`` in order; empty and missing ones are left out.
 
     share: share of the documents that are held out, by a hash of their text
     held_out: whether to yield these, or all others
+
+    Raises ConfigError for a row with another value than a text.
     """
     most = share * 2**32
     for part in rows.iter(batch_size=ROWS):
         for text in part[key]:
+            if not isinstance(text, str | None):
+                what = f"a row of {path} has {str(text)[:40]} as '{key}', which is no text."
+                raise ConfigError("data.text_key", what)
             if text and (zlib.crc32(text.encode("utf-8", "replace")) < most) == held_out:
                 yield text
 

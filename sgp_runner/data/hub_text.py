@@ -128,11 +128,11 @@ class HubText:
         )
         own = self.valid_split is not None
         share = 0.0 if own else self.valid_share
-        validation = documents.texts_of(held, self.text_key, share, held_out=not own)
+        validation = documents.texts_of(self.path, held, self.text_key, share, held_out=not own)
 
         def texts(worker: int, workers: int) -> Iterator[str]:
             part = documents.part_of(rows, worker, workers) if self.streaming else rows
-            return documents.texts_of(part, self.text_key, share)
+            return documents.texts_of(self.path, part, self.text_key, share)
 
         size = self.train_size or 0
         train = (

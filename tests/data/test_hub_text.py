@@ -250,6 +250,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tokenizer: 
     )
 
 
+@pytest.mark.parametrize("more", [{}, {"streaming": True, "tokens": 90}])
+def test_a_row_without_text_is_named(more: dict[str, Any], tmp_path: Path, tokenizer: str) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "a b c"}\n{"text": null}\n{"text": 3}\n')
+    assert refusal(str(tmp_path), tokenizer, **more) == (
+        f"data.text_key: a row of {tmp_path} has 3 as 'text', which is no text."
+    )
+
+
 # Identity
 
 
