@@ -277,7 +277,7 @@ class TorchWorld(World):
             dist.destroy_process_group()
         for group in self.created if self.joins else ():
             dist.destroy_process_group(group)
-        self.created = []
+        self.created.clear()  # also in the world of the remaining ranks, a copy
         for name in GROUPS:
             vars(self).pop(name, None)
 
