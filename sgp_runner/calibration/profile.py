@@ -30,8 +30,8 @@ devices_per_node: 1
   node_factors: {{}}  # e.g. {{3: 2.0}}: node 3 computes half as fast
   heterogeneity: 0.0  # coefficient of variation between nodes
 links:
-  bandwidth: {have.bandwidth:.6g}  # bit/s; every node sends and receives at the same time
-  latency_seconds: {have.latency_seconds:.4g}  # s
+  bandwidth: {have.bandwidth:.6g}bit/s  # every node sends and receives at the same time
+  latency_seconds: {have.latency_seconds:.4g}s
   message_overhead_seconds: 0.0  # s; part of the latency
   duplex: full  # as the bandwidth was measured
   protocol: {protocol}  # of messages over this network
@@ -39,8 +39,8 @@ collectives:
   algorithm: ring  # gloo's and NCCL's for large tensors
   overlap: {have.overlap:.4g}  # share of a step during which its all-reduce runs already
   bucket_bytes: 1  # bytes; no bound, as the overlap is what was measured
-  all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}  # s, of each of its rounds
-  all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}  # bit/s of a node's interface
+  all_reduce_latency_seconds: {have.all_reduce_latency_seconds:.4g}s  # of each of its rounds
+  all_reduce_bandwidth: {have.all_reduce_bandwidth:.6g}bit/s  # of a node's interface
 hosts:
   host_seconds_per_byte: 0.0  # s/byte; part of the bandwidth
   cores_per_host: {have.cores_per_host:g}  # gradients that a host computes at full speed
@@ -55,7 +55,7 @@ codecs:
 validated:  # a run elsewhere says so
   fitted_on: []
   nodes: {nodes}
-  bandwidth: {have.bandwidth:.6g}"""
+  bandwidth: {have.bandwidth:.6g}bit/s"""
 COLUMN = {"low_rank": " and column of a factor"}
 COMPUTE_TIME = """\
 compute_time:

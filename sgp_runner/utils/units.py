@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -50,6 +51,8 @@ class Unit:
         if found is None or found[2] not in self.factors:
             return None
         exact = Fraction(found[1]) * self.factors[found[2]]
+        if exact > sys.float_info.max:
+            return None
         return int(exact) if exact.denominator == 1 else float(exact)
 
 
@@ -122,8 +125,8 @@ def refuse_unlikely(key: str, value: object) -> None:
         for name, each in value.items():
             refuse_unlikely(f"{key}.{name}", each)
     elif isinstance(value, list):
-        for each in value:
-            refuse_unlikely(key, each)
+        for place, each in enumerate(value):
+            refuse_unlikely(f"{key}[{place}]", each)
     elif bare := number(value):
         for part, (unit, least, most, likely) in LIKELY.items():
             if part in key and bare > 0 and not least <= bare <= most:
@@ -187,6 +190,11 @@ def with_prefix(value: float, unit: str) -> str:
 def counted(count: float, noun: str, plural: str = "") -> str:
     """Return a count with its noun: ``1 node``, ``8 nodes``, ``0.5 epochs``."""
     return f"{count:g} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return different names in quotes: ``'m', 'v'``."""
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(names))
 
 
 def percent(fraction: float) -> str:

@@ -291,12 +291,13 @@ def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
     ("words", "key", "sentence"),
     [
         (
-            ("cluster.links.regions=[{nodes: 8, bandwidth_up: 1, bandwidth_down: 1, latency: 1}]",),
+            ("cluster.links.regions=[{nodes: 8, bandwidth_up: 1Mbit/s, bandwidth_down: 1Mbit/s, "
+             "latency: 1}]",),
             "cluster.links.regions[0].latency",
             "there is no such setting. Did you mean 'cluster.links.regions[0].latency_seconds'?",
         ),
         (
-            ("cluster.links.regions=[{nodes: 8, bandwidth_up: fast, bandwidth_down: 1, "
+            ("cluster.links.regions=[{nodes: 8, bandwidth_up: fast, bandwidth_down: 1Mbit/s, "
              "latency_seconds: 1}]",),
             "cluster.links.regions[0].bandwidth_up",
             "'fast' is not a number in bit/s (such as 100Mbit/s) or a list such as "
