@@ -27,6 +27,7 @@ from torch import Tensor
 from sgp_runner.core.scheduler import Future, Scheduler
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.messages import logger
+from sgp_runner.utils.units import quoted
 
 DEPTH = 5  # levels of nested containers and objects; enough for an optimizer of PyTorch
 ALIKE = ("shape", "dtype", "device", "layout")  # equal for tensors that can be compared
@@ -75,7 +76,7 @@ class UnsavedState:
         self.unsaved.extend(dict.fromkeys(names))
         if self.first():
             logger.warning(
-                f"{self.title}: a resumed run does not have the tensors in {listed(names)}: keep "
+                f"{self.title}: a resumed run does not have the tensors in {quoted(names)}: keep "
                 "them with worker.state, or make them in the step that uses them."
             )
 
@@ -110,11 +111,6 @@ class UnsavedState:
                 if inner.cr_frame is not None:
                     yield inner.cr_frame
                 inner = inner.cr_await
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the names of variables in quotes."""
-    return ", ".join(f"'{name}'" for name in dict.fromkeys(names))
 
 
 def is_copy(tensor: Tensor, worker: Worker) -> bool:

@@ -21,10 +21,10 @@ from sgp_runner.recording.observer import Observer
 from sgp_runner.recording.opening import open_recorder
 from sgp_runner.recording.recorder import Position, Recorder
 from sgp_runner.recording.throughput import Throughput
-from sgp_runner.recording.unsaved_state import listed
 from sgp_runner.utils.errors import LOSSES, CannotSave, Evicted
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import signal_state, stop_signals
+from sgp_runner.utils.units import quoted
 
 
 class CheckpointSaver(Protocol):
@@ -197,7 +197,7 @@ class Session:
         if observer is not None and rank == 0 and observer.lost_state:
             logger.warning(
                 f"{self.experiment.run.algo.title}: this run resumes without the tensors in "
-                f"{listed(observer.lost_state)}, so its results differ from those without an "
+                f"{quoted(observer.lost_state)}, so its results differ from those without an "
                 "interruption; its summary says so."
             )
 
