@@ -292,7 +292,7 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     )
     assert "Launching" not in out + error
     table = out[out.index("Simulated time to") :]
-    assert len(re.findall(r"^[12 ]  SlowMo\(Local SGD\)", table, re.MULTILINE)) == 4
+    assert len(re.findall(r"^[\d ]  SlowMo\(Local SGD\)", table, re.MULTILINE)) == 4
     assert f"\ndata.dimension={TOO_BIG} optim.schedule=cosine failed: data.dimension: the" in table
 
     (directory,) = Path("results/sweeps").iterdir()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.paths import ROOT
 from torch import Tensor
 
 from sgp_runner.core.mailbox import WrittenAfterSend
@@ -214,6 +215,23 @@ def test_timing_studies_compute_nothing() -> None:
     assert engine.finish(gradient).tolist() == [0.0] * 4
 
 
+@pytest.fixture
+def forkable(request: pytest.FixtureRequest) -> None:
+    """A process without a GPU: other tests register a pretended one, which is there to stay."""
+    if torch.accelerator.is_available():
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", request.node.nodeid],
+            check=False,
+            cwd=ROOT,
+            env=variables,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        pytest.skip("passed in a process of its own")
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Use so many threads of PyTorch."""
@@ -225,6 +243,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@pytest.mark.usefixtures("forkable")
 @pytest.mark.parametrize(("name", "cores"), [("resnet8", 2), ("resnet8", 4), ("transformer", 3)])
 def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> None:
     problem = PROBLEMS[name](torch.float32)
@@ -242,6 +261,7 @@ def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> No
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.usefixtures("forkable")
 def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other_process() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     engine = Parallel(problem, 2)
@@ -256,6 +276,7 @@ def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other
     engine.close()
 
 
+@pytest.mark.usefixtures("forkable")
 def test_a_dropped_gradient_leaves_nothing_behind() -> None:
     """In whatever state it is: computed early, in another process, or neither."""
     problem = PROBLEMS["resnet8"](torch.float32)
@@ -276,6 +297,7 @@ def test_a_dropped_gradient_leaves_nothing_behind() -> None:
     engine.close()
 
 
+@pytest.mark.usefixtures("forkable")
 def test_a_process_that_is_killed_is_done_without() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     with threads(1):
@@ -295,6 +317,7 @@ def test_a_process_that_is_killed_is_done_without() -> None:
     assert all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))
 
 
+@pytest.mark.usefixtures("forkable")
 def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -313,6 +336,7 @@ def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     engine.close()
 
 
+@pytest.mark.usefixtures("forkable")
 def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     assert [len(chunk) for chunk in problem.chunks] == [360]
@@ -325,6 +349,7 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
     engine.close()
 
 
+@pytest.mark.usefixtures("forkable")
 def test_processes_end_with_the_engine_that_started_them() -> None:
     engine = Parallel(PROBLEMS["resnet8"](torch.float32), 2)
     engine.start_assistants()
