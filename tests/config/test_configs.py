@@ -420,7 +420,7 @@ def test_an_algorithm_chooses_the_optimizer_that_it_needs_if_nothing_else_does(
     ("word", "key", "meant"),
     [
         ("cluster.bandwidth=10", "cluster.links.bandwidth", "10Gbit/s? Otherwise write 10bit/s"),
-        ("cluster.links.bandwidth=[1,2]", "cluster.links.bandwidth", "1Gbit/s"),
+        ("cluster.links.bandwidth=[1,2]", "cluster.links.bandwidth[0]", "1Gbit/s"),
         (
             "+cluster.links.node_bandwidth_up={3:20}",
             "cluster.links.node_bandwidth_up.3",
