@@ -11,7 +11,8 @@ from torch.distributed.distributed_c10d import Store
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.waits import LOOK_SECONDS, raise_if_interrupted, waiting_for
 
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.05
+FINISHED = "a rank has finished"
 
 
 class StepCounts:
@@ -40,7 +41,8 @@ class StepCounts:
     def watch(self) -> None:
         """Fail, instead of waiting for ever for a rank that has finished after fewer steps."""
         while not self.over.wait(LOOK_SECONDS):
-            for rank in self.others:
+            # One request, however many ranks there are.
+            for rank in self.others if self.store.check([FINISHED]) else ():
                 if (steps := self.of(rank)) is not None and steps < self.steps:
                     self.publish()
                     self.fail(self.unequal(rank, steps))
@@ -49,6 +51,7 @@ class StepCounts:
     def publish(self) -> None:
         self.over.set()
         self.store.set(f"steps of {self.rank}", str(self.steps))
+        self.store.set(FINISHED, "")
 
     def of(self, rank: int) -> int | None:
         """Return the steps of a rank; None if it has not finished."""
