@@ -141,6 +141,10 @@ def basis(matrix: Tensor) -> Tensor:
     """
     import torch
 
-    wide = matrix.float() if matrix.element_size() < 4 else matrix
-    orthonormal: Tensor = torch.linalg.qr(wide).Q
+    orthonormal: Tensor = torch.linalg.qr(widened(matrix)).Q
     return orthonormal.to(matrix.dtype)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in half precision in float32, and others as they are."""
+    return tensor.float() if tensor.element_size() < 4 else tensor

@@ -208,7 +208,7 @@ def tokens_of(path: Path) -> Tokens:
         raise ConfigError(
             "data.path", f"{path} has {tokens.dtype} {list(tokens.shape)}: token numbers are whole."
         )
-    if (least := int(tokens.min(initial=0))) < 0:
+    if tokens.dtype.kind == "i" and (least := int(tokens.min(initial=0))) < 0:
         raise ConfigError("data.path", f"{path} has the token {least}: tokens count from 0.")
     return tokens
 

@@ -172,10 +172,9 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
 def memory_limit() -> str:
     """Return a hint at the memory limit of this process and its ranks; "" without one."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    few = limit != resource.RLIM_INFINITY
-    return (
-        f", perhaps because it may use only {num_bytes(limit)} of memory (ulimit -v)" if few else ""
-    )
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f", perhaps because it may use only {num_bytes(limit)} of memory (ulimit -v)"
 
 
 class Heartbeat:

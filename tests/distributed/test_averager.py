@@ -103,7 +103,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=2400,
+        timeout=1000,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ MB = 2**20
 
 
 def held() -> dict[str, int]:
-    """What this process holds: threads, open files, and bytes of its tensors and its memory."""
+    """Count this process's threads and open files, and the bytes of its tensors and memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     pages = {name: 1024 * int(kb) for name, kb in re.findall(r"(Rss\w+):\s+(\d+) kB", status)}
     tensors = [each for each in gc.get_objects() if type(each) in (Tensor, Parameter)]

@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_R
 def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [*MPIRUN, "-n", str(ranks), sys.executable, *words]
     return subprocess.run(
-        command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=2400
+        command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=1000
     )
 
 

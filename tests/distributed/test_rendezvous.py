@@ -105,7 +105,7 @@ def test_a_rank_alone_ends_with_one_sentence(tmp_path: Path) -> None:
 def test_ranks_meet_at_the_name_of_their_machine(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     ranks = [start(rank, socket.gethostname(), port, tmp_path) for rank in (1, 0)]
-    ended = [(rank.communicate(timeout=2000), rank.returncode) for rank in ranks]
+    ended = [(rank.communicate(timeout=1000), rank.returncode) for rank in ranks]
     assert [(error, code) for (_, error), code in ended] == [("", 0), ("", 0)]
     assert "accuracy of the averaged model" in ended[1][0][0]
 

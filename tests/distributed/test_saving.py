@@ -330,7 +330,7 @@ def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
         time.sleep(0.05)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[-1]), signal.SIGKILL)
-    out, _ = process.communicate(timeout=2000)
+    out, _ = process.communicate(timeout=1000)
     assert process.returncode == 0
     assert "This run resumes from step" in out
     assert read_summary(directory) is not None

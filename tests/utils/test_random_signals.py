@@ -90,7 +90,7 @@ class Gun:
         name = dice.choice(choices)
         with suppress(ProcessLookupError):
             os.kill(victim, name)
-        _, error = process.communicate(timeout=2000)
+        _, error = process.communicate(timeout=1000)
         said = [line for line in error.splitlines() if line.startswith("sgp-run: ")]
         ended = (self.folder / str(number) / "results/runs/run/summary.json").exists()
         expected = 130 if name == signal.SIGINT else 75

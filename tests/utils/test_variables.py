@@ -68,7 +68,7 @@ def command(words: list[str], variables: dict[str, str] | None = None) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=2000,
+        timeout=1000,
     )
     assert done.returncode == 0 and " failed: " not in done.stdout, done.stdout + done.stderr
 

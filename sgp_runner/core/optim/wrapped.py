@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.core.flat import Gradient
+from sgp_runner.core.flat import Gradient, widened
 from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.core.optim.schedules import Constant, Schedule
 
@@ -61,11 +61,6 @@ class ParameterVector:
         for p in self.parameters:
             p.grad = None
         return [widened(grad.detach().reshape(-1)) for grad in grads]
-
-
-def widened(vector: Tensor) -> Tensor:
-    """Return a vector in half precision in float32, and others as they are."""
-    return vector.float() if vector.element_size() < 4 else vector
 
 
 class WrappedOptimizer:
