@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.processes import ranks_of
+from helpers.processes import check_no_rank_is_left
 
 ALGORITHM = """from dataclasses import dataclass
 from typing import ClassVar
@@ -106,4 +106,4 @@ def test_a_rank_that_stands_still_before_its_first_step(
         "that, or allow more."
     )
     assert done.returncode == 1
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)

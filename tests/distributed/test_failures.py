@@ -19,7 +19,7 @@ import pytest
 import torch
 from helpers.experiments import instrumented, make_experiment, saved
 from helpers.paths import RANKS
-from helpers.processes import processes_of, ranks_of, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, processes_of, wait_for_ranks
 from helpers.shooting import run, shot, variables_of
 from helpers.slurm_cluster import free_ports, wait_until
 
@@ -73,7 +73,7 @@ def test_the_survivors_end_with_the_simulators_parameters(tmp_path: Path) -> Non
             float((saved(simulated, rank)["params"] - saved(real, rank)["params"]).abs().max())
             < 1e-10
         )
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def kill_process(experiment: Experiment, rank: int) -> None:
@@ -268,7 +268,7 @@ def test_a_run_that_cannot_go_on_names_the_rank_and_keeps_its_checkpoint(
     with pytest.raises(RankFailed, match=f"^rank {rank} was killed by signal SIGKILL"):
         kill_rank(experiment, rank)
     assert saved_steps(experiment.checkpoints) == [2]
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def open_in(process: int) -> tuple[int, int]:
@@ -347,7 +347,7 @@ def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_
     words = (*COMMAND, f"on_failure={failure}")
     outcome = run(tmp_path, *words, shots=[shot(where, "SIGKILL", "1")])
     assert outcome == (1, LOST + START)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_a_rank_that_no_process_of_ours_launched_names_the_lost_one_and_the_checkpoint(
@@ -375,7 +375,7 @@ def test_a_signal_while_the_survivors_vote_saves_the_smaller_run(to: str, tmp_pa
     code, error = run(tmp_path, *words, shots=[shot(STEP, "SIGKILL", "1", count=60), vote])
     said = r"sgp-run: stopped by SIGTERM; saved in \S+/step-\d+. Run the same command again to "
     assert code == 75 and re.fullmatch(said + "resume.\n", error)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_a_signal_while_the_survivors_vote_is_not_lost_if_they_cannot_continue(
@@ -385,4 +385,4 @@ def test_a_signal_while_the_survivors_vote_is_not_lost_if_they_cannot_continue(
     vote = shot("sgp_runner.elastic.vote:Vote.decide", "SIGTERM", "2")
     code, error = run(tmp_path, *words, shots=[shot(SAVE, "SIGKILL", "0", count=2), vote])
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {RESUME}")
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)

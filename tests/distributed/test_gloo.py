@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -22,7 +21,7 @@ import pytest
 import torch.distributed as dist
 from helpers.experiments import make_experiment, steps_taken
 from helpers.paths import RANKS
-from helpers.processes import hear_interrupts, ranks_of, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks
 from helpers.slurm_cluster import free_ports
 from helpers.variants import (
     ALONE,
@@ -143,7 +142,7 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank(
     out = capfd.readouterr().out
     assert out.count("made to fail") == 1
     assert out.count("Aborted") == 3
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("what", ["configuration", "code version", "initial parameters"])
@@ -178,7 +177,7 @@ def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
     os.kill(victim, signal.SIGKILL)
     _, err = command.communicate(timeout=300)
     assert "was killed by signal SIGKILL" in err
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -189,10 +188,7 @@ def test_stopping_the_launching_process_stops_the_ranks(
     wait_for_ranks(tmp_path, 2)
     command.send_signal(number)
     command.communicate(timeout=300)
-    deadline = time.monotonic() + 150
-    while ranks_of(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
-from helpers.processes import ranks_of, run_world
+from helpers.processes import check_no_rank_is_left, run_world
 from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
 from sgp_runner.config.experiment import Experiment
@@ -223,7 +223,7 @@ def test_an_error_ends_all_devices(
     with pytest.raises(RankFailed, match=r"^rank 1, step 2: ZeroDivisionError: made to fail$"):
         launch(experiment, program=(str(RANKS / "real_rank.py"), "1"))
     assert "made to fail" in capfd.readouterr().out
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_the_devices_of_a_node_agree_on_what_has_arrived(

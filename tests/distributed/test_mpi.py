@@ -9,14 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS, ROOT
-from helpers.processes import hear_interrupts, ranks_of, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks
 from helpers.slurm_cluster import wait_until
 from helpers.variants import SMALL, SYNCHRONOUS, Results, check_same_end, simulate_all
 
@@ -157,7 +156,7 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(
         error,
         re.MULTILINE,
     )
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 LATE = """
@@ -229,7 +228,7 @@ def test_the_script_of_the_page_saves_a_run_that_resumes(
         recorded = num_bytes_recorded(tmp_path)
         assert script.returncode == 75 and before in out, error
         assert error.count("sgp-run: stopped by SIGUSR1; saved in ") == 1
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_messages_of_every_type_and_length_arrive_in_order() -> None:
@@ -341,7 +340,7 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank_and_ends_all(tmp_pa
     assert done.returncode == 1
     assert done.stdout.count("RankFailed: rank 2, step 2: ZeroDivisionError: made to fail") == 1
     assert (done.stdout + done.stderr).count("made to fail") == 1
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +376,4 @@ def test_whatever_is_killed_nobody_survives(
     os.kill(ranks[1] if victim == "rank" else command.pid, number)
     _, err = command.communicate(timeout=300)
     assert victim == "mpirun" or "exited on signal 9 (Killed)" in " ".join(err.split())
-    deadline = time.monotonic() + 150
-    while ranks_of(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)

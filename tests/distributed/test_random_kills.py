@@ -14,7 +14,7 @@ from threading import Event
 
 import pytest
 from helpers.experiments import make_experiment
-from helpers.processes import processes_of, ranks_of
+from helpers.processes import check_no_rank_is_left, processes_of, ranks_of
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -103,7 +103,7 @@ def run(schedule: Schedule, experiment: Experiment, folder: Path) -> None:
         finally:
             ended.set()
         killed = events.result()
-    assert not ranks_of(folder)
+    check_no_rank_is_left(folder)
     if summary is None:
         return
     lost = {*summary.get("lost", ())}  # type: ignore[call-overload]

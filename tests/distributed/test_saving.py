@@ -18,7 +18,7 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
-from helpers.processes import ranks_of, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, ranks_of, wait_for_ranks
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.launch import launch
@@ -96,7 +96,7 @@ def run_to_the_end(experiment: Experiment, random: Random, number: int, times: i
         finally:
             ended = True
             striker.join()
-            assert not ranks_of(experiment.directory)
+            check_no_rank_is_left(experiment.directory)
         cut_off += 1
 
 

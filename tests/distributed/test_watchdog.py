@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.processes import ranks_of, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, wait_for_ranks
 
 from sgp_runner.core.problem import Compute
 from sgp_runner.core.scheduler import RealClock
@@ -66,7 +66,7 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path
         rf"[\d.]+ s; rank {silent} does not answer."
     )
     assert re.fullmatch(sentence, last)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_a_step_that_a_device_does_not_finish_is_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,14 @@ def wait_for_ranks(folder: Path, count: int) -> list[int]:
     raise TimeoutError(f"{count} ranks did not start")
 
 
+def check_no_rank_is_left(folder: Path) -> None:
+    """The launcher of MPI kills without waiting, so a rank may end after the command."""
+    deadline = time.monotonic() + 300
+    while (ranks := ranks_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not ranks
+
+
 def ranks_of(folder: Path) -> list[int]:
     """Process ids of living ranks whose configuration lies in ``folder``, or that work for it.
 

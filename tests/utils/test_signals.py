@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.processes import ranks_of
+from helpers.processes import check_no_rank_is_left
 from helpers.shooting import run, shot
 
 from sgp_runner.utils.signals import STOPPING, signal_thread
@@ -205,7 +205,7 @@ def test_all_ranks_end_where_they_do_not_train(
     said = f"sgp-run: {INTERRUPTED}\n" if name == "SIGINT" else f"sgp-run: {STOPPED}\n"
     promise = f"\n{STOPPING}\n" if name == "SIGINT" and not rank else ""
     assert (code, error) == (CODES[name], promise + said)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
     assert not (tmp_path / "results/runs/run/summary.json").exists()
 
 
@@ -222,7 +222,7 @@ def test_a_real_run_that_trains_saves_first(to: str, name: str, tmp_path: Path) 
     code, error = run(tmp_path, *GLOO, "epochs=1000", shots=[shot(where, name, "1", to, 5)])
     said = rf"{SAVES[name]}; saved in \S+/step-\d+. Run the same command again to resume.\n"
     assert code == CODES[name] and re.fullmatch(said, error)
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
     ]
     outcome = run(tmp_path, *GLOO, "epochs=1000", shots=shots)
     assert outcome == (130, f"\n{STOPPING}\nsgp-run: {INTERRUPTED}\n")
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("name", [pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGINT"])
@@ -255,7 +255,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
     )
     code, error = run(tmp_path, *GLOO, shots=[shot(where, "SIGTERM", "1")], command=start)
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {UNSAVED}\n")
-    assert not ranks_of(tmp_path)
+    check_no_rank_is_left(tmp_path)
 
 
 @pytest.mark.parametrize(
