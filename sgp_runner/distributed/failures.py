@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -14,10 +13,11 @@ from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank_backend import RankBackend
 from sgp_runner.distributed.watchdog import (
     CAME,
-    POLL_SECONDS,
     Watchdog,
     end_all,
+    leave,
     noticing_a_lost_store,
+    outlast,
     signal_for_all,
     watching,
 )
@@ -39,7 +39,6 @@ from sgp_runner.utils.errors import (
     StallTimeout,
     Stopped,
 )
-from sgp_runner.utils.launchers import kept_elsewhere
 from sgp_runner.utils.memory import keep_freed_memory
 from sgp_runner.utils.user_code import described
 from sgp_runner.utils.waits import left_behind
@@ -66,16 +65,16 @@ def rank_backend(experiment: Experiment, world: World, ending: ExitStack) -> Ite
     vote = Vote(alarm, rank, world.size, detection)
     alarm.add(CAME, 1)
     watch = Watchdog(world, vote, experiment, network.start_timeout_seconds)
-    with watching(watch), noticing_a_lost_store(watch), staying_for_the_others(world):
+    with leaving_last_after_errors(watch), watching(watch), noticing_a_lost_store(watch):
         try:
             with explaining_losses(experiment, vote):
                 world.connect(run.nodes)
                 yield RankBackend(experiment, watch, ending)
                 if (number := signal_for_all(world)) is not None:
-                    end_all(world, number, experiment)
+                    end_all(watch, number)
                 close(watch.world, run)
         except CannotSave as stop:
-            end_all(world, stop.number, experiment)
+            end_all(watch, stop.number)
         except (Aborted, Evicted, StallTimeout, KeyboardInterrupt):
             raise  # the other ranks need no report, or have it
         except Stopped as stop:
@@ -128,14 +127,15 @@ def close(world: World, run: Run) -> None:
 
 
 @contextmanager
-def staying_for_the_others(world: World) -> Iterator[None]:
-    """Delay the exit after an error if this process hosts the store: others read it there."""
+def leaving_last_after_errors(watch: Watchdog) -> Iterator[None]:
+    """After an error, keep the store alive until the other ranks have read why."""
     try:
         yield
     except Exception:
-        if world.process_rank == 0 and not kept_elsewhere():
-            time.sleep(3 * POLL_SECONDS)
+        outlast(watch)
         raise
+    finally:
+        leave(watch)
 
 
 def loss_error(experiment: Experiment, vote: Vote, error: Exception) -> Exception:

@@ -32,6 +32,7 @@ REPORTED = "signal reported"  # set by the rank that has reported it
 REPORT_SECONDS = 5.0  # for rank 0 to report it
 IDLE_SHARE = 0.01  # of a processor: a rank that computes less does nothing
 GRACE_SECONDS = 3.0  # to close files and the W&B mirror once another rank has failed
+ANSWER_SECONDS = 20.0  # for the other ranks to read or to write something in the store
 
 
 @dataclass
@@ -71,6 +72,11 @@ class Watchdog:
             self.alive, self.computed = now, computed
         return now - self.alive
 
+    def longest_allowed_wait(self) -> float:
+        """Return the seconds that this rank may wait for others: longer while they start."""
+        timeout_seconds = self.experiment.run.network.timeout_seconds
+        return timeout_seconds if self.begun() else max(timeout_seconds, self.start_seconds)
+
 
 @contextmanager
 def watching(watch: Watchdog) -> Iterator[None]:
@@ -87,6 +93,7 @@ def watching(watch: Watchdog) -> Iterator[None]:
             watch.clock.post_error(error)
         interrupt(error)
         if not watch.ended.wait(GRACE_SECONDS):
+            leave(watch)
             sys.stdout.flush()
             os._exit(1)
 
@@ -99,11 +106,11 @@ def watching(watch: Watchdog) -> Iterator[None]:
                 if world.alarm.check(["failed"]):
                     return end(Aborted("another rank failed"))
                 if (number := signal_for_all(world)) is not None:
-                    end_all(world, number, watch.experiment)
+                    end_all(watch, number)
                 if not reported and world.alarm.check(["stalled"]):
                     world.alarm.set(f"waits {world.process_rank}", stall_report())
                     reported = True
-                if longest_wait() > run.network.timeout_seconds:
+                if longest_wait() > watch.longest_allowed_wait():
                     if run.on_failure == "continue":
                         vote.start(
                             f"rank {world.process_rank} {stall_report()} (network.timeout_seconds)"
@@ -152,23 +159,45 @@ def signal_for_all(world: World) -> int | None:
     return signals.signal_state.pending
 
 
-def end_all(world: World, number: int, experiment: Experiment) -> NoReturn:
+def end_all(watch: Watchdog, number: int) -> NoReturn:
     """End this process, and by their watchdogs all others, on the signal ``number``.
 
-    Rank 0 reports, and stays for the others to read why if it hosts the store. They wait until it
-    has reported, since a launcher may kill it when they end, and report themselves if it does not.
+    Rank 0 reports. The others wait until it has reported, since a launcher may kill it when they
+    end, and report themselves if it does not.
     """
+    world = watch.world
     with suppress(Exception):  # the store may be gone
         world.alarm.set(SIGNAL, str(number))
         if not signals.signal_state.reports:
             world.alarm.wait([REPORTED], timedelta(seconds=REPORT_SECONDS))
             signals.signal_state.command = ""
         else:
-            signals.report(stopped_unsaved(number, experiment))
+            signals.report(stopped_unsaved(number, watch.experiment))
         world.alarm.set(REPORTED, "")
-        if world.process_rank == 0 and not kept_elsewhere():
-            time.sleep(3 * POLL_SECONDS)
+    leave(watch)
+    outlast(watch)
     signals.exit_now(number)
+
+
+def leave(watch: Watchdog) -> None:
+    """Record that this rank no longer needs the store."""
+    with suppress(Exception):  # the store may be gone
+        watch.world.alarm.set(f"left {watch.vote.original_rank}", "")
+
+
+def outlast(watch: Watchdog) -> None:
+    """Wait until the other ranks have read the cause of the end, if this rank hosts the store."""
+    alarm, others = watch.world.alarm, [rank for rank in watch.vote.members if rank != 0]
+    if watch.vote.original_rank == 0 and others and not kept_elsewhere():
+        answered(lambda: alarm.check([f"left {rank}" for rank in others]))
+
+
+def answered(condition: Callable[[], bool]) -> bool:
+    """Return whether the condition came true; wait for it for at most `ANSWER_SECONDS`."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS / 10)
+    return met
 
 
 @contextmanager
@@ -198,7 +227,7 @@ def report(world: World) -> StallTimeout:
     alarm, own = world.alarm, stall_report()
     alarm.set(f"waits {world.process_rank}", own)
     alarm.set("stalled", "")
-    time.sleep(4 * POLL_SECONDS)
+    answered(lambda: alarm.check([f"waits {rank}" for rank in range(world.size)]))
     answers = [
         str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None
         for rank in range(world.size)

@@ -7,16 +7,21 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers.processes import check_no_rank_is_left, wait_for_ranks
+from torch.distributed import HashStore
 
 from sgp_runner.core.problem import Compute
 from sgp_runner.core.scheduler import RealClock
 from sgp_runner.distributed.rank import Rank
+from sgp_runner.distributed.watchdog import Watchdog, leave, outlast
+from sgp_runner.elastic.membership import LossDetection
+from sgp_runner.elastic.vote import Vote
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 
 START = "waits for all ranks to come together|waits for no rank"  # a rank stopped before
@@ -32,11 +37,9 @@ WAITS = {
     ["sgp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ar_sgd", "local_sgd"))],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path: Path) -> None:
-    # Ten seconds: while a busy machine starts three ranks they wait for one another longer than
-    # two.
     words = [
         "network=gloo",
-        "network.timeout_seconds=10",
+        "network.timeout_seconds=5",
         "nodes=3",
         "model=mlp",
         "epochs=100000",
@@ -67,6 +70,44 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path
     )
     assert re.fullmatch(sentence, last)
     check_no_rank_is_left(tmp_path)
+
+
+def test_the_host_of_the_store_leaves_once_the_others_have_read_the_cause() -> None:
+    store, ends = HashStore(), []
+    watches = [
+        SimpleNamespace(
+            world=SimpleNamespace(alarm=store), vote=Vote(store, rank, 2, LossDetection())
+        )
+        for rank in range(2)
+    ]
+
+    def end_rank_0() -> None:
+        leave(watches[0])  # type: ignore[arg-type]
+        outlast(watches[0])  # type: ignore[arg-type]
+        ends.append(0)
+
+    with ThreadPoolExecutor() as pool:
+        host = pool.submit(end_rank_0)
+        while not store.check(["left 0"]):
+            pass
+        outlast(watches[1])  # type: ignore[arg-type]
+        ends.append(1)
+        leave(watches[1])  # type: ignore[arg-type]
+        host.result(timeout=300)
+    assert ends == [1, 0]
+
+
+@pytest.mark.parametrize(("begun", "seconds"), [(False, 120.0), (True, 5.0)])
+def test_the_timeout_of_the_network_counts_from_the_first_step(begun: bool, seconds: float) -> None:
+    run = SimpleNamespace(network=SimpleNamespace(timeout_seconds=5.0))
+    watch = Watchdog(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(run=run),  # type: ignore[arg-type]
+        start_seconds=120.0,
+        begun=lambda: begun,
+    )
+    assert watch.longest_allowed_wait() == seconds
 
 
 def test_a_step_that_a_device_does_not_finish_is_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
