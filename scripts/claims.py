@@ -19,7 +19,7 @@ from time import monotonic
 from claims.claim_files import all_claims
 from claims.page import write
 from reproduce.archives import pack, unpack
-from sgp_runner.session.job_pool import run_and_say
+from sgp_runner.jobs.job_pool import run_and_say
 from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.units import duration
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from textwrap import indent
 
 from sgp_runner.config.choices import groups
-from sgp_runner.session.job_pool import RunJob, run_all
+from sgp_runner.jobs.job_pool import RunJob, run_all
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 # A timing study of ResNet-50 on eight nodes with 10 Gbit/s, 200 steps per node.

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
+from sgp_runner.jobs.job_pool import RunJob, run_all
 from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.recording.throughput import RATES
-from sgp_runner.session.job_pool import RunJob, run_all
 
 SIMULATED = (
     "model=mlp",

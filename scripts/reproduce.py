@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from reproduce.archives import pack, unpack
 from reproduce.runs import OUT, PARTS, ROOT, jobs
 from reproduce.tables import write_tables
-from sgp_runner.session.job_pool import run_and_say
+from sgp_runner.jobs.job_pool import run_and_say
 from sgp_runner.utils.messages import show_messages
 
 

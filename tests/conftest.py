@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from helpers import rank_server
 
+from sgp_runner.assembly.real import launch
 from sgp_runner.config.plugins import loading as plugins
-from sgp_runner.distributed import launch
 from sgp_runner.utils.messages import show_messages
 
 show_messages()

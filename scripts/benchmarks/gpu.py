@@ -22,8 +22,8 @@ from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
 from benchmarks.processes import Ranks
 from benchmarks.step import run, train
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.devices import published_rate
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp"}

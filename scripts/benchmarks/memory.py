@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved
 from benchmarks.processes import in_process
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.elastic.build import build_problem
 
 # A model with 9.2 million parameters.
 WIDE = ("model=mlp", "model.hidden=[3000,3000]", "batch_size=8", "data.partition=iid")
@@ -57,7 +57,7 @@ def apart(*words: str) -> int:
 def alone(words: Sequence[str]) -> int:
     import torch
 
-    from sgp_runner.session.execution import perform
+    from sgp_runner.assembly.execution import perform
 
     torch.set_num_threads(1)
     perform(experiment_of(words))

@@ -19,7 +19,7 @@ PRELOAD = [
     "sklearn.datasets",
     "hydra.utils",
     "sgp_runner.config.schema",
-    "sgp_runner.session.execution",
+    "sgp_runner.assembly.execution",
 ]
 TIMEOUT_SECONDS = 600.0
 ADDRESS = "127.0.0.1"
@@ -80,8 +80,8 @@ class Ranks:
 
 def rank_of_run(words: Sequence[str]) -> Path:
     """Run an experiment as one of its ranks and return its folder."""
+    from sgp_runner.assembly.execution import perform
     from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.session.execution import perform
     from sgp_runner.utils.memory import collecting_garbage
 
     experiment = experiment_of(words)

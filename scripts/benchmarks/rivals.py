@@ -14,8 +14,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, patch
 
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.elastic.build import build_problem
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -132,9 +132,9 @@ def train(
     from torch.distributed.rendezvous import rendezvous
     from torch.optim import SGD
 
+    from sgp_runner.assembly.networks.gloo import Gloo
+    from sgp_runner.assembly.networks.nccl import Nccl
     from sgp_runner.core.problem import Compute
-    from sgp_runner.distributed.networks.gloo import Gloo
-    from sgp_runner.distributed.networks.nccl import Nccl
 
     experiment: Experiment = experiment_of(words)
     network, optim = experiment.run.network, experiment.run.optim

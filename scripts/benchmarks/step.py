@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
 from benchmarks.processes import Ranks, rank_of_run
-from sgp_runner.elastic.build import build_problem
+from sgp_runner.assembly.build import build_problem
 
 OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp", "OSGP": "algo=osgp"}
 TCP = "network.shared_memory=false"

@@ -21,8 +21,8 @@ from claims import averaging, consensus, speedup, timing
 from claims.computed import Computed
 from claims.evidence import Finding
 from claims.recorded import job_of
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.arms import RunMaker
 from sgp_runner.studies.measures import loss, number
 from sgp_runner.studies.power import SeedPlan

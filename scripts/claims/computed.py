@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from claims.evidence import Finding
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.jobs.job_pool import RunJob
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.power import wanted
 from sgp_runner.studies.statistics import LEVEL, Between, Interval, holm
 

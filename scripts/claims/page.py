@@ -25,8 +25,8 @@ from claims.evidence import (
 )
 from claims.figures import forest
 from claims.recorded import search_of
+from sgp_runner.jobs.job_pool import outdated
 from sgp_runner.report.render.pictures import save
-from sgp_runner.session.job_pool import outdated
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.power import power
 from sgp_runner.studies.statistics import Between, Interval

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.arms import merged
 from sgp_runner.studies.measures import loss
 from sgp_runner.studies.tuning import Candidate, Trial, Tuned, by_candidate

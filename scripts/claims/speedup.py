@@ -12,8 +12,8 @@ from pathlib import Path
 from claims.computed import Computed
 from claims.evidence import Finding
 from claims.recorded import job_of
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.statistics import Between, mean_of
 
 SEEDS = (1, 2, 3, 4, 5)

@@ -11,7 +11,7 @@ from pathlib import Path
 from claims.computed import Computed
 from claims.evidence import Finding
 from claims.recorded import job_of
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.measures import number
 from sgp_runner.studies.statistics import Between, alike, exactly, mean_of
 from sgp_runner.studies.study_tasks import GRAMMAR

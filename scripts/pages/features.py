@@ -49,7 +49,7 @@ def answer(algo: str, feature: str) -> str:
 
 
 def check_calls(experiment: Experiment) -> None:
-    from sgp_runner.elastic.dry_run import verify_calls
+    from sgp_runner.assembly.dry_run import verify_calls
 
     verify_calls(experiment.run)
 

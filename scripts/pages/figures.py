@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
-from sgp_runner.elastic.build import timing_problem
+from sgp_runner.assembly.build import timing_problem
 
 SECONDS = 1.4  # simulated time of a figure
 SLOW, FACTOR = 3, 1.4  # the slow node, and how many times longer it takes for a gradient
@@ -83,9 +83,9 @@ def algorithms(names: str = "*") -> Iterator[str]:
 
 def traced(algo: str, nodes: int) -> Trace:
     """Simulate ``algo`` without gradients, and record what begins in the first `SECONDS`."""
+    from sgp_runner.assembly.simulated.times import simulate_times
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
-    from sgp_runner.simulator.times import simulate_times
 
     own = OWN.get(algo, ())
     run = experiment_of([f"algo={algo}", f"nodes={nodes}", *SETTINGS, *own]).run

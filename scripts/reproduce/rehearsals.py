@@ -27,8 +27,8 @@ from reproduce.runs import (
 )
 from sgp_runner.data.grammar import BYTES
 from sgp_runner.data.shapes import CLASSES
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.report.read.published import Published, published
-from sgp_runner.session.job_pool import RunJob
 
 REHEARSAL = """\
 ## {title}: published order and ours

@@ -10,8 +10,8 @@ from pathlib import Path
 from claims.timing import MODELS, pipe_study
 from reproduce.archives import archived
 from reproduce.order import stated
+from sgp_runner.jobs.job_pool import RunJob, outdated
 from sgp_runner.report.read.published import Published, published
-from sgp_runner.session.job_pool import RunJob, outdated
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "results" / "reproduced"

@@ -169,7 +169,7 @@ class Result(Results):
     def _repr_html_(self) -> str:
         from rich.console import Console
 
-        from sgp_runner.recording.console import summary_table
+        from sgp_runner.console.summary import summary_table
 
         console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False)
         console.print(summary_table(self.summary), crop=False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sgp_runner.api.arguments import literal, overrides_of, split
 from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.results import Result, Results
+from sgp_runner.assembly.execution import perform
 from sgp_runner.cli.jobs import describe_settings
 from sgp_runner.cli.sweep import announce, check_number, combinations
 from sgp_runner.config import choices
@@ -23,7 +24,6 @@ from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.plugins.from_python import IN_MEMORY, InMemory
 from sgp_runner.config.plugins.loading import named
-from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import collecting_garbage
 from sgp_runner.utils.messages import logger

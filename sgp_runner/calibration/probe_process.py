@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from sgp_runner.session import rank_process
+from sgp_runner.assembly import rank_process
 
 
 def main(words: Sequence[str], **sizes: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgp_runner.session import rank_process
+from sgp_runner.assembly import rank_process
 
 
 def main(words: Sequence[str]) -> int:

@@ -21,12 +21,12 @@ from typing import ClassVar
 import torch
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.calibration.fit import fit_line
 from sgp_runner.calibration.probe import Probe, by_number
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.network_interfaces import interfaces, matching, own_address
 from sgp_runner.utils.units import duration, num_bytes

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sgp_runner.assembly.execution import prepare, verify_memory
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.options import load
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.session.execution import prepare, verify_memory
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.launchers import launched, launched_rank
@@ -110,11 +110,11 @@ def measure(
     program: module of `sgp_runner.calibration` that is the program of a rank
     adapt: puts the measurements into the experiment; None: the measurements of a calibration
     """
+    from sgp_runner.assembly.start import execute
     from sgp_runner.calibration.probe import measuring
-    from sgp_runner.session.start import execute
 
     if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
-        from sgp_runner.distributed.launch import launch
+        from sgp_runner.assembly.real.launch import launch
 
         launch(experiment, ("-m", f"sgp_runner.calibration.{program}"))
     else:

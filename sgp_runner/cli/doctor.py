@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 def measured(argv: Sequence[str]) -> int:
     """Measure with the ranks of a run, and print the diagnosis."""
+    from sgp_runner.assembly.execution import prepare, verify_memory
     from sgp_runner.calibration.symptoms import (
         SYMPTOMS,
         Symptoms,
@@ -53,7 +54,6 @@ def measured(argv: Sequence[str]) -> int:
         observed_words,
     )
     from sgp_runner.cli.calibrate import measure, prepared
-    from sgp_runner.session.execution import prepare, verify_memory
     from sgp_runner.utils.launchers import launched_rank
     from sgp_runner.utils.lock import locked
 

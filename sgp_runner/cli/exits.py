@@ -55,7 +55,7 @@ def run_command(command: str, work: Callable[[], int]) -> int:
 
 def report_error(command: str, error: BaseException) -> int:
     """Print the sentence of an error, unless another rank does, and return the exit code."""
-    from sgp_runner.session.execution import print_traceback_if_wanted
+    from sgp_runner.assembly.execution import print_traceback_if_wanted
 
     sentence, code = describe_error(error)
     print_traceback_if_wanted(error)
@@ -72,7 +72,7 @@ def report_error(command: str, error: BaseException) -> int:
 
 def describe_error(error: BaseException) -> tuple[str, int]:
     """Return a sentence about ``error``, and the exit code of a command that it ends."""
-    from sgp_runner.session.execution import sentence_of
+    from sgp_runner.assembly.execution import sentence_of
 
     if isinstance(error, KeyboardInterrupt):
         return " ".join(["interrupted", *error.args]), INTERRUPTED

@@ -7,13 +7,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sgp_runner.assembly.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.cli import STARTED
 from sgp_runner.config.choices import EXTENSIONS
 from sgp_runner.config.command_line import Setting
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose
 from sgp_runner.config.plugins.loading import named
-from sgp_runner.session.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.utils.errors import Diverged, Stopped
 from sgp_runner.utils.signals import signal_state
 
@@ -30,7 +30,7 @@ def run_alone(settings: Sequence[Setting]) -> int:
             f"before the end; what was recorded is in {experiment.directory}"
         ) from error
     if summary is not None:
-        from sgp_runner.recording.console import show, summary_table
+        from sgp_runner.console.summary import show, summary_table
 
         show(summary_table(summary))
     return 0

@@ -27,11 +27,11 @@ from rich.text import Text
 from sgp_runner.cli.jobs import Row, SweepJob, run_job
 from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes
-from sgp_runner.recording.console import outcome, stdout_console
+from sgp_runner.console.progress import LOOK_SECONDS, QUIET_SECONDS
+from sgp_runner.console.summary import outcome, stdout_console
+from sgp_runner.jobs.machine import Machine
+from sgp_runner.jobs.pool import Ended, Pool, PoolTask
 from sgp_runner.recording.loggers.wandb import Wandb
-from sgp_runner.recording.progress import LOOK_SECONDS, QUIET_SECONDS
-from sgp_runner.session.machine import Machine
-from sgp_runner.session.pool import Ended, Pool, PoolTask
 from sgp_runner.utils.cores import KEY
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.signals import SAVED

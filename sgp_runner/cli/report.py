@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report(asked: argparse.Namespace) -> int:
     """Write the report and print its tables."""
-    from sgp_runner.recording.console import show
+    from sgp_runner.console.summary import show
     from sgp_runner.replay.retiming import retime_all
     from sgp_runner.report.render.terminal import published_grid, show_rankings
     from sgp_runner.report.render.write import write_report

@@ -12,7 +12,7 @@ from sgp_runner.cli.jobs import SweepJob
 from sgp_runner.cli.sweep import Plan, compose_first, launch, make_folder
 from sgp_runner.config.command_line import TARGET, parse, quoted
 from sgp_runner.config.overrides import configs, experiment_of
-from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.studies.arms import RunAll
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.signals import interruptible

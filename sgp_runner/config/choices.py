@@ -139,10 +139,10 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "transformer": "sgp_runner.models.transformer:Transformer",
     },
     "network": {
-        "gloo": "sgp_runner.distributed.networks.gloo:Gloo",
-        "mpi": "sgp_runner.distributed.networks.mpi:Mpi",
-        "nccl": "sgp_runner.distributed.networks.nccl:Nccl",
-        "sim": "sgp_runner.simulator.network:Sim",
+        "gloo": "sgp_runner.assembly.networks.gloo:Gloo",
+        "mpi": "sgp_runner.assembly.networks.mpi:Mpi",
+        "nccl": "sgp_runner.assembly.networks.nccl:Nccl",
+        "sim": "sgp_runner.assembly.networks.sim:Sim",
     },
     "optim": {
         "adam": "sgp_runner.core.optim.adam:Adam",

@@ -29,10 +29,10 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler, resolved
 from sgp_runner.core.state import State
 from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
+from sgp_runner.core.survivors import step_snapshot
 from sgp_runner.core.worker import Worker, activity_name
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.world import World
-from sgp_runner.elastic.membership import step_snapshot
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.waits import device_waits, waiting_for
 

@@ -18,11 +18,10 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from sgp_runner.distributed.store import LocalStore
-from sgp_runner.recording.checkpoint import rank_list
 from sgp_runner.utils.errors import Aborted, RankFailed
 from sgp_runner.utils.launchers import STORE, kept_elsewhere, loopback_interface
 from sgp_runner.utils.messages import logger
-from sgp_runner.utils.units import duration
+from sgp_runner.utils.units import duration, rank_list
 
 ANSWER = timedelta(minutes=5)  # of the store to one request
 FIRST_SECONDS, LATER_SECONDS = 10.0, 30.0  # of waiting until the first report, and between reports

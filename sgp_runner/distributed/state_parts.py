@@ -16,16 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Shapes
-from sgp_runner.core.parts import PartShapes, cut, norm
+from sgp_runner.core.parts import PartShapes, cut
 from sgp_runner.core.problem import Problem
-from sgp_runner.core.step_hooks import StepListener
-from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.sharded import NODE, all_gather_single
-from sgp_runner.distributed.world import World, check_alike, checksum
-from sgp_runner.recording.divergence import check_parameters
-from sgp_runner.recording.observer import Grid, bytes_sent, is_recorded
+from sgp_runner.distributed.world import World
 from sgp_runner.utils.waits import waiting_for
 
 # The name of `reduce_scatter_tensor` since PyTorch deprecated that one.
@@ -118,49 +113,3 @@ class StateParts:
 def parts_of(problem: Problem, world: World) -> StateParts | None:
     """Return the parts of this node's devices; None if each device has whole vectors."""
     return None if world.cut is None else StateParts(problem.flat.shapes, world)
-
-
-class PartListener(StepListener):
-    """Takes part in what the first device of its node records and evaluates after a step."""
-
-    def __init__(self, run: Run, listener: StepListener) -> None:
-        self.run, self.listener, self.grid = run, listener, Grid(run.eval_every)
-
-    def start_of_step(self, worker: Worker) -> None:
-        self.listener.start_of_step(worker)
-
-    def end_of_step(self, worker: Worker) -> None:
-        """Follow `Observer.end_of_step` of a worker that takes one step after the other."""
-        if is_recorded(self.run, worker):
-            record_with_others(worker)
-        before, now = (
-            self.grid.before(steps, worker.steps_per_epoch)
-            for steps in (worker.step, worker.step + 1)
-        )
-        due = now > before and self.grid.has(now) and not worker.budget.spent
-        if due and self.run.eval_workers:
-            worker.gathered(worker.own_model)
-
-
-def record_with_others(worker: Worker) -> None:
-    """Make the node's calls of `Observer.record_training`, on a device that does not record."""
-    worker.check_now()
-    bytes_sent(worker)
-    if worker.steps_taken:
-        check_parameters(worker)
-
-
-def evaluate_with_others(worker: Worker, world: World) -> None:
-    """Make the node's calls of `RankBackend.evaluate`, on a device that does not record."""
-    if world.cut is None:
-        world.mean(worker.model.clone())
-        check_alike(world.gather({"checksum": checksum(worker.params)}), world.layout)
-        return
-    record_with_others(worker)
-    bytes_sent(worker)
-    worker.gathered(worker.own_model)
-    mean = worker.own_model.clone()
-    world.mean(mean)
-    norm(worker.own_model - mean, worker.shapes)
-    worker.gathered(mean)
-    world.gather(None)

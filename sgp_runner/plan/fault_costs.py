@@ -51,8 +51,8 @@ def fault_costs(run: Run, timing: Timing) -> FaultCosts | None:
 
 def whole_seconds(run: Run) -> float:
     """Return the simulated time of as many steps as `time_steps` simulates."""
-    from sgp_runner.elastic.build import timing_problem
-    from sgp_runner.simulator.times import simulate_times
+    from sgp_runner.assembly.build import timing_problem
+    from sgp_runner.assembly.simulated.times import simulate_times
 
     problem = timing_problem(run, Study(None, sum(steps_of(run)) + TAIL))
     simulation, _ = simulate_times(run, problem)

@@ -83,8 +83,8 @@ class Ends:
 
 def time_steps(run: Run) -> Timing:
     """Return the mean step of ``run``, a timing study, after its first period."""
-    from sgp_runner.elastic.build import timing_problem
-    from sgp_runner.simulator.times import simulate_times
+    from sgp_runner.assembly.build import timing_problem
+    from sgp_runner.assembly.simulated.times import simulate_times
 
     problem = timing_problem(run, Study(None, sum(steps := steps_of(run)) + TAIL))
     ends = Ends(run.nodes, *steps)

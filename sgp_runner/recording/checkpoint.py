@@ -28,6 +28,7 @@ from sgp_runner.utils.files import checksum, replace_file
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals
+from sgp_runner.utils.units import rank_list
 
 VERSION = 7
 MANIFEST = "manifest.json"
@@ -64,10 +65,6 @@ class Trigger:
             self.signal = number
 
         return stop_signals(ask)
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def resume_message(found: Found, lost: Sequence[int] = ()) -> str:

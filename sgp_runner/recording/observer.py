@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from sgp_runner.config.membership import Membership, full_membership, membership_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.membership import Membership, full_membership, membership_of
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.latest_model import LatestModel
 from sgp_runner.recording.recorder import Position, Recorder
@@ -238,7 +238,8 @@ class Observer:
         self.averages = averages_in(saved)
         self.first_losses = saved["first_losses"]
         self.average = saved["average"]
-        self.membership = membership_of(self.run, saved["names"])
+        # Its calls were verified when ranks were lost.
+        self.membership = membership_of(self.run, saved["names"], lambda _: None)
         self.lost_state = list(map(str, saved.get("unsaved", ())))
         if self.throughput is not None:
             self.throughput.load_state_dict(saved.get("throughput"))

@@ -27,6 +27,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from sgp_runner.assembly.build import build_problem, build_worker
+from sgp_runner.assembly.networks.gloo import Gloo
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.run import Run
@@ -37,10 +39,8 @@ from sgp_runner.core.problem import ON_CPU, Problem
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.core.step_hooks import StepHooks
 from sgp_runner.core.worker import Worker
-from sgp_runner.distributed.networks.gloo import Gloo
 from sgp_runner.distributed.rank import Rank
 from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.elastic.build import build_problem, build_worker
 from sgp_runner.recording.pretrained import pretrain
 from sgp_runner.recording.trace import (
     ON_THE_SPOT,

@@ -18,6 +18,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sgp_runner.assembly.simulated.times import (
+    DependsOnTime,
+    WithoutPolls,
+    fastest_times,
+    simulate_times,
+    without_values,
+)
 from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.old_names import FLAT
@@ -33,13 +40,6 @@ from sgp_runner.recording.recorder import (
     write_summary,
 )
 from sgp_runner.replay.what_if import with_settings_of
-from sgp_runner.simulator.times import (
-    DependsOnTime,
-    WithoutPolls,
-    fastest_times,
-    simulate_times,
-    without_values,
-)
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.reading import read_text

@@ -19,6 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sgp_runner.assembly.build import timing_problem
+from sgp_runner.assembly.networks.sim import Sim
+from sgp_runner.assembly.simulated.times import simulate_times
 from sgp_runner.cluster.collectives import Collectives
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.faults import Faults
@@ -30,12 +33,9 @@ from sgp_runner.config.experiment import load_experiment, make_experiment
 from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
-from sgp_runner.elastic.build import timing_problem
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.recording.trace import Recording, read_recordings
 from sgp_runner.simulator.machine_model import GivenTimes
-from sgp_runner.simulator.network import Sim
-from sgp_runner.simulator.times import simulate_times
 from sgp_runner.utils.errors import ConfigError
 
 MAY_CHANGE = (

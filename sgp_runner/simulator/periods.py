@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from sgp_runner.cluster.compute_variation import ConstantTime
-from sgp_runner.config.run import Run
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.relative_state import TOLERANCE, RelativeState, relative_state
@@ -27,21 +25,6 @@ from sgp_runner.simulator.simulation import Simulation
 from sgp_runner.utils.messages import logger
 
 LEAST_STEPS = 4  # between two states; a state costs about as much as a step
-
-
-def obstacle(run: Run) -> str | None:
-    """Return why the steps of ``run`` do not repeat, or None if they may repeat."""
-    if run.algo.cycle(run.nodes) is None:
-        return f"the messages of {run.algo.title} do not repeat"
-    if not isinstance(run.cluster.compute_time, ConstantTime):
-        return "cluster.compute_time is not constant"
-    if run.faults.any:
-        return "the run has faults"
-    if run.cluster.hosts.cores_per_host is not None:
-        return "ranks share cores (cluster.hosts.cores_per_host)"
-    if run.cluster.links.protocol == "rendezvous":
-        return "messages wait for their receivers (cluster.links.protocol)"
-    return None if run.trace_steps is None else "trace_steps is set"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, resolved
 from sgp_runner.core.state import State
 from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
+from sgp_runner.core.survivors import VOTE_SECONDS, step_snapshot
 from sgp_runner.core.worker import Worker, activity_name
-from sgp_runner.elastic.membership import VOTE_SECONDS, step_snapshot
 from sgp_runner.simulator.compute import Contribution
 from sgp_runner.simulator.engine import Engine, Gradient, NoGradients
 from sgp_runner.simulator.fabric import Sent

@@ -20,10 +20,10 @@ from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import NAME, node_at
 from sgp_runner.config.size import estimated_bytes
+from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.jobs.machine import Machine
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import Machines, folder_on, machines_in, retime
-from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
-from sgp_runner.session.machine import Machine
 from sgp_runner.studies.study_file import RATE, Arm, StudyFile
 from sgp_runner.studies.study_tasks import HOLDOUT
 from sgp_runner.studies.tuning import Candidate, Space

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
+from sgp_runner.jobs.job_pool import PoolJob, RunJob
 from sgp_runner.replay.retiming import TimeDecides, retime
-from sgp_runner.session.job_pool import PoolJob, RunJob
 from sgp_runner.studies.arms import PILOT_SEEDS, RetimedJob, RunMaker
 from sgp_runner.studies.measures import RunResult, classes_of, loss, number, samples
 from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed

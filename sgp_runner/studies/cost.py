@@ -124,8 +124,8 @@ def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, floa
 
     Arms with equal data, model and batches are timed once.
     """
-    from sgp_runner.elastic.build import build_problem
-    from sgp_runner.recording.estimate import disk_bytes
+    from sgp_runner.assembly.build import build_problem
+    from sgp_runner.console.estimate import disk_bytes
 
     runs = [maker.experiment(maker.words(arm), arm.name).run for arm in arms]
     timed: dict[object, tuple[Problem, float, float]] = {}

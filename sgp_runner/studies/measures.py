@@ -15,8 +15,8 @@ from math import inf, log
 from typing import Any
 
 from sgp_runner.config.run import Run
+from sgp_runner.jobs.job_pool import PoolJob
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.job_pool import PoolJob
 from sgp_runner.studies.statistics import Reached, horizon_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BYTES, SECONDS, Unit, duration, num_bytes

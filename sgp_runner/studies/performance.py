@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgp_runner.session.job_pool import run_all
+from sgp_runner.jobs.job_pool import run_all
 from sgp_runner.studies.arms import RunAll, RunMaker, check_arms
 from sgp_runner.studies.conduct import conduct
 from sgp_runner.studies.study_archive import write_archive

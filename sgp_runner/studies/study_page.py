@@ -10,12 +10,12 @@ import pandas as pd
 import yaml
 
 from sgp_runner.config.experiment import flat
+from sgp_runner.jobs.job_pool import RunJob, outdated
 from sgp_runner.report.plots.sections import Section
 from sgp_runner.report.rank.tables import ReportTable
 from sgp_runner.report.read.run_groups import cluster_name
 from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.report.render.write import rendered, save_pictures
-from sgp_runner.session.job_pool import RunJob, outdated
 from sgp_runner.studies.arms import RunMaker, has_holdout
 from sgp_runner.studies.comparisons import Compared, answer, compare, headline
 from sgp_runner.studies.conduct import Conducted

@@ -20,9 +20,9 @@ from sgp_runner.config.experiment import load_experiment, upgraded
 from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.plugins.named_files import NamedFiles
 from sgp_runner.distributed.private_folder import private_folder
+from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.report.render.text_tables import csv
-from sgp_runner.session.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.studies.arms import RetimedJob, RunMaker, check_arms
 from sgp_runner.studies.conduct import conduct
 from sgp_runner.studies.damage import damage_named, rows_in, rows_of

@@ -12,7 +12,7 @@ For each step of the period, in each phase of a schedule by epoch:
 Over the period, paths lead from every node to every other node. The cost of the verification is
 proportional to the number of edges in one period.
 
-`sgp_runner.elastic.dry_run` verifies the calls that algorithms make on a graph.
+`sgp_runner.assembly.dry_run` verifies the calls that algorithms make on a graph.
 """
 
 from __future__ import annotations

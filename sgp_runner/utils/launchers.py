@@ -27,8 +27,8 @@ VARIABLES = {
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 }
-# Set by `sgp_runner.distributed.launch` for the ranks that it starts: the file of their store, in a
-# folder of their own, and the id of its process.
+# Set by `sgp_runner.assembly.real.launch` for the ranks that it starts: the file of their store, in
+# a folder of their own, and the id of its process.
 STORE, PARENT = "SGP_RUN_STORE", "SGP_RUN_PARENT"
 # PyTorch's connections print warnings and C++ frames about what our sentences say, and its profiler
 # prints that it starts and stops.

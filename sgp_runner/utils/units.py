@@ -197,6 +197,10 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in dict.fromkeys(names))
 
 
+def rank_list(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 def percent(fraction: float) -> str:
     """Return a fraction in [0, 1] as text: ``97.5 %``."""
     return f"{100 * fraction:.1f} %"

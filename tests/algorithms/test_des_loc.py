@@ -15,8 +15,8 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.assembly.start import execute
 from sgp_runner.core.optim import AdamW, Constant
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
 ADAMW = AdamW(Constant(), lr=0.05, weight_decay=0.0, clip=0.5)

@@ -16,6 +16,7 @@ from helpers.tiny import START, D, Result, run, sgd
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.diloco import DiLoCo, outer_step
 from sgp_runner.algorithms.local_sgd import LocalSGD
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
     AdamW,
@@ -23,7 +24,6 @@ from sgp_runner.core.optim import (
 )
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.sampler import ShardSampler
-from sgp_runner.elastic.build import build_problem
 
 
 @pytest.mark.parametrize("cluster", LATE)

@@ -16,11 +16,11 @@ from helpers.tiny import STEPS
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.onebit_adam import OneBitAdam
+from sgp_runner.assembly.start import execute
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.quantised import Int8, Sign
 from sgp_runner.core.codecs.two_phase import SignMean
 from sgp_runner.core.optim import AdamW, Constant
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
 ADAMW = AdamW(Constant(), lr=0.05, weight_decay=0.1, clip=0.5)

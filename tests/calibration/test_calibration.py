@@ -16,6 +16,9 @@ from helpers.paths import RANKS
 from helpers.tiny import run
 
 from sgp_runner.algorithms.gap_aware import GapAware
+from sgp_runner.assembly.networks.gloo import Gloo
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.calibration.fit import (
     Line,
     constants,
@@ -34,9 +37,6 @@ from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.validated import Validated
 from sgp_runner.config.command_line import search_in
 from sgp_runner.core.codecs.all_codecs import CODECS
-from sgp_runner.distributed.launch import launch
-from sgp_runner.distributed.networks.gloo import Gloo
-from sgp_runner.session.start import execute
 
 # 2 s and 1 ms per byte; a ring of four takes 2 * 3 * (2 s + 1/4 of 2 ms per byte).
 MEASURED = Measured(

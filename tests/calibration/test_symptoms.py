@@ -8,6 +8,7 @@ import pytest
 from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.calibration.symptoms import (
     SYMPTOMS,
     Symptoms,
@@ -15,7 +16,6 @@ from sgp_runner.calibration.symptoms import (
     observed_words,
 )
 from sgp_runner.cli.main import main
-from sgp_runner.distributed.launch import launch
 from sgp_runner.plan.diagnosis import diagnose
 from sgp_runner.plan.observation import read_observation
 

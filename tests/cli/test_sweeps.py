@@ -25,7 +25,7 @@ from sgp_runner.config.choices import CLASSES, class_of, groups, has_names
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import configs, experiment_of
 from sgp_runner.core.optim import Constant, Cosine
-from sgp_runner.session.machine import Machine
+from sgp_runner.jobs.machine import Machine
 from sgp_runner.utils.signals import STOPPING
 
 TINY = (

@@ -12,6 +12,7 @@ from helpers.experiments import make_experiment
 from helpers.tiny import machines, run
 from test_simulator import Custom
 
+from sgp_runner.assembly.execution import refuse_other_settings
 from sgp_runner.cli.main import main
 from sgp_runner.cluster import churn
 from sgp_runner.cluster.churn import Absences
@@ -20,7 +21,6 @@ from sgp_runner.cluster.rates import RateSchedule, piecewise
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.config.experiment import digest_of
 from sgp_runner.core.worker import Worker
-from sgp_runner.session.execution import refuse_other_settings
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
 

@@ -33,15 +33,15 @@ from sgp_runner.algorithms.pipe_sgd import PipeSGD
 from sgp_runner.algorithms.ps_sgd import PSSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.rates import RateSchedule
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
 from sgp_runner.core.worker import Progress, Worker
-from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.rank import Rank
-from sgp_runner.session.start import execute
 from sgp_runner.simulator.fabric import Fabric
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.opening import outside_validation
 from sgp_runner.cli.main import main
 from sgp_runner.cluster.validated import LIMITS
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.opening import outside_validation
 from sgp_runner.utils.errors import ConfigError
 
 

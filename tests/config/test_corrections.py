@@ -16,10 +16,10 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.corrections import CORRECTIONS, KEY, results_version, since
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.jobs.job_pool import RunJob, outdated, run_all
 from sgp_runner.recording.checkpoint import valid
 from sgp_runner.replay.retiming import finished
 from sgp_runner.report.read.runs import read_runs
-from sgp_runner.session.job_pool import RunJob, outdated, run_all
 from sgp_runner.utils.errors import ConfigError
 
 TINY = (

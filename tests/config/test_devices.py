@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment, from_stored, stored
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.estimate import bytes_of_vectors, gpu_memory
+from sgp_runner.console.estimate import bytes_of_vectors, gpu_memory
 from sgp_runner.utils import devices
 from sgp_runner.utils.errors import ConfigError
 

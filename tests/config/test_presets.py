@@ -10,6 +10,8 @@ import pytest
 import yaml
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.choices import CONFIGS, groups
 from sgp_runner.config.command_line import parse, search_in
 from sgp_runner.config.composed import chosen_once, warn_of_replaced
@@ -17,8 +19,6 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.experiment import make_experiment as from_tree
 from sgp_runner.config.overrides import compose, configs, experiment_of
 from sgp_runner.config.run import Run
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
 PRESETS = groups()["experiment"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.size import check_memory, data_needs, model_need
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.memory import limits_of_groups, most_bytes
 

@@ -9,12 +9,12 @@ import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.problem import Problem
-from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.session.start import execute
 
 DOUBLE = ("dtype=float64", "nodes=2", "batch_size=12", "logger=jsonl")
 MODELS = {

@@ -11,13 +11,13 @@ import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.pretraining import Pretraining
-from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.pretrained import pretrain
 from sgp_runner.replay.exact import replay
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import seed_of
 

@@ -15,10 +15,10 @@ from helpers.tiny import machines, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP
+from sgp_runner.assembly.start import execute
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.timing_study import Study
-from sgp_runner.session.start import execute
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 

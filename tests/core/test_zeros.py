@@ -13,10 +13,10 @@ import pytest
 import torch
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.simulated.times import simulate_times
 from sgp_runner.config.choices import groups
 from sgp_runner.core.zeros import Zeros, zeros
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.simulator.times import simulate_times
 
 TYPES = [torch.float32, torch.float64]
 

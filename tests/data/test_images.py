@@ -24,6 +24,9 @@ from helpers.experiments import final_parameters, instrumented, make_experiment,
 from helpers.paths import RANKS
 from PIL import Image
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.data.cifar import MARGIN, Cifar, moved
 from sgp_runner.data.dataset import Dataset
@@ -31,10 +34,7 @@ from sgp_runner.data.decoding import decode
 from sgp_runner.data.folder import Folder
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
-from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 from sgp_runner.utils.seeding import seeds_of
 

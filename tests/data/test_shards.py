@@ -22,12 +22,12 @@ from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import ROOT
 
 import make_shards
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.imagenet import ImageNet
 from sgp_runner.data.images import ImageFiles
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError, DataError
 
 SCRIPT = ROOT / "scripts" / "make_shards.py"

@@ -13,9 +13,9 @@ import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.session.start import execute
 
 TINY = (
     "dtype=float64",

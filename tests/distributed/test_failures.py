@@ -23,13 +23,15 @@ from helpers.processes import check_no_rank_is_left, processes_of, wait_for_rank
 from helpers.shooting import run, shot, variables_of
 from helpers.slurm_cluster import free_ports, wait_until
 
+from sgp_runner.assembly.build import build_problem, divide_problem
+from sgp_runner.assembly.dry_run import verify_calls
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.build import build_problem, divide_problem
-from sgp_runner.elastic.membership import SILENCE_SECONDS, full_membership
+from sgp_runner.config.membership import full_membership
+from sgp_runner.core.survivors import SILENCE_SECONDS
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import RankFailed, Stopped
 
 REAL_RANK = str(RANKS / "real_rank.py")
@@ -182,7 +184,7 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
         r"rank 2, lost before.$"
     )
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
-    run, smaller = experiment.run, full_membership(experiment.run).without([2]).run
+    run, smaller = experiment.run, full_membership(experiment.run).without([2], verify_calls).run
     problem = build_problem(run)
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     again = round(begin / 14 * 11)
@@ -324,8 +326,8 @@ def test_survivors_close_the_connections_of_the_larger_run(more: list[str], tmp_
         assert command.wait() == 75
 
 
-STEP = "sgp_runner.distributed.saving:RankSaver.start_of_step"
-SAVE = "sgp_runner.distributed.saving:RankSaver.state_dict"  # once the previous one is complete
+STEP = "sgp_runner.assembly.real.saving:RankSaver.start_of_step"
+SAVE = "sgp_runner.assembly.real.saving:RankSaver.state_dict"  # once the previous one is complete
 LOST = "sgp-run: rank 1 was killed by signal SIGKILL. "
 RESUME = "Run the same command again to resume from results/runs/run/checkpoints/step-50.\n"
 START = "There is no checkpoint yet to resume from.\n"
@@ -340,7 +342,7 @@ def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "where", ["sgp_runner.session.rank_process:main", "sgp_runner.elastic.build:build_problem"]
+    "where", ["sgp_runner.assembly.rank_process:main", "sgp_runner.assembly.build:build_problem"]
 )
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:
@@ -371,7 +373,7 @@ def test_a_rank_that_no_process_of_ours_launched_names_the_lost_one_and_the_chec
 @pytest.mark.parametrize("to", ["self", "launcher"])
 def test_a_signal_while_the_survivors_vote_saves_the_smaller_run(to: str, tmp_path: Path) -> None:
     words = (*COMMAND, "algo=sgp", *CONTINUE)
-    vote = shot("sgp_runner.elastic.vote:Vote.decide", "SIGTERM", "2", to)
+    vote = shot("sgp_runner.distributed.vote:Vote.decide", "SIGTERM", "2", to)
     code, error = run(tmp_path, *words, shots=[shot(STEP, "SIGKILL", "1", count=60), vote])
     said = r"sgp-run: stopped by SIGTERM; saved in \S+/step-\d+. Run the same command again to "
     assert code == 75 and re.fullmatch(said + "resume.\n", error)
@@ -382,7 +384,7 @@ def test_a_signal_while_the_survivors_vote_is_not_lost_if_they_cannot_continue(
     tmp_path: Path,
 ) -> None:
     words = (*COMMAND, "algo=sgp", *CONTINUE, "checkpoint.every_steps=50")
-    vote = shot("sgp_runner.elastic.vote:Vote.decide", "SIGTERM", "2")
+    vote = shot("sgp_runner.distributed.vote:Vote.decide", "SIGTERM", "2")
     code, error = run(tmp_path, *words, shots=[shot(SAVE, "SIGKILL", "0", count=2), vote])
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {RESUME}")
     check_no_rank_is_left(tmp_path)

@@ -34,6 +34,7 @@ from helpers.variants import (
 )
 from torch import Tensor, uint8, zeros
 
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.choices import CLASSES
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.distributed.gloo_transport import (
@@ -42,7 +43,6 @@ from sgp_runner.distributed.gloo_transport import (
     one_after_the_other,
     release_groups,
 )
-from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.provenance import code_version

@@ -13,12 +13,12 @@ from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, run_world
 from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.gradients import LossScale
-from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError, RankFailed
 from sgp_runner.utils.shard import Shard

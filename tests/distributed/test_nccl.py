@@ -10,8 +10,8 @@ from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
 
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.recorder import read_summary
 
 pytestmark = [

@@ -16,8 +16,8 @@ import pytest
 from helpers.experiments import make_experiment
 from helpers.processes import check_no_rank_is_left, processes_of, ranks_of
 
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.recorder import metrics_path, read_lines, read_metrics
 from sgp_runner.utils.errors import RankFailed
 

@@ -20,8 +20,8 @@ from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, ranks_of, wait_for_ranks
 
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import RankFailed, Stopped

@@ -25,9 +25,9 @@ from helpers.slurm_cluster import free_ports, wait_until
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.distributed.gloo_transport import DTYPES, check_header
 from sgp_runner.distributed.json_collectives import check_lengths, pack, unpack
-from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.launchers import loopback_interface
@@ -121,7 +121,7 @@ def test_ranks_that_are_started_here_use_no_interface_of_the_cluster(
 
     for name in names:
         monkeypatch.setenv(name, "eno1")
-    monkeypatch.setattr("sgp_runner.distributed.launch.start", start)
+    monkeypatch.setattr("sgp_runner.assembly.real.launch.start", start)
     with pytest.raises(InterruptedError):
         launch(make_experiment(tmp_path, "network=gloo", "model=mlp", "nodes=2"))
     assert seen == [loopback_interface()] * 2

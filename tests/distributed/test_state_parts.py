@@ -16,12 +16,12 @@ from helpers.paths import RANKS
 from helpers.variants import LOW_COMMUNICATION, SYNCHRONOUS, Results, said, simulate_all
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.assembly.networks import check_shard
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment, load_experiment
 from sgp_runner.core.fragments import fragments_of
 from sgp_runner.core.parts import PartShapes, cut, norm
 from sgp_runner.core.worker import Worker
-from sgp_runner.distributed.launch import launch
-from sgp_runner.distributed.networks import check_shard
 from sgp_runner.recording.recorder import read_metrics, read_summary
 from sgp_runner.utils.errors import ConfigError
 

@@ -8,9 +8,9 @@ import pytest
 from helpers.paths import RANKS
 from helpers.variants import check_same_end, simulate_all
 
-from sgp_runner.distributed.launch import launch
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
 
 REAL_RANK = str(RANKS / "real_rank.py")

@@ -22,11 +22,11 @@ from gpu_rig import noted_group
 from gpu_rig.seeded_bugs import BUGS
 from helpers.experiments import instrumented
 
+from sgp_runner.assembly.networks import cut_of, leader_mode
+from sgp_runner.assembly.start import run_rank
 from sgp_runner.config.experiment import load_experiment
-from sgp_runner.distributed.networks import cut_of, leader_mode
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.start import run_rank
 from sgp_runner.utils.messages import show_messages
 
 LATE_SECONDS = 0.004  # at most; as long as a gradient takes

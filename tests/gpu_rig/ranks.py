@@ -15,12 +15,12 @@ from gpu_rig.pretend_gpu import CPU, DEVICE, Log, pretend_gpu, values
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.assembly.dry_run import DryRun, mean_of
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.scheduler import Future
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.dry_run import DryRun, mean_of
 from sgp_runner.recording.observer import Observer
 
 NODES = 4

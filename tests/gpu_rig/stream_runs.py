@@ -18,6 +18,9 @@ from gpu_rig.streams import Gpu
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from sgp_runner.assembly.build import build_worker, timing_problem
+from sgp_runner.assembly.dry_run import MODEL
+from sgp_runner.assembly.networks import cut_of, leader_mode
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.core.budget import Budget, OwnBudget
@@ -27,11 +30,8 @@ from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import Batch
 from sgp_runner.distributed.gradients import Gradients
-from sgp_runner.distributed.networks import cut_of, leader_mode
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.torch_world import TorchWorld
-from sgp_runner.elastic.build import build_worker, timing_problem
-from sgp_runner.elastic.dry_run import MODEL
 from sgp_runner.utils.shard import Shard
 
 Body = Callable[[Worker], Coroutine[Any, Any, None]]

@@ -17,10 +17,10 @@ from helpers.corpora import binarised, parallel_text
 from helpers.hub_folders import save_gpt2
 from torch import Tensor
 
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.choices import class_of, groups
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.problem import ON_CPU, Problem
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.simulator.engine import Gradient, Vmap
 
 NOISE = ("data=synthetic", "data.size=16", "data.valid_size=4", "data.num_classes=10")

@@ -16,8 +16,8 @@ from helpers.experiments import make_experiment
 from helpers.paths import ROOT
 from helpers.variants import LOW_COMMUNICATION, SYNCHRONOUS
 
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.launch import launch
 from sgp_runner.utils.errors import ConfigError
 
 PROGRAM = str(ROOT / "tests" / "gpu_rig" / "noted_rank.py")

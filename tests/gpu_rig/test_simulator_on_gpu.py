@@ -8,9 +8,10 @@ import pytest
 from gpu_rig.pretend_gpu import Log, pretend_gpu
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
+from sgp_runner.assembly.networks import sim as network
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.session.start import execute
-from sgp_runner.simulator import engines, network
+from sgp_runner.simulator import engines
 
 TINY = ("nodes=2", "batch_size=16", "dtype=float64", "log_every=1000", "eval_workers=false")
 RUNS = {

@@ -14,13 +14,13 @@ import yaml
 
 from helpers.arrivals import wait_for_arrival, wait_for_rest
 from sgp_runner.algorithms import Algorithm
+from sgp_runner.assembly.dry_run import DryRun
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, stored
 from sgp_runner.config.experiment import make_experiment as from_configuration
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.worker import Worker
-from sgp_runner.elastic.dry_run import DryRun
 from sgp_runner.topology.graphs import Phase
 
 

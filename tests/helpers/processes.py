@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from sgp_runner.distributed import launch
+from sgp_runner.assembly.real import launch
 from sgp_runner.utils.launchers import STORE, loopback_interface
 
 PREFIX = "sgp-rank-"  # of the name of a forked rank
@@ -70,7 +70,7 @@ def ranks_of(folder: Path) -> list[int]:
             continue
         text = b" ".join(words).decode(errors="replace")
         rank = forked or any(
-            mark in text for mark in ("session.rank_process", "real_rank.py", "network=mpi")
+            mark in text for mark in ("assembly.rank_process", "real_rank.py", "network=mpi")
         )
         if rank and (str(folder) in text or there) and b"python" in words[0]:
             found.append(int(process.name))

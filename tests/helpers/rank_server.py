@@ -32,7 +32,7 @@ FORKED = (
     *("real_rank.py", "paired_rank.py", "odd_rank.py", "slow_real_rank.py"),
     *("collective_rank.py", "device_messages.py"),
 )
-IMPORTED = ("torch.distributed", "sgp_runner.session.start", "helpers.experiments", __name__)
+IMPORTED = ("torch.distributed", "sgp_runner.assembly.start", "helpers.experiments", __name__)
 
 
 class Descriptor:

@@ -17,11 +17,11 @@ from helpers.experiments import (
     instrumented,
     make_experiment,
 )
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import prepare_algorithms
 from sgp_runner.recording.recorder import read_summary, write_summary
 from sgp_runner.recording.throughput import RATES
-from sgp_runner.session.start import execute
 
 # Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
 NOISE = (

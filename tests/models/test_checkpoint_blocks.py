@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.cli.main import main
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Problem
-from sgp_runner.elastic.build import build_problem
 
 GPT = "model=gpt model.layers=3 data.train_size=640 data.valid_size=64"
 MODELS = (GPT, "model=transformer model.dropout=0.1")

@@ -16,6 +16,8 @@ from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
 from test_resume import events, whole_and_interrupted
 
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.problem import Problem, make_problem
@@ -23,10 +25,8 @@ from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.sampler import TokenSampler
 from sgp_runner.data.with_fairseq import BeamTranslation, SentencePairs, TokenBatches
 from sgp_runner.data.wmt16_en_de import WMT16EnDe
-from sgp_runner.distributed.launch import launch
 from sgp_runner.models.fairseq_transformer import FairseqTransformer
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.shard import Shard
 

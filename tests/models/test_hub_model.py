@@ -22,14 +22,14 @@ from helpers.paths import RANKS
 from test_resume import events, whole_and_interrupted
 from test_saving import run_to_the_end
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Compute, Problem
 from sgp_runner.data.documents import load_encoder
-from sgp_runner.distributed.launch import launch
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.hub import import_hub
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.config.run import steps_in
-from sgp_runner.session.start import execute
 
 TINY = ("model=mlp", "data=digits", "nodes=2", "batch_size=32", "epochs=0.3", "log_every=100")
 # A gradient takes 50 ms, a message 10 ms.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.execution import perform
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.config.experiment import settings_of
@@ -20,7 +21,6 @@ from sgp_runner.recording.loggers.mirror import check_installed, described
 from sgp_runner.recording.loggers.mlflow import Mlflow
 from sgp_runner.recording.loggers.tensorboard import TensorBoard
 from sgp_runner.recording.recorder import Recorder, metrics_path, trim
-from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError
 
 CONFIG = {"algo": {"name": "sgp"}, "nodes": 4, "optim": {"name": "sgd", "lr": 0.1}}

@@ -11,12 +11,12 @@ import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
 import sgp_runner as sgp
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.start import execute
 from sgp_runner.core.problem import Problem
-from sgp_runner.elastic.build import build_problem
 from sgp_runner.plugin import Algorithm, Worker
 from sgp_runner.recording.observer import EpochAverage
 from sgp_runner.recording.recorder import read_metrics
-from sgp_runner.session.start import execute
 
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
 

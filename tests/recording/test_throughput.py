@@ -14,20 +14,20 @@ from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 from torch.utils.flop_counter import FlopCounterMode
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.overrides import experiment_of
+from sgp_runner.console.summary import throughput_text
 from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Compute, Problem
 from sgp_runner.core.scheduler import RealClock
 from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.core.worker import Progress
 from sgp_runner.distributed.gradients import Gradients
-from sgp_runner.distributed.launch import launch
 from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.elastic.build import build_problem
-from sgp_runner.recording.console import throughput_text
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.recording.throughput import RATES, Amounts, Throughput, amounts, mean_rates
-from sgp_runner.session.start import execute
 from sgp_runner.utils.devices import peak_flops, published_rate
 
 REAL_RANK = str(RANKS / "real_rank.py")

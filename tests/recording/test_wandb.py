@@ -16,13 +16,13 @@ from helpers.experiments import make_experiment
 from helpers.wandb_file import find_file, history, read_records, x_axes
 from helpers.wandb_server import wandb_server
 
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.recording.loggers import wandb as mirror
 from sgp_runner.recording.loggers.jsonl import Jsonl
 from sgp_runner.recording.loggers.mirror import Row, row_of
 from sgp_runner.recording.loggers.wandb import Wandb, has_login
 from sgp_runner.recording.recorder import Recorder, read_metrics
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
 TAGS = ["sgp", "mlp", "4 nodes", "sim"]

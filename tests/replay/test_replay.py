@@ -17,10 +17,10 @@ from helpers.paths import RANKS
 from test_mpi import run_ranks
 
 from sgp_runner.algorithms import gap_aware
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.cli.replay import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.worker import Worker
-from sgp_runner.distributed.launch import launch
 from sgp_runner.recording.draft import Draft
 from sgp_runner.recording.trace import FORMAT, Header, Writer, path_of, remove_recordings
 from sgp_runner.replay.exact import ReplayMismatch, replay

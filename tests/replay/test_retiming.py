@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from helpers.experiments import make_experiment
 
+from sgp_runner.assembly.execution import perform
 from sgp_runner.cli.report import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import finished, retime_all
 from sgp_runner.report.read.runs import RETIMED, TRAINED, read_runs
-from sgp_runner.session.execution import perform
 from sgp_runner.utils.errors import ConfigError, Diverged
 
 TINY = ("model=mlp", "nodes=5", "batch_size=32", "epochs=2", "log_every=3")  # 8 steps per epoch

@@ -20,7 +20,7 @@ from claims.evidence import (
     verdict_of,
 )
 from claims.recorded import job_of, search_of
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.statistics import Between, exactly, paired
 from sgp_runner.studies.tuning import Candidate
 

@@ -12,8 +12,8 @@ from claims.computed import Computed
 from claims.evidence import Finding, Verdict, judge
 from claims.figures import forest
 from claims.page import Shown, rows_of, shown, write
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.report.render.pictures import save
-from sgp_runner.session.job_pool import RunJob
 from sgp_runner.studies.statistics import Between, Interval, exactly
 
 

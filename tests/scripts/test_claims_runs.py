@@ -15,7 +15,7 @@ from claims.claim_files import STUDIES, Claim, all_claims
 from claims.evidence import Verdict, judge, parts
 from claims.recorded import commands
 from claims.speedup import LOOKS, NODES, STEPS, computed, learning_rate, mean_square
-from sgp_runner.session.job_pool import RunJob
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.study_file import read_study
 

@@ -124,7 +124,7 @@ def test_coding_is_a_task_of_shared_processors() -> None:
 
 def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
     """7e9 numbers, 2 ns to encode, 1 ns to decode; two nodes decode three messages in a step."""
-    from sgp_runner.session.start import execute
+    from sgp_runner.assembly.start import execute
 
     words = "nodes=2 batch_size=480 epochs=2 timed_as.model=big timed_as.num_parameters=7e9"
     times = "{encode_seconds: {int8: 2ns}, decode_seconds: {int8: 1ns}}"
@@ -151,7 +151,7 @@ def test_refused_times(times: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_codec_pays_on_slow_links_alone_if_coding_takes_time(tmp_path: Any) -> None:
-    from sgp_runner.session.start import execute
+    from sgp_runner.assembly.start import execute
 
     times = {}
     for rate in ("100Mbit/s", "100Gbit/s"):

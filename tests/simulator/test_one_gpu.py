@@ -11,9 +11,9 @@ from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
 from helpers.variants import ALONE, LOW_COMMUNICATION, SYNCHRONOUS
 
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.distributed.launch import launch
-from sgp_runner.session.start import execute
 
 pytestmark = [
     pytest.mark.gpu,

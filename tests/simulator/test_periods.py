@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.experiments import make_experiment
 
-from sgp_runner.session.start import execute
+from sgp_runner.assembly.start import execute
 
 SLOW = "cluster.bandwidth=100e6"  # a message takes 8 s, a gradient 0.23 s
 CODING = (

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from helpers.experiments import make_experiment
 
-from sgp_runner.elastic.dry_run import verify_calls
-from sgp_runner.recording.console import outcome, stdout_console, summary_table
+from sgp_runner.assembly.dry_run import verify_calls
+from sgp_runner.assembly.start import execute
+from sgp_runner.console.summary import outcome, stdout_console, summary_table
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.report.read.run_groups import cluster_name
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import ConfigError
 
 TRAINED = (

@@ -21,11 +21,11 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.recording.checkpoint import VERSION, saved_steps
-from sgp_runner.session.start import execute
 from sgp_runner.utils.files import checksum
 
 SETTINGS = ("nodes=4", "batch_size=32", "epochs=2", "log_every=3", "checkpoint.every_minutes=null")

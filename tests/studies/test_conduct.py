@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import sgp_runner as sgp
-from sgp_runner.session.job_pool import PoolJob
+from sgp_runner.jobs.job_pool import PoolJob
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.comparisons import adjust, answer, compare, headline
 from sgp_runner.studies.conduct import (
@@ -130,7 +130,7 @@ def test_a_finished_study_makes_no_run_again(
     def refuse(*arguments: object) -> None:
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr("sgp_runner.session.pool.Pool.run", refuse)
+    monkeypatch.setattr("sgp_runner.jobs.pool.Pool.run", refuse)
     content = {**CONTENT, "measures": ["loss", "time"]}
     again = sgp.study(content, "small")
     assert again.answer == page.answer and again.table.equals(page.table)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from sgp_runner.assembly import build
 from sgp_runner.cli.main import main
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
-from sgp_runner.elastic import build
-from sgp_runner.session.machine import Machine
+from sgp_runner.jobs.machine import Machine
 from sgp_runner.studies import arms, cost
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.conduct import check_targets, plan_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from helpers.experiments import make_experiment
 
-from sgp_runner.session.start import execute
+from sgp_runner.assembly.start import execute
 from sgp_runner.utils.memory import few_collections
 
 PROGRAM = """

@@ -114,7 +114,7 @@ def test_an_incompatible_library_is_unknown(monkeypatch: pytest.MonkeyPatch) -> 
 
 RECORDING = """
 import os, sys
-import sgp_runner.distributed.rank_backend as backend
+import sgp_runner.assembly.real.rank_backend as backend
 from sgp_runner.cli.main import main
 from sgp_runner.utils.signals import install
 

@@ -69,7 +69,7 @@ def test_no_secret_is_written_or_printed(network: str, kept: str, tmp_path: Path
         [*git, "remote", "add", "origin", f"https://user:{PLANTED}@example.org/x.git"], check=True
     )
     code = (
-        "import sys; from sgp_runner.session import execution; from sgp_runner.cli.main import "
+        "import sys; from sgp_runner.assembly import execution; from sgp_runner.cli.main import "
         "main; "
     )
     code += "execution.shutil.rmtree = lambda *a, **b: None; sys.exit(main())"

@@ -20,7 +20,7 @@ SIM = (*RUN, "network.engine=loop")  # which an interpreter imports in a second 
 GLOO = (*RUN, "network=gloo")
 CODES = {"SIGINT": 130, "SIGTERM": 75, "SIGUSR1": 75, "SIGUSR2": 75}
 STEP = "sgp_runner.recording.observer:Observer.end_of_step"
-CONCLUDE = "sgp_runner.distributed.rank_backend:RankBackend.conclude"
+CONCLUDE = "sgp_runner.assembly.real.rank_backend:RankBackend.conclude"
 TWICE = [
     shot(STEP, "SIGINT", count=9),
     shot("sgp_runner.recording.draft:BackgroundWriter.copy", "SIGINT"),
@@ -49,8 +49,8 @@ def sentence(name: str, command: str = "sgp-run") -> str:
         pytest.param("hydra.core.global_hydra:", "SIGINT", marks=pytest.mark.slow),
         pytest.param("sgp_runner.config.overrides:compose", "SIGUSR1", marks=pytest.mark.slow),
         ("torch:", "SIGINT"),
-        ("sgp_runner.elastic.dry_run:verify_calls", "SIGUSR2"),
-        pytest.param("sgp_runner.elastic.build:build_problem", "SIGTERM", marks=pytest.mark.slow),
+        ("sgp_runner.assembly.dry_run:verify_calls", "SIGUSR2"),
+        pytest.param("sgp_runner.assembly.build:build_problem", "SIGTERM", marks=pytest.mark.slow),
     ],
 )
 def test_a_simulation_ends_at_once_where_it_does_not_train(
@@ -110,7 +110,7 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
         f"{says}; saved in {saved.relative_to(tmp_path)}. Run the same command again to resume.\n",
     )
     assert saved.exists()
-    late = shot("sgp_runner.recording.console:summary_table", "SIGUSR1")
+    late = shot("sgp_runner.console.summary:summary_table", "SIGUSR1")
     code, _ = run(tmp_path, *SIM, shots=[late])
     assert code == 75 and (tmp_path / "results/runs/run/summary.json").exists()
     code, error = run(tmp_path, *SIM, shots=[])
@@ -176,9 +176,9 @@ def test_the_log_of_gloo_is_no_part_of_what_a_command_says(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("where", "rank", "to", "name"),
     [
-        ("sgp_runner.distributed.launch:wait_for", "", "self", "SIGINT"),
+        ("sgp_runner.assembly.real.launch:wait_for", "", "self", "SIGINT"),
         pytest.param(
-            "sgp_runner.session.rank_process:main", "1", "self", "SIGUSR2", marks=pytest.mark.slow
+            "sgp_runner.assembly.rank_process:main", "1", "self", "SIGUSR2", marks=pytest.mark.slow
         ),
         pytest.param(
             "sgp_runner.utils.signals:install_in_rank",
@@ -218,7 +218,7 @@ def test_all_ranks_end_where_they_do_not_train(
     ],
 )
 def test_a_real_run_that_trains_saves_first(to: str, name: str, tmp_path: Path) -> None:
-    where = "sgp_runner.distributed.saving:RankSaver.start_of_step"
+    where = "sgp_runner.assembly.real.saving:RankSaver.start_of_step"
     code, error = run(tmp_path, *GLOO, "epochs=1000", shots=[shot(where, name, "1", to, 5)])
     said = rf"{SAVES[name]}; saved in \S+/step-\d+. Run the same command again to resume.\n"
     assert code == CODES[name] and re.fullmatch(said, error)
@@ -226,7 +226,7 @@ def test_a_real_run_that_trains_saves_first(to: str, name: str, tmp_path: Path) 
 
 
 def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
-    where = "sgp_runner.distributed.saving:RankSaver."
+    where = "sgp_runner.assembly.real.saving:RankSaver."
     shots = [
         shot(f"{where}start_of_step", "SIGINT", "1", "launcher", 5),
         shot(f"{where}save", "SIGINT", "1", "launcher"),
@@ -273,7 +273,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
         ("sgp_run", "sgp_runner.cli.calibrate:prepared", ["calibrate"]),
         pytest.param(
             "sgp_run",
-            "sgp_runner.distributed.launch:wait_for",
+            "sgp_runner.assembly.real.launch:wait_for",
             ["calibrate", "nodes=2"],
             marks=pytest.mark.slow,
         ),

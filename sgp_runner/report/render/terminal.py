@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Grid
 from rich.text import Text
 
-from sgp_runner.recording.console import show
+from sgp_runner.console.summary import show
 from sgp_runner.report.plots.quality import ERROR_AXIS_ACCURACY
 from sgp_runner.report.rank.ranked_table import RANK, ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, Row, rankings

@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 
 from sgp_runner.api import averager
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.core.optim import Horizon
 from sgp_runner.core.problem import Problem
 from sgp_runner.distributed.torch_world import TorchWorld
-from sgp_runner.elastic.build import build_problem
 
 HALF = 5  # steps until a loop saves its state
 

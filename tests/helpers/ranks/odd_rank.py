@@ -9,9 +9,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.models.mlp import MLP
-from sgp_runner.session.start import execute
 from sgp_runner.utils import provenance as environment
 from sgp_runner.utils.errors import Aborted, RankFailed
 

@@ -12,10 +12,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of tests/, for helpers
 from helpers.experiments import instrumented
 
+from sgp_runner.assembly.start import run_rank
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.start import run_rank
 from sgp_runner.utils.messages import show_messages
 
 show_messages()

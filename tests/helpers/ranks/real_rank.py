@@ -13,9 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of tests/, for helpers
 from helpers.experiments import instrumented
 
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.recording.recorder import write_summary
-from sgp_runner.session.start import execute
 from sgp_runner.utils.errors import Aborted, Diverged, Evicted, RankFailed, Stopped
 from sgp_runner.utils.messages import show_messages
 from sgp_runner.utils.signals import SAVED

@@ -6,8 +6,8 @@ import os
 import sys
 from functools import partial
 
+from sgp_runner.assembly import rank_process
 from sgp_runner.calibration.symptoms import diagnosing
-from sgp_runner.session import rank_process
 
 if __name__ == "__main__":
     code = rank_process.main(sys.argv[1:], partial(diagnosing, seconds=0.05))

@@ -1,0 +1,1 @@
+"""Real runs: launch and backend of their ranks, checkpoints, failures."""

@@ -1,0 +1,195 @@
+"""Simulations of a run, and of its times alone, without gradients.
+
+The times alone are those of the run if its course does not depend on time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+from torch import Tensor, nn
+
+from sgp_runner.assembly.build import build_budgets, build_problem, build_worker
+from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
+from sgp_runner.config.run import Run
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.scheduler import Future
+from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
+from sgp_runner.core.worker import Worker
+from sgp_runner.data.dataset import Split
+from sgp_runner.recording.observer import Grid
+from sgp_runner.simulator.engine import Engine, NoGradients
+from sgp_runner.simulator.machine_model import MODELLED, GivenTimes, MachineModel
+from sgp_runner.simulator.simulation import Simulation
+
+
+def fastest_times(run: Run) -> dict[str, object]:
+    """Return the times of a run at the highest rate of its links, for the summary.
+
+    Empty if the links have one rate. The times have the suffix ``_fastest``; ``evaluated_fastest``
+    has [epoch, seconds] of each evaluation.
+    """
+    links = run.cluster.links
+    if len(links.rates) < 2:
+        return {}
+    faster = dataclasses.replace(links, bandwidth=links.rates[-1])
+    run = dataclasses.replace(run, cluster=dataclasses.replace(run.cluster, links=faster))
+    problem = without_values(run) if run.model.trains else build_problem(run)
+    evaluations = Evaluations(run)
+    simulation, _ = simulate_times(run, problem, listener=evaluations)
+    simulation.run()
+    seconds = simulation.now()
+    evaluations.seconds[run.epochs] = seconds
+    ends = [[epoch, end] for epoch, end in evaluations.seconds.items()]
+    more = {"evaluated": ends} if run.model.trains else run.study.extended(seconds)
+    times = {key: value for key, value in more.items() if key != "iterations"}
+    return {f"{key}_fastest": value for key, value in {"time_s": seconds, **times}.items()}
+
+
+class Evaluations:
+    """Listener that notes when the last worker is evaluated in each epoch, as `Observer` does.
+
+    With a server, only the server is evaluated.
+
+    seconds: times by epoch
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.grid, self.servers = Grid(run.eval_every), run.algo.servers
+        self.reached: dict[int, float] = {}
+        self.seconds: dict[float, float] = {}
+
+    def start_of_step(self, worker: Worker) -> None:
+        """Do nothing."""
+
+    def end_of_step(self, worker: Worker) -> None:
+        epoch = self.grid.before(worker.step + 1, worker.steps_per_epoch)
+        reached = epoch > self.reached.get(worker.rank, 0) and self.grid.has(epoch)
+        if reached and worker.is_server == bool(self.servers):
+            self.reached[worker.rank] = epoch
+            self.seconds[epoch] = max(worker.now, self.seconds.get(epoch, 0.0))
+
+
+def simulate(
+    run: Run,
+    problem: Problem,
+    engine: Engine,
+    times: GivenTimes = MODELLED,
+    *,
+    names: Sequence[int] | None = None,
+    survives: bool = False,
+    wrap: Callable[[Transport], Transport] = lambda transport: transport,
+    listener: StepListener = NULL_LISTENER,
+) -> tuple[Simulation, list[Worker]]:
+    """Build the machines of ``run`` and its workers, servers last, without starting a worker.
+
+    names: original ranks of the present ranks, if ranks have been lost. `Simulation` documents the
+        other keywords.
+    """
+    start = problem.start()
+    wire = run.timed_as.wire(start, study=not run.model.trains)
+    step_seconds = times.step_seconds
+    if step_seconds is None:
+        step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        if run.algo.asynchronous:
+            num_bytes = wire.num_bytes(start)
+            step_seconds += ASYNC_HOST_PASSES * num_bytes * run.cluster.hosts.host_seconds_per_byte
+    model = MachineModel(
+        run.cluster,
+        run.faults,
+        run.nodes,
+        run.algo.servers,
+        run.seed,
+        step_seconds,
+        wire,
+        exchange_overlap=run.cluster.collectives.fragment_overlap
+        if run.algo.message_layout == "fragments"
+        else run.cluster.collectives.exchange_overlap,
+        names=names,
+    )
+    simulation = Simulation(model, engine, times, survives, wrap, listener)
+    budgets = build_budgets(run, problem)
+    workers = [
+        build_worker(run, problem, rank, simulation.comms[rank], own, simulation)
+        for rank, own in enumerate(budgets)
+    ]
+    return simulation, workers
+
+
+def simulate_times(
+    run: Run,
+    problem: Problem,
+    times: GivenTimes = MODELLED,
+    wrap: Callable[[Transport], Transport] = lambda transport: transport,
+    listener: StepListener = NULL_LISTENER,
+) -> tuple[Simulation, list[Worker]]:
+    """Start a simulation of the times of ``run``, without gradients; arguments as `simulate`."""
+    simulation, workers = simulate(run, problem, NoGradients(), times, wrap=wrap, listener=listener)
+    for worker in workers:
+        worker.has_gradients = False
+        simulation.start(worker, run.algo.run(worker))
+    return simulation, workers
+
+
+class DependsOnTime(Exception):
+    """The algorithm has polled for arrived messages."""
+
+
+class WithoutPolls(Transport):
+    """Transport that raises `DependsOnTime` if an algorithm polls for messages."""
+
+    def __init__(self, base: Transport) -> None:
+        self.base = base
+
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
+        return self.base.send(dst, tag, message)
+
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        return self.base.all_reduce(number, tensor)
+
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        return self.base.all_gather(number, tensor)
+
+    def may_poll(self, arrived: bool) -> NoReturn:
+        raise DependsOnTime
+
+    def check_any_source(self) -> NoReturn:
+        raise DependsOnTime
+
+
+def without_values(run: Run) -> Problem:
+    """Return a problem with the size and steps of ``run``, without values and with a trivial task.
+
+    Parameters are zero or, if messages depend on their shapes, have shapes but no values.
+    """
+
+    from sgp_runner.core.codecs.casts import codes
+    from sgp_runner.core.flat import FlatModule
+    from sgp_runner.models.vector import Hollow, Placeholder
+
+    with closing(build_problem(run)) as problem:
+        module: nn.Module = Placeholder(sum(problem.flat.layers))
+        if run.algo.message_layout != "model" or codes(run.algo):
+            module = Hollow(problem.flat.shapes)
+        module = module.to(run.torch_dtype)
+        dataset = dataclasses.replace(problem.dataset, task=Unknown())
+        return dataclasses.replace(problem, flat=FlatModule(module), dataset=dataset)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Task with an arbitrary constant as its result."""
+
+    name: ClassVar[str] = "unknown"
+    metric: ClassVar[str] = "loss"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        raise RuntimeError("a re-timed run computes no gradients")
+
+    def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
+        return {"loss": 0.0}

@@ -1,0 +1,70 @@
+"""Start of a run on the backend of its network."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from sgp_runner.assembly.networks import RealNetwork
+from sgp_runner.assembly.networks.sim import Sim
+from sgp_runner.assembly.session import Session
+from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.run import Run
+from sgp_runner.distributed.world import World
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.launchers import launched
+from sgp_runner.utils.memory import use_huge_pages
+from sgp_runner.utils.signals import interruptible
+from sgp_runner.utils.units import counted
+
+
+def execute(
+    experiment: Experiment, ending: ExitStack | None = None, fork: bool = False
+) -> dict[str, object] | None:
+    """Train and record the run; return the summary, or None on the other ranks of a real run.
+
+    ending: to be closed once the summary is on the disk; None if the caller writes no summary
+    fork: whether to fork the ranks that are started here
+    """
+    if ending is None:
+        with ExitStack() as ending:
+            return execute(experiment, ending, fork)
+    use_huge_pages()
+    network, process = experiment.run.network, launched()
+    network.check_start(experiment.run, process)
+    if isinstance(network, Sim):
+        from sgp_runner.assembly.simulated.backend import SimulatedBackend
+
+        ending.enter_context(interruptible())
+        return Session(experiment, SimulatedBackend(experiment, network), ending).run()
+    assert isinstance(network, RealNetwork)
+    if process is None:
+        from sgp_runner.assembly.real.launch import launch
+
+        return launch(experiment, fork=fork)
+    check_number(experiment.run, process.size)
+    return run_rank(experiment, network.world(experiment.run, process), ending)
+
+
+def run_rank(experiment: Experiment, world: World, ending: ExitStack) -> dict[str, object] | None:
+    """Run this process's rank; return the summary on process rank 0, None on the others.
+
+    ending: to be closed once the summary is on the disk
+
+    An error of this rank stops every other rank.
+    """
+    from sgp_runner.assembly.real.failures import rank_backend
+
+    with rank_backend(experiment, world, ending) as backend:
+        return Session(experiment, backend, ending).run()
+
+
+def check_number(run: Run, started: int) -> None:
+    """Raise ConfigError, on every rank, if the launcher started the wrong number of ranks."""
+    if started == run.ranks:
+        return
+    devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
+    extra = f" and {counted(run.algo.servers, 'server')}" if run.algo.servers else ""
+    needs = "needs" if run.nodes == 1 and not extra else "need"
+    processes = counted(run.ranks, "process", "processes")
+    need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
+    raise ConfigError("nodes", f"{need}, but the launcher started {started}.")

@@ -1,0 +1,188 @@
+"""Pool of jobs: starts many runs, several at a time, and skips runs that have finished.
+
+It makes the hundreds of small runs that some tables and claims are based on.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sgp_runner.config.corrections import Correction, since
+from sgp_runner.config.experiment import FORMAT, upgraded
+from sgp_runner.jobs.pool import Pool, PoolTask
+from sgp_runner.recording.divergence import FILE as DIVERGED
+from sgp_runner.recording.recorder import read_summary
+from sgp_runner.utils.cores import KEY as CORES
+from sgp_runner.utils.cores import present_cores
+from sgp_runner.utils.errors import Stopped
+from sgp_runner.utils.memory import free_bytes
+from sgp_runner.utils.messages import logger
+from sgp_runner.utils.reading import read_yaml
+from sgp_runner.utils.variables import SAFE_PATH, setting
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """One run.
+
+    name: name of the folder in ``results``/runs
+    words: settings of the run, as overrides of a command line
+    cores: cores that the run keeps busy
+    memory: memory that the run needs, in bytes; 0: unknown
+    """
+
+    name: str
+    words: tuple[str, ...]
+    results: Path
+    cores: int = 1
+    memory: int = 0
+
+    @property
+    def folder(self) -> Path:
+        return self.results / "runs" / self.name
+
+    @property
+    def command(self) -> str:
+        """Return the command that repeats the run, quoted for a shell."""
+        return shlex.join(["sgp-run", *self.words])
+
+    @property
+    def overrides(self) -> list[str]:
+        """All settings of the run, with its name and its folder."""
+        from sgp_runner.config.command_line import quoted
+
+        again = ["resume=never"] if self.replaces else []
+        place = [f"name={self.name}", f"results={quoted(str(self.results))}", "logger=jsonl"]
+        return [*self.words, *place, *again]
+
+    @property
+    def summary(self) -> Mapping[str, object] | None:
+        return read_summary(self.folder)
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether training has diverged, which counts as a result."""
+        return (self.folder / DIVERGED).exists()
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the run has results, from this version of the code or an earlier one."""
+        return self.summary is not None or self.diverged
+
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """Return the stored configuration; None if the run has not begun."""
+        try:
+            config: Mapping[str, Any] = upgraded(read_yaml(self.folder / "config.yaml"))
+        except FileNotFoundError:
+            return None
+        return config
+
+    @property
+    def since(self) -> list[Correction]:
+        """Return the corrections of the code that the results of the run do not have."""
+        config = self.config
+        return [] if config is None or config.get("format") != FORMAT else since(config)
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether a new run would replace results that are outdated or in another format."""
+        config = self.config
+        return config is not None and (config.get("format") != FORMAT or bool(since(config)))
+
+    @property
+    def due(self) -> bool:
+        """Return whether the run has to start because its results are missing or outdated."""
+        return not self.finished or self.replaces
+
+    def perform(self) -> str:
+        """Run the job in this process; return the sentence of its error, or an empty string."""
+        import sys
+
+        from sgp_runner.assembly.execution import perform, sentence_of
+        from sgp_runner.config.overrides import experiment_of
+
+        sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
+        os.environ[CORES] = str(self.cores)
+        try:
+            perform(experiment_of(self.overrides))
+        except Stopped:
+            raise
+        except Exception as error:  # must not stop the other jobs
+            return sentence_of(error)
+        return ""
+
+
+class PoolJob(Protocol):
+    """A job of the pool; `RunJob` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def cores(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def summary(self) -> Mapping[str, object] | None: ...
+    @property
+    def diverged(self) -> bool: ...
+    @property
+    def due(self) -> bool: ...
+    def perform(self) -> str:
+        """Make the results of the job; return the sentence of its error, or an empty string."""
+
+
+Job = TypeVar("Job", bound=PoolJob)
+
+
+def outdated(jobs: Iterable[RunJob]) -> str:
+    """Describe, for each correction, how many jobs have older results; empty if no job has any."""
+    since = [job.since for job in jobs if job.finished]
+    counts = Counter(correction.what for corrections in since for correction in corrections)
+    if not counts:
+        return ""
+    parts = [f"{count} of {len(since)} runs ({what})" for what, count in counts.items()]
+    return f"From before a correction: {'; '.join(parts)}."
+
+
+def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
+    """Run the jobs that are due; yield each as it ends, with a sentence if it failed, else None.
+
+    processes: number of runs at a time, with one thread each; None: one per core
+
+    After a signal all runs save; then this raises Stopped.
+    """
+    waiting = [job for job in jobs if job.due]
+    if not waiting:
+        return
+    most = processes or present_cores()
+    # The server of the pool reads the number of threads when it imports PyTorch.
+    with (
+        setting(OMP_NUM_THREADS="1", **SAFE_PATH),
+        Pool(most, cores=most, memory=free_bytes()) as pool,
+    ):
+        tasks = (
+            PoolTask(number, job.perform, job.folder, job.cores, job.memory)
+            for number, job in enumerate(waiting)
+        )
+        for ended in pool.run_until_stopped(tasks):
+            lost = f"its process ended with exit code {ended.exit_code}"
+            said = lost if ended.result is None else str(ended.result)
+            yield waiting[ended.task.number], said or None
+
+
+def run_and_say(jobs: Iterable[RunJob]) -> int:
+    """Run each job once (`run_all`), print a line as it ends, and return the number of failures."""
+    failed = 0
+    for job, error in run_all({job.name: job for job in jobs}.values()):
+        logger.info(f"{job.name}: {error or 'done'}")
+        failed += error is not None
+    return failed

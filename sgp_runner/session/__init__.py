@@ -1,1 +1,0 @@
-"""Execution of a run from its experiment to its summary, on either backend."""

@@ -1,5 +1,0 @@
-"""Facts that all processes of a `sgp_runner.session.pool.Pool` share: its server finds them."""
-
-from sgp_runner.utils.provenance import environment
-
-environment()
