@@ -16,12 +16,12 @@ import torch
 from helpers.processes import check_no_rank_is_left, wait_for_ranks
 from torch.distributed import HashStore
 
+from sgp_runner.assembly.real.watchdog import Watchdog, leave, outlast
 from sgp_runner.core.problem import Compute
 from sgp_runner.core.scheduler import RealClock
+from sgp_runner.core.survivors import LossDetection
 from sgp_runner.distributed.rank import Rank
-from sgp_runner.distributed.watchdog import Watchdog, leave, outlast
-from sgp_runner.elastic.membership import LossDetection
-from sgp_runner.elastic.vote import Vote
+from sgp_runner.distributed.vote import Vote
 from sgp_runner.utils.waits import longest_wait, stall_report, waiting_for
 
 START = "waits for all ranks to come together|waits for no rank"  # a rank stopped before
