@@ -40,7 +40,7 @@ class ARSGD(Algorithm):
             )
 
     async def run(self, worker: Worker) -> None:
-        x, coder = worker.params, Coder(worker, self.codec.for_error_feedback)
+        x, coder = worker.params, Coder(worker, self.codec)
         for k in worker.steps():
             if self.average == "parameters":
                 await worker.descend()

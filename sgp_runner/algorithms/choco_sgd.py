@@ -57,7 +57,7 @@ class ChocoSGD(Algorithm):
             )
 
     async def run(self, worker: Worker) -> None:
-        x, coder = worker.params, Coder(worker, self.codec.for_error_feedback)
+        x, coder = worker.params, Coder(worker, self.codec)
         own = worker.state("x_hat", x.clone)
         mixed = worker.state("mixed_x_hat", x.clone)  # sum_j w_ij x_hat_j
         for k in worker.steps():

@@ -33,6 +33,6 @@ class EFSign(Algorithm):
     source: ClassVar[str] = "karimireddy2019"
 
     async def run(self, worker: Worker) -> None:
-        x, coder = worker.params, Coder(worker, self.codec.for_error_feedback)
+        x, coder = worker.params, Coder(worker, self.codec)
         for k in worker.steps():
             x -= await coder.mean(worker.update(await worker.grad()), k)

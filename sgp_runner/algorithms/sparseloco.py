@@ -52,7 +52,7 @@ class SparseLoCo(Algorithm):
     async def run(self, worker: Worker) -> None:
         x = worker.params
         theta = worker.state("outer", x.clone)
-        coder = Coder(worker, self.codec.for_error_feedback, decay=self.beta)
+        coder = Coder(worker, self.codec, decay=self.beta)
         for k in worker.steps():
             await worker.descend()
             if (k + 1) % self.period == 0 or worker.done:

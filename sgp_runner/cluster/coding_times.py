@@ -56,7 +56,8 @@ class CodingTimes:
                 if name not in known:
                     raise ConfigError(
                         f"cluster.codecs.{key}.{name}",
-                        f"there is no such codec; use one of {', '.join(sorted(known))}."
+                        "there is no such codec; remove it, or use one of "
+                        f"{', '.join(sorted(known))}."
                         f"{nearest(name, sorted(known))}",
                     )
 

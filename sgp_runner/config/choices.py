@@ -36,6 +36,8 @@ REMOVED: Mapping[str, Mapping[str, str]] = {
         ),
         "sign_vote": "use algo=ef_sign, which keeps the error of its signs",
     },
+    "codec": {"random_k": "use top_k, which sends the largest numbers"},
+    "faults": {"reorder": "use faults=delay faults.delay_law=uniform, which is the same"},
 }
 
 #: Group -> choice -> its frozen dataclass, which receives the choice if it has a field ``name``.
@@ -88,7 +90,6 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "int8": "sgp_runner.core.codecs.quantised:Int8",
         "low_rank": "sgp_runner.core.codecs.low_rank:LowRank",
         "none": "sgp_runner.core.codecs.casts:Identity",
-        "random_k": "sgp_runner.core.codecs.random_k:RandomK",
         "sign": "sgp_runner.core.codecs.quantised:Sign",
         "top_k": "sgp_runner.core.codecs.top_k:TopK",
         "two_bit": "sgp_runner.core.codecs.quantised:TwoBit",

@@ -275,7 +275,8 @@ def choices_in(group: str, search: Sequence[str]) -> Sequence[str]:
 
 def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
     """Return the error for a choice that does not exist."""
-    if (why := REMOVED.get(key, {}).get(name)) is not None:
+    group = group_of(key) or ""
+    if (why := REMOVED.get("algo" if group == "base" else group, {}).get(name)) is not None:
         return ConfigError(key, f"'{name}' was removed after version 0.2: {why}.")
     those = (
         f"is none of {', '.join(choices)}.{nearest(name, choices)}"

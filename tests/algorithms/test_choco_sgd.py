@@ -14,7 +14,7 @@ from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.codecs.casts import Identity
-from sgp_runner.core.codecs.random_k import RandomK
+from sgp_runner.core.codecs.quantised import Int8
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import (
@@ -53,7 +53,7 @@ def test_choco(cluster: Cluster, layout: Any) -> None:
 
 
 def test_the_mean_moves_as_without_communication_whatever_the_codec() -> None:
-    for codec in (TopK(k=1, side=8), RandomK(0.4)):
+    for codec in (TopK(k=1, side=8), Int8()):
         steps: list[np.ndarray] = []
 
         def look(result: Result, worker: Worker, steps: list[np.ndarray] = steps) -> None:

@@ -93,6 +93,19 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
             "algo=heloco",
             "algo: 'heloco' was removed after version 0.2: its only source was a summary",
         ),
+        (
+            "algo=slowmo algo.base=sign_vote",
+            "algo.base: 'sign_vote' was removed after version 0.2: use algo=ef_sign, which keeps",
+        ),
+        (
+            "algo=choco_sgd algo.codec=random_k",
+            "algo.codec: 'random_k' was removed after version 0.2: use top_k, which sends the",
+        ),
+        (
+            "faults=reorder",
+            "faults: 'reorder' was removed after version 0.2: use faults=delay "
+            "faults.delay_law=uniform, which is the same.",
+        ),
         ("model=hg:gpt2", "model: 'hg:gpt2' is none of fairseq_transformer, gpt, "),
         ("model=mlp:x", "model: 'mlp:x' is none of fairseq_transformer, gpt, "),
         ("network=gloo:x", "network: 'gloo:x' is none of gloo, mpi, nccl, sim."),

@@ -263,10 +263,6 @@ def test_a_checkpoint_of_other_parts_is_refused(
         ("algo=ad_psgd", "AD-PSGD is asynchronous, so one device holds all the state of its node:"),
         ("algo=ps_sgd", "PS-SGD has a server, so one device holds all the state of its node:"),
         ("network.gossip=leader", "SGP has network.gossip=leader, so one device holds all the"),
-        (
-            "algo=choco_sgd algo.codec=random_k",
-            "algo.codec=random_k codes whole vectors: use network.shard=none.",
-        ),
         ("algo=powersgd", "PowerSGD factorizes whole vectors: use network.shard=none."),
         (
             "algo=choco_sgd algo.codec=low_rank",

@@ -58,7 +58,6 @@ from sgp_runner.core.codecs.casts import BF16, Identity
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.codecs.quantised import FP4, Int8, Sign, TwoBit
-from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import SGD, AdamW, Constant, Muon, Optimizer
 from sgp_runner.topology.finite_time import Base
@@ -83,7 +82,6 @@ CODECS: list[Codec] = [
     Sign(),
     TopK(k=3, side=4),
     TopK(k=3, side=4, bits=2),
-    RandomK(0.2),
     LowRank(1),
 ]
 SIGNS: list[Codec] = [Sign("l2"), Sign("l1", "vector"), Identity()]

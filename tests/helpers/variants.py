@@ -85,7 +85,7 @@ LOW_COMMUNICATION = {
     "acco": (),
     "accum_adam": ("algo.accumulate=3", "optim=adamw"),
     "choco_sgd": SMALL_CODEC,
-    "choco_sgd as released": ("algo.layout=released", "algo.codec=random_k", "algo.gamma=0.1"),
+    "choco_sgd as released": ("algo.layout=released", "algo.codec=low_rank", "algo.gamma=0.1"),
     "qg_dsgdm": (),
     "d_squared": (),
     "gradient_tracking": (),

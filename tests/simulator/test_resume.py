@@ -308,7 +308,7 @@ FAULTS = {
         "{what: slow_link, ranks: [3], factor: 6, end: 1},{what: slow_node, ranks: [0], factor: "
         "3, start: 1, end: 2}]"
     ),
-    "late": "faults=reorder",
+    "late": "faults=delay faults.delay_law=uniform",
     "lost": (
         "faults=drop faults.drop_probability=0.2 faults.delay_seconds=0.01 "
         "faults.delay_law=exponential"

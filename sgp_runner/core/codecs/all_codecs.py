@@ -9,7 +9,6 @@ from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.cosine import CosineTopK
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.codecs.quantised import FP4, Int8, Quantize8, Sign, TwoBit
-from sgp_runner.core.codecs.random_k import RandomK
 from sgp_runner.core.codecs.top_k import TopK
 
 CODECS: Mapping[str, Codec] = {
@@ -21,7 +20,6 @@ CODECS: Mapping[str, Codec] = {
         Int8(),
         LowRank(),
         Quantize8(),
-        RandomK(),
         Sign(),
         TopK(),
         Truncate16(),

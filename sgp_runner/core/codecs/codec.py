@@ -1,9 +1,9 @@
 """The interface of codecs, which encode a vector [n] that is made of tensors of known shapes.
 
 A message is a contiguous tensor: of one torch type if that is enough, else of bytes. Scales and
-chunks are per tensor. `Identity` and `RandomK` are unbiased. All other codecs are biased: an
-algorithm either sends the error later (error feedback) or documents that it does not. Most codecs
-cannot encode infinity or NaN, so such numbers end training as diverged (`check_finite`).
+chunks are per tensor. All codecs but `Identity` are biased: an algorithm either sends the error
+later (error feedback) or documents that it does not. Most codecs cannot encode infinity or NaN, so
+such numbers end training as diverged (`check_finite`).
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class Codec:
     def transform_back(self, coefficients: Tensor, shapes: Shapes) -> Tensor:
         """Return the vector [n] for the coefficients [n] that `decode` returned."""
         return coefficients
-
-    @property
-    def for_error_feedback(self) -> Codec:
-        """The variant of this codec for error feedback, with E|Q(x) - x|^2 < |x|^2."""
-        return self
 
     @abstractmethod
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor: ...
