@@ -58,8 +58,6 @@ def perform(
     All ranks of a launcher call this; rank 0 writes and prints. Raises any error of the run. After
     a ConfigError, for example if the settings do not fit the data, no new files are left behind.
     """
-    from sgp_runner.assembly.dry_run import verify_calls
-
     rank = launched_rank()
     shorter = shorter_run(experiment)
     if shorter is None and rank in (None, 0) and experiment.run.resume == "auto":
@@ -78,6 +76,8 @@ def perform(
         experiment.run.logger.check_installed()
     verify_memory(experiment.run)
     if not verified:
+        from sgp_runner.assembly.dry_run import verify_calls  # imports torch, which takes seconds
+
         verify_calls(experiment.run)
     if experiment.run.network.name == "sim":
         from sgp_runner.assembly.simulated.backend import verify_times

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,19 @@ def test_the_limit_of_a_control_group_counts(tmp_path: Path) -> None:
     assert list(limits_of_groups(tmp_path)) == [8192, 4096]
     assert list(limits_of_groups(tmp_path / "none")) == []
     assert most_bytes() > 2**28
+
+
+def test_a_run_that_is_too_large_is_refused_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from sgp_runner.cli.main import main\n"
+        "code = main(['model=resnet50', 'nodes=2000', 'dtype=float64', 'optim.momentum=0'])\n"
+        "sys.exit(code + 10 * ('torch' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stderr.startswith(
+        "sgp-run: nodes: resnet50, with 23,000,640 parameters or more, needs at least 368 GB of "
+        "memory (nodes=2000), but this machine has "
+    )
+    assert done.returncode == 2 and not [*tmp_path.iterdir()]
