@@ -9,19 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-from sgp_runner.core.names import warn_of_new_name
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.topology.verify import verify, verify_symmetric
 
 MessageLayout: TypeAlias = Literal["model", "fragments", "chunks", "factors"]
-#: Former names of members that plug-ins may define -> present names.
-FORMER_NAMES = {
-    "sends": "message_layout",
-    "measures": "is_probe",
-    "without_effect": "warning",
-}
+#: Former names of members, which would have no effect in a plug-in -> present names.
+FORMER_NAMES = {"sends": "message_layout", "measures": "is_probe", "without_effect": "warning"}
 
 
 @runtime_checkable
@@ -57,8 +52,7 @@ class Algorithm(Protocol):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         for old in FORMER_NAMES.keys() & vars(cls):
-            warn_of_new_name(f"{cls.__name__}.{old}", FORMER_NAMES[old])
-            setattr(cls, FORMER_NAMES[old], vars(cls)[old])
+            raise TypeError(f"{cls.__name__}.{old} is now called {FORMER_NAMES[old]}")
 
     @property
     def title(self) -> str: ...  # the name in tables

@@ -14,7 +14,6 @@ from typing import Any, get_type_hints
 
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.validated import LIMITS
-from sgp_runner.core.names import warn_of_new_name
 from sgp_runner.utils.messages import logger
 
 KEY = "cluster"
@@ -32,6 +31,12 @@ NAMES = {
 }
 FLAT = {name: flat for flat, name in NAMES.items()}
 SHORT = ("bandwidth", "latency_seconds", "step_seconds")  # not reported: documented short names
+
+
+@functools.cache
+def warn_of_new_name(old: str, new: str) -> None:
+    """Warn once in a process that ``old`` has a new name."""
+    logger.warning(f"{old} is now called {new}.")
 
 
 def renamed(override: str) -> str:

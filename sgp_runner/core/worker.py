@@ -11,7 +11,6 @@ from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.core.budget import Budget
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
-from sgp_runner.core.names import renamed
 from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
 from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.scheduler import Future, resolved
@@ -369,13 +368,6 @@ class Worker:
         The next training record has the mean of the values since the last one, under this name.
         """
         self.progress.observed.setdefault(name, []).append(value)
-
-    keep = renamed("keep", "state")
-    tally = renamed("tally", "counter")
-    count = renamed("count", "increment")
-    observe = renamed("observe", "log")
-    learns = renamed("learns", "has_gradients")
-    own_pace = renamed("own_pace", "lr_follows_own_steps")
 
 
 def fill(own: Tensor, saved: Tensor) -> None:

@@ -13,10 +13,16 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource as 
 from hydra._internal.sources_registry import SourcesRegistry
 
 from sgp_runner.cli.main import main
-from sgp_runner.config.old_names import FLAT, NAMES, flattened, grouped, warn_of_groups
+from sgp_runner.config.old_names import (
+    FLAT,
+    NAMES,
+    flattened,
+    grouped,
+    warn_of_groups,
+    warn_of_new_name,
+)
 from sgp_runner.config.overrides import configs, experiment_of
 from sgp_runner.config.sources import FileConfigSource
-from sgp_runner.core.names import warn_of_new_name
 
 __all__ = ["in_a_folder_of_the_user"]
 

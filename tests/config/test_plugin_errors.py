@@ -58,6 +58,12 @@ __all__ = ["in_a_folder_of_the_user"]
         ),
         (("class Mine(Algorithm):", "def nothing():"), "algo", "mine.py cannot be imported"),
         (
+            ("    def phases(self, size):", "    sends = 'chunks'\n\n    def phases(self, size):"),
+            "algo",
+            "mine.py cannot be imported: TypeError: Mine.sends is now called message_layout "
+            "(mine.py:12;",
+        ),
+        (
             ("from dataclasses", "CONTRACT = 2\nfrom dataclasses"),
             "algo",
             "is written for contract 2 of plug-ins, but this version of sgp-run has contract 1.",
