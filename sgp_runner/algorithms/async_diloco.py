@@ -28,8 +28,8 @@ from math import floor, inf
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.diloco import check_outer
 from sgp_runner.core.optim import Horizon, Optimizer
+from sgp_runner.core.outer import check_outer
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError, check_least

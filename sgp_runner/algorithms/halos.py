@@ -28,8 +28,8 @@ from sgp_runner.algorithms.async_diloco import (
     delayed_nesterov,
     work,
 )
-from sgp_runner.algorithms.diloco import check_outer
 from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.outer import check_outer
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import ConfigError, check_least

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.diloco import check_outer
 from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.outer import check_outer
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import verify_symmetric

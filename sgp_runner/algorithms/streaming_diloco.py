@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm, MessageLayout
-from sgp_runner.algorithms.diloco import check_outer, outer_state, outer_step
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.fragments import Fragment, fragments_of
+from sgp_runner.core.outer import check_outer, outer_state, outer_step
 from sgp_runner.core.scheduler import Future
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
