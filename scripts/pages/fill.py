@@ -25,6 +25,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "reference": settings.reference,
     "settings": settings.of_choice,
     "tests": algorithms.identities,
+    "times": page.times,
 }
 # Comments "commands" are for tests/test_docs.py.
 MARKER = re.compile(
@@ -47,8 +48,6 @@ def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
             yield path, filled(text)
     if fnmatch("explorer", names):
         yield explorer.PAGE, explorer.page_of(explorer.stored_grids())
-    if fnmatch("validation", names):
-        yield page.PAGE, page.text()
     for algo in figures.algorithms(names):
         yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
         moving = animation.draw(figures.traced(algo, nodes=8))

@@ -1,43 +1,84 @@
-"""A cell: one measured or published time and its simulated counterpart."""
+"""Measured and published times (``results/validation/cells.csv``), and simulated ones.
+
+A line of the file is a cell of a table of ``docs/validation.md``. Its columns:
+
+table: name of the table
+cell: what was timed, in words separated by semicolons
+measure: ``iteration``, seconds per iteration; ``steps A B``, of the steps A to B of node 0, counted
+    from 0; ``all_reduce NODES BYTES SECONDS``, with further seconds besides; ``send FROM TO BYTES``
+seconds: the real time
+fitted: whether a constant of the profile was fitted to this time
+settings: overrides of sgp-run
+left_out: override with the constant after a fit without this time
+"""
 
 from __future__ import annotations
 
+import csv
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache, cached_property
 from io import StringIO
+from pathlib import Path
 from statistics import fmean
 
-from sgp_runner.api.results import Result
 from sgp_runner.api.running import run
+from sgp_runner.cluster.faults import Faults
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.config.run import Run
+from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.simulator.fabric import Fabric
+
+CELLS = Path(__file__).resolve().parents[2] / "results" / "validation" / "cells.csv"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One time, in seconds.
+    table: str
+    cell: str
+    measure: str
+    seconds: float
+    fitted: bool
+    settings: str
+    left_out: str
 
-    what: description in words, one for each column of a table. fitted: whether a constant of the
-    model was fitted to this time. left_out: the simulated time after a fit without this time; None
-    if no fit used it.
-    """
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.cell.split("; "))
 
-    what: Sequence[str]
-    real: float
-    simulated: float
-    fitted: bool = False
-    left_out: float | None = None
+    @cached_property
+    def simulated(self) -> float:
+        return simulate(self.measure, *self.settings.split())
 
     @property
     def error(self) -> float:
         """Error of the simulated time in percent."""
-        return 100 * (self.simulated / self.real - 1)
+        return 100 * (self.simulated / self.seconds - 1)
 
-    @property
+    @cached_property
     def error_left_out(self) -> float:
         """Error in percent of the time predicted by a fit without this cell."""
-        return self.error if self.left_out is None else 100 * (self.left_out / self.real - 1)
+        if not self.left_out:
+            return self.error
+        seconds = simulate(self.measure, *self.settings.split(), self.left_out)
+        return 100 * (seconds / self.seconds - 1)
+
+
+@cache
+def cells() -> list[Cell]:
+    with CELLS.open(encoding="utf-8", newline="") as file:
+        return [
+            Cell(**line | {"seconds": float(line["seconds"]), "fitted": line["fitted"] == "yes"})
+            for line in csv.DictReader(file)
+        ]
+
+
+def scored(cells: Iterable[Cell]) -> list[float]:
+    """Return the errors of predicted times: not fitted, or left out of a fit."""
+    return [cell.error_left_out for cell in cells if cell.left_out or not cell.fitted]
 
 
 def mean_and_worst(errors: Iterable[float]) -> tuple[float, float]:
@@ -46,20 +87,38 @@ def mean_and_worst(errors: Iterable[float]) -> tuple[float, float]:
     return fmean(sizes), max(sizes)
 
 
-def simulated(*words: str, steps: tuple[int, int] | None = None) -> float:
-    """Return the simulated seconds of some steps of a timing study.
+@cache
+def run_of(*settings: str) -> Run:
+    return experiment_of(["model=timing_only", *settings]).run
 
-    steps: the first and the last step of node 0 to include, counted from 0. None: return the mean
-    seconds per step
-    """
+
+def simulate(measure: str, *settings: str) -> float:
+    """Return the simulated seconds of what ``measure`` names."""
+    kind, *numbers = measure.split()
+    match kind, [float(number) for number in numbers]:
+        case "all_reduce", [nodes, num_bytes, *besides]:
+            cluster = run_of(*settings).cluster
+            return sum(besides) + cluster.all_reduce_seconds(int(nodes), num_bytes)
+        case "send", [sender, receiver, num_bytes]:
+            asked = run_of(*settings)
+            links = asked.cluster.links
+            fabric = Fabric(links, Faults(), VirtualClock(), asked.nodes, lambda sent: None)
+            stream = fabric.stream_seconds(int(sender), int(receiver), num_bytes)
+            return links.latency_seconds + stream
+        case _, span:
+            return run_seconds(span, *settings)
+
+
+def run_seconds(span: list[float], *settings: str) -> float:
+    """Return the simulated seconds of the steps in ``span``, or of a mean step if it is empty."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        result: Result = run(*words, results=folder)
-        if steps is None:
+        result = run(*settings, results=folder)
+        if not span:
             return float(result.summary["ms_per_iteration"]) / 1000
         ends = {
             record["step"]: record["time_s"]
             for record in read_metrics(result.folder)
             if record["kind"] == "train" and record["rank"] == 0
         }
-    first, last = steps
+    first, last = map(int, span)
     return float(ends[last] - (ends[first - 1] if first else 0.0))

@@ -1,56 +1,85 @@
-"""Constants and errors of the tables in ``docs/validation.md``: literal values."""
+"""Errors of the tables in ``docs/validation.md``: literal values."""
 
 from __future__ import annotations
 
 import pytest
 
-from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.config.command_line import parse
-from sgp_runner.config.experiment import make_experiment
-from sgp_runner.config.overrides import compose, configs
 from sgp_runner.report.read.published import published
-from validation import diloco, slowmo
-from validation.tcp import achieved
+from validation import page
+from validation.cells import Cell, cells, mean_and_worst
 
 
-def test_tcp_achieves_the_same_share_of_every_rate() -> None:
-    assert [achieved(1e9), achieved(100e6)] == pytest.approx([947.89e6, 94.789e6], abs=0.01e6)
+def cells_of(table: str, *words: str) -> list[Cell]:
+    return [cell for cell in cells() if cell.table == table and set(words) <= set(cell.words)]
 
 
-def test_profiles_have_the_constants_of_the_measured_runs_with_one_inner_step() -> None:
-    assert diloco.step_seconds() == pytest.approx(
-        cluster("").compute.step_seconds["llama_30m"], abs=5e-6
-    )
-    assert diloco.connect_seconds() == pytest.approx(
-        cluster("").collectives.connect_seconds, abs=5e-4
-    )
-    for rate, bandwidth in diloco.ring_bandwidths().items():
-        profile = cluster(diloco.PROFILES[rate])
-        assert profile.collectives.all_reduce_bandwidth == pytest.approx(bandwidth, rel=1e-3)
-        assert rate is None or profile.links.bandwidth == rate
+def errors_of(table: str, *words: str) -> list[float]:
+    return [round(cell.error, 1) for cell in cells_of(table, *words)]
 
 
-def cluster(which: str) -> Cluster:
-    with configs():
-        return make_experiment(compose(parse([f"cluster=diloco_l40s{which}"]))).run.cluster
+@pytest.mark.parametrize(
+    ("table", "library", "limited", "free"),
+    [
+        ("rings", "nccl", (0.6, 1.3), (2.7, 4.1)),
+        ("rings", "gloo", (2.0, 5.2), (0.1, 0.2)),
+        ("sends", "nccl", (1.0, 2.8), (2.2, 5.9)),
+        ("sends", "gloo", (0.4, 1.4), (1.6, 3.7)),
+    ],
+)
+def test_errors_on_links_with_and_without_a_rate(
+    table: str, library: str, limited: tuple[float, float], free: tuple[float, float]
+) -> None:
+    fitted = cells_of(table, library)
+    assert all(cell.fitted for cell in fitted)
+    split = [[cell for cell in fitted if ("not limited" in cell.words) == yes] for yes in (0, 1)]
+    assert [len(part) for part in split] == [12, 4 if table == "rings" else 8]
+    assert [rounded(part) for part in split] == [limited, free]
 
 
-def test_measured_steps_of_diloco_are_predicted_from_those_with_one_inner_step() -> None:
-    found = {cell.words: cell for cell in diloco.measured()}
-    assert len(found) == 15
-    fifty, unshaped = found["H = 8", "50 Mbit/s"], found["H = 32", "not shaped"]
-    assert (fifty.window, fifty.syncs) == ((8, 79), 9)
-    assert (unshaped.window, unshaped.syncs) == ((20, 149), 4)
-    errors = [round(diloco.cell_of(cell).error, 1) for cell in (fifty, unshaped)]
-    assert errors == [-0.2, -2.3]
+def rounded(listed: list[Cell]) -> tuple[float, float]:
+    mean, worst = mean_and_worst(cell.error for cell in listed)
+    return round(mean, 1), round(worst, 1)
+
+
+def test_windows_between_regions() -> None:
+    pairs = cells_of("regions")
+    assert len(pairs) == 45 and rounded(pairs) == (10.5, 42.6)
+    assert errors_of("regions", "Tokyo", "Seoul") == [-0.9, 0.0]
+
+
+def test_errors_of_predicted_times() -> None:
+    assert errors_of("jobs") == [0.0, -3.4, 0.0, 2.1]
+    assert errors_of("torchft") == [0.0, -13.2, -0.7]
+    assert errors_of("delay") == [2.8, 0.7, 5.7, 1.5, -6.4]
+    assert len(cells_of("diloco")) == 15
+    assert errors_of("diloco", "50 Mbit/s", "H = 8") == [-0.2]
+    assert errors_of("diloco", "not shaped", "H = 32") == [-2.3]
+
+
+def test_a_table_has_a_line_or_a_place_for_each_cell_and_their_errors() -> None:
+    lines = page.times("torchft").splitlines()
+    assert lines[0] == "|  | real | simulated | error |"
+    assert lines[2] == "| torchft, 100 Mbit/s, period | 20.87 | 20.87 | +0.0 % (fitted) |"
+    assert lines[-1] == "Errors of 2 predicted times: **mean 6.9 %, worst 13.2 %**."
+    lines = page.times("sends").splitlines()
+    heads = ("delay", "rate", "nccl, 64 MiB", "nccl, 128 MiB", "gloo, 64 MiB", "gloo, 128 MiB")
+    assert lines[0] == f"| {' | '.join(heads)} |"
+    assert lines[2].startswith("| 0 ms | not limited | 0.055 (+1.8 %) | 0.112 (-0.1 %) | 0.107 (")
+    assert lines[-1] == "Errors of 40 fitted times: **mean 1.2 %, worst 5.9 %**."
+
+
+def test_times_of_papers_are_the_published_ones() -> None:
+    rows = [row for row in published() if row.startswith(("sgp_", "slowmo_"))]
+    timed = {row: published()[row]["ms_per_iteration"].value for row in rows if is_timed(row)}
+    papers = {cell.cell: 1000 * cell.seconds for cell in [*cells_of("sgp"), *cells_of("slowmo")]}
+    assert papers == pytest.approx(timed) and len(papers) == 17
+
+
+def is_timed(row: str) -> bool:
+    return "ms_per_iteration" in published()[row]
 
 
 @pytest.mark.slow
-def test_a_published_row_is_left_out_by_fitting_its_constant_on_its_twin(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(slowmo, "STEPS", 48)
-    cell = slowmo.cell_of("slowmo_wmt16_sgp")
-    assert (cell.fitted, round(cell.error, 1), round(cell.error_left_out, 1)) == (True, 0.0, 2.4)
-    rows = [row for row in published() if slowmo.is_timed(row)]
-    assert len(rows) == 12 and "slowmo_cifar10_sgp" not in rows
+def test_a_published_row_is_left_out_by_fitting_its_constant_on_its_twin() -> None:
+    (cell,) = cells_of("slowmo", "slowmo_wmt16_sgp")
+    assert page.error(cell) == "+0.0 % (fitted; left out: +2.4 %)"
