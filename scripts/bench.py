@@ -18,6 +18,7 @@ from typing import Any
 
 import benchmarks
 from benchmarks.measure import Result, Skipped, Table, as_json, from_json, machine
+from sgp_runner.report.render.text_tables import markdown_table
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "benchmarks"
 VERDICTS = {True: "met", False: "missed", None: ""}
@@ -89,10 +90,8 @@ def lines_of(table: Table) -> Iterator[str]:
     if table.text:
         yield from (table.text, "")
     if table.results:
-        yield "| | median | quartiles | goal | |"
-        yield "| --- | ---: | ---: | --- | --- |"
-        yield from ("| " + " | ".join(cells(result)) + " |" for result in table.results)
-        yield ""
+        head = ("", "median", "quartiles", "goal", "")
+        yield from (markdown_table(head, map(cells, table.results), head[1:3]), "")
 
 
 def cells(result: Result) -> list[str]:

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import yaml
-from reproduce.archives import compressed, members, tar_of
 
+from reproduce.archives import compressed, members, tar_of
 from sgp_runner.config.experiment import digest_of, settings_of, upgraded
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -16,6 +16,7 @@ from textwrap import indent
 
 from sgp_runner.config.choices import groups
 from sgp_runner.jobs.job_pool import RunJob, run_all
+from sgp_runner.report.render.text_tables import markdown_table
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "faults.md"
 # A timing study of ResNet-50 on eight nodes with 10 Gbit/s, 200 steps per node.
@@ -165,15 +166,10 @@ def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
     said = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
     return PAGE.format(
         seconds=SPELL,
-        results=table(["algorithm", "undisturbed", *CASES], rows),
-        settings=table(["fault", "settings"], settings),
+        results=markdown_table(["algorithm", "undisturbed", *CASES], rows),
+        settings=markdown_table(["fault", "settings"], settings),
         errors="\n\n".join(said),
     )
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    first, *others = ("| " + " | ".join(row) + " |" for row in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others])
 
 
 if __name__ == "__main__":

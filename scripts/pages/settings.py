@@ -9,6 +9,7 @@ from typing import Any
 from sgp_runner.config.choices import CONFIGS, NESTED, PRESET, group_of, groups
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.overrides import compose, configs
+from sgp_runner.report.render.text_tables import markdown_table
 
 # Groups that need a setting of another group, and this setting.
 BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("network=sim",)}
@@ -106,8 +107,7 @@ def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
     """Return a table in Markdown; keys and defaults are set as code."""
     if head is HEAD:
         body = [(f"`{key}`", f"`{value}`", said, kind) for key, value, said, kind in body]
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
+    return markdown_table([*map(cell, head)], (map(cell, line) for line in body))
 
 
 def cell(text: str) -> str:

@@ -22,13 +22,13 @@ from reproduce.runs import (
     rows_stated,
     rows_with,
     shown,
-    table,
     timing,
 )
 from sgp_runner.data.grammar import BYTES
 from sgp_runner.data.shapes import CLASSES
 from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.report.read.published import Published, published
+from sgp_runner.report.render.text_tables import markdown_table
 
 REHEARSAL = """\
 ## {title}: published order and ours
@@ -148,7 +148,7 @@ def rehearsal_section(name: str) -> str:
     return REHEARSAL.format(
         title=TABLES[name],
         data=task_of(ours.values()),
-        table="\n".join(table(head, lines)),
+        table=markdown_table(head, lines, head[1:]),
         quality=agreement(known, {row: ours[row].loss for row in rows})
         if len(ours) == len(rows)
         else "not known until all runs are made",
@@ -202,7 +202,9 @@ def stated_section() -> str:
         lines.append([each.statement, each.source, f"{each.better} before {each.worse}", found])
     runs = [rehearsal(row, seed) for row, seed in product(rows_stated(), SEEDS)]
     head = ["statement", "source", "rows", "here"]
-    return STATED.format(table="\n".join(table(head, lines)), missing=missing(runs)).rstrip()
+    return STATED.format(
+        table=markdown_table(head, lines, head[1:]), missing=missing(runs)
+    ).rstrip()
 
 
 def lower_loss(better: str, worse: str) -> str:

@@ -109,11 +109,6 @@ def before_corrections(jobs: Iterable[RunJob]) -> str:
     return f"{sentence}\n\n" if sentence else ""
 
 
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    rules = ["---", *["---:"] * (len(head) - 1)]
-    return ["| " + " | ".join(cells) + " |" for cells in (head, rules, *lines)]
-
-
 def real(value: object) -> float:
     assert isinstance(value, int | float)
     return float(value)

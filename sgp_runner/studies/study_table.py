@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import StringIO
 from math import inf, isfinite
 from statistics import fmean
 
 import pandas as pd
+from rich.console import Console
 
 from sgp_runner.report.rank.tables import Cell, ReportTable, text
 from sgp_runner.report.read.naming import short_key
+from sgp_runner.report.render.terminal import grid, without_notes
 from sgp_runner.studies.comparisons import Compared, Comparison, between, p_text, signed
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import Measure
@@ -191,12 +194,8 @@ def search_text(arm: ArmResult, by: Measure | None) -> str:
 
 
 def table_text(table: ReportTable) -> str:
-    """Return the table for a terminal."""
-    rows = [list(table.head)] + [
-        [" ".join(link.text for link in cell.links) for cell in row] for row in table.cells
-    ]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(table.head))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    """Return the table for a terminal of 80 columns, without the notes below its cells."""
+    console = Console(width=80, file=StringIO())
+    with console.capture() as captured:
+        console.print(grid(without_notes(table)))
+    return "\n".join(map(str.rstrip, captured.get().splitlines()))

@@ -68,22 +68,29 @@ def grid(table: ReportTable) -> Grid:
         pad_edge=False,
         collapse_padding=True,
     )
-    for name in table.head:
+    rows = [[*map(cell_text, row)] for row in table.cells]
+    for place, name in enumerate(table.head):
         if name in table.text_columns:
             out.add_column(name, overflow="fold")
-        else:
-            out.add_column(name.replace(" per ", "\nper "), justify="right", no_wrap=True)
-    for number, row in enumerate(table.cells):
+        else:  # only the title may be broken
+            widest = max((line.cell_len for row in rows for line in row[place].split()), default=1)
+            title = name.replace(" per ", "\nper ")
+            out.add_column(title, justify="right", min_width=widest)
+    for number, row in enumerate(rows):
         best = number == 0 and table.head[0] == RANK
-        out.add_row(*map(cell_text, row), style="bold" if best else None)
+        out.add_row(*row, style="bold" if best else None)
     return out
 
 
 def published_grid(pairs: Sequence[Pair]) -> Grid:
     """Draw a table of published figures and our results, without sources, seeds and commits."""
     table = of_pairs(pairs, lambda folder, file: "")
-    cells = [[replace(cell, note="") for cell in row[:6]] for row in table.cells]
-    return grid(replace(table, head=table.head[:6], cells=cells))
+    cells = [row[:6] for row in table.cells]
+    return grid(without_notes(replace(table, head=table.head[:6], cells=cells)))
+
+
+def without_notes(table: ReportTable) -> ReportTable:
+    return replace(table, cells=[[replace(cell, note="") for cell in row] for row in table.cells])
 
 
 def cell_text(cell: Cell) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sgp_runner.report.plots.figure import GLYPHS
@@ -28,10 +28,15 @@ def save_tables(tables: Iterable[ReportTable], folder: Path) -> None:
         (folder / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
 
 
-def markdown(table: ReportTable) -> str:
-    def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(texts) + " |"
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[str] = ()
+) -> str:
+    """Return a table in Markdown; the columns whose titles are in ``numbers`` end at the right."""
+    rules = ["---:" if title in numbers else "---" for title in head]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rules, *rows))
 
+
+def markdown(table: ReportTable) -> str:
     def row(cells: Sequence[Cell]) -> Iterator[str]:
         for name, each in zip(table.head, cells, strict=True):
             text = cell(each)
@@ -52,12 +57,9 @@ def markdown(table: ReportTable) -> str:
     def without_tags(text: str) -> str:
         return text.replace("<", r"\<")
 
-    rules = ["---" if name in table.text_columns else "---:" for name in table.head]
-    lines = [
-        f"# {without_tags(table.title)}",
-        "",
-        *([without_tags(table.note), ""] if table.note else []),
-        line(literal(str(inert(name))) for name in table.head),
-        line(rules),
-    ]
-    return "\n".join([*lines, *(line(row(cells)) for cells in table.cells)]) + "\n"
+    titles = {name: literal(str(inert(name))) for name in table.head}
+    numbers = [title for name, title in titles.items() if name not in table.text_columns]
+    head = [titles[name] for name in table.head]
+    note = f"{without_tags(table.note)}\n\n" if table.note else ""
+    body = markdown_table(head, map(row, table.cells), numbers)
+    return f"# {without_tags(table.title)}\n\n{note}{body}\n"
