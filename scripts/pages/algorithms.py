@@ -92,7 +92,7 @@ def published_figures(algo: str) -> str:
     """Return a table of the presets of ``algo``, with published figures and our simulated times."""
     rows = {row: figures for row, figures in published().items() if algo_of(row) == algo}
     if not rows:
-        return "No preset of this algorithm has a published figure."
+        return "No preset has a published figure."
     body = [
         (f"`{row}`", metric.replace("_", " "), shown(figure), simulated().get((row, metric), ""))
         for row, figures in rows.items()
@@ -101,8 +101,7 @@ def published_figures(algo: str) -> str:
     sources = dict.fromkeys(figure.source for each in rows.values() for figure in each.values())
     return (
         f"{table(body, ('`experiment=`', 'figure', 'published', 'simulated here'))}\n\n"
-        f"From {'; '.join(sources)}. A tilde marks a time that is derived from hours. The "
-        "error of a simulated time is next to it, and whether a constant was fitted to it."
+        f"From {'; '.join(sources)}. A tilde marks a time that is derived from hours."
     )
 
 
@@ -138,29 +137,23 @@ def identities(pattern: str) -> str:
     parts = []
     for path in sorted((ROOT / "tests" / "algorithms").glob("test_*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
-        found = [
-            f"- {sentence(name, said)}"
-            for name, said in tests_in(module)
-            if re.search(pattern, name)
-        ]
-        if found:
-            about = " ".join((ast.get_docstring(module) or "").split())
-            parts.append("\n".join([f"*{about}* (`{path.relative_to(ROOT)}`)\n", *found]))
+        if names := [name for name in tests_in(module) if re.search(pattern, name)]:
+            sentences = (f"- {sentence(name)}" for name in names)
+            parts.append("\n".join([f"`{path.relative_to(ROOT)}`:\n", *sentences]))
     assert parts, f"no test's name matches {pattern}"
     return "\n\n".join(parts)
 
 
-def tests_in(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the name and the docstring of each test in a module."""
+def tests_in(module: ast.Module) -> Iterator[str]:
+    """Yield the name of each test in a module, without ``test_``."""
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield node.name.removeprefix("test_"), ast.get_docstring(node) or ""
+            yield node.name.removeprefix("test_")
 
 
-def sentence(name: str, said: str) -> str:
-    """Return the name of a test as a sentence, and the first paragraph of its docstring."""
+def sentence(name: str) -> str:
+    """Return the name of a test as a sentence."""
     words = name.replace("_", " ")
     for plain, proper in NAMES.items():
         words = re.sub(rf"\b{plain}\b", proper, words)
-    said = " ".join(said.partition("\n\n")[0].replace("``", "`").split())
-    return f"{words[0].upper()}{words[1:]}{f': {said}' if said else ''}".rstrip(".")
+    return f"{words[0].upper()}{words[1:]}"

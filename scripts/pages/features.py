@@ -25,14 +25,22 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 
 
 def features(_: str) -> str:
-    """Return a row for each algorithm: for each feature, ``yes`` or the error that refuses it."""
+    """Return a row for each algorithm: whether each feature works that some algorithm refuses."""
     from sgp_runner.config.choices import groups
 
+    answers = {
+        feature: {algo: answer(algo, feature) for algo in groups()["algo"]} for feature in FEATURES
+    }
+    partly = [feature for feature in FEATURES if {*answers[feature].values()} != {"yes"}]
     rows = [
-        (f"[`{algo}`]({algo}.md)", *(answer(algo, feature) for feature in FEATURES))
+        (
+            f"[`{algo}`]({algo}.md)",
+            *("yes" if answers[feature][algo] == "yes" else "no" for feature in partly),
+        )
         for algo in groups()["algo"]
     ]
-    return table(rows, ("`algo=`", *FEATURES))
+    always = ", ".join(feature for feature in FEATURES if feature not in partly)
+    return f"All algorithms: {always}.\n\n{table(rows, ('`algo=`', *partly))}"
 
 
 def answer(algo: str, feature: str) -> str:

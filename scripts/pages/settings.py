@@ -13,6 +13,10 @@ from sgp_runner.report.render.text_tables import markdown_table
 
 # Groups that need a setting of another group, and this setting.
 BESIDE = {"base": ("algo=slowmo",), "codec": ("algo=choco_sgd",), "model": ("network=sim",)}
+# Groups whose choices are all of one class, with the choice that the reference shows.
+ONE_CLASS = {"cluster": "ethernet_10g", "faults": "none"}
+# Choices that describe what they reproduce at length; `--help` shows all of it.
+SHORTENED = ("cluster", PRESET)
 
 
 def of_choice(word: str) -> str:
@@ -34,8 +38,9 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
     from sgp_runner.cli.help import settings_of, typed
 
     types = dict(types_in(node, key))
-    for setting, value, said in settings_of(node, key):
-        yield setting, typed(value), said, types.get(setting, "")
+    for setting, value, description in settings_of(node, key):
+        words = description.rpartition(" (one of ") if group_of(setting) else (description,)
+        yield setting, typed(value), words[0], types.get(setting, "")
 
 
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
@@ -47,13 +52,14 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
     for name, field in fields_of(cls, key).items() if cls else ():
         inner, value = join(key, name), node.get(name)
         group = group_of(inner)
-        yield inner, f"a choice of `{group}`" if group else words_for(annotation(cls, field))
+        words = f"a choice of `{group}`" if group else words_for(annotation(cls, field))
+        yield inner, re.sub(r" \(such as [^)]*\)", "", words)
         if is_node(value, inner):
             yield from types_in(value, inner)
 
 
 def reference(_: str) -> str:
-    """Return all groups with their choices, and all keys with type, default and description."""
+    """Return all groups with their choices, and their keys with type, default and description."""
     with configs():
         run = compose(parse([]))
     own = [row for row in rows(run, "") if "." not in row[0]]
@@ -65,20 +71,58 @@ def reference(_: str) -> str:
 
 
 def choices(group: str) -> Iterator[str]:
-    """Yield the section of ``group``: its choices, and the settings of each choice."""
+    """Yield the section of ``group``: its choices, and the settings of each choice.
+
+    Choices with the same settings share a table, and so do all choices of one class. Settings of
+    algorithms are on their pages.
+    """
     key = key_of(group)
     yield f"## `{key}=`"
-    yield table([(f"`{each}`", comment(group, each)) for each in groups()[group]], ("choice", ""))
-    by_rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    # Of base, settings are shown with algo=; all clusters and all faults are of one class.
-    several = groups()[group][: {"base": 0, "cluster": 1, "faults": 1}.get(group)]
-    for choice in several:
-        by_rows.setdefault(tuple(rows_of(key, choice, group)), []).append(choice)
-    for found, names in by_rows.items():
-        if found:
-            shown = names if several == groups()[group] else ["..."]
-            yield f"### {', '.join(f'`{key}={name}`' for name in shown)}"
-            yield table(found)
+    if group == "algo":
+        yield "The settings of an algorithm are on its page."
+    body = [(label(group, choice), comment(group, choice)) for choice in groups()[group]]
+    yield table(body, ("choice", ""))
+    if group in ONE_CLASS:
+        yield f"### `{key}=...`"
+        yield table(rows_of(key, ONE_CLASS[group], group))
+        return
+    alike: dict[tuple[tuple[str, str, str], ...], dict[str, list[str]]] = {}
+    for choice in groups()[group] if group not in ("algo", "base") else ():
+        body = [row for row in rows_of(key, choice, group) if not of_inner_group(row[0], key)]
+        settings = tuple((name, description, kind) for name, _, description, kind in body)
+        alike.setdefault(settings, {})[choice] = [default for _, default, _, _ in body]
+    earlier: dict[tuple[str, str], str] = {}
+    for settings, defaults in alike.items():
+        if settings:
+            first = next(iter(defaults))
+            yield f"### {', '.join(f'`{key}={choice}`' for choice in defaults)}"
+            yield table(
+                (
+                    name,
+                    values[0] if len(set(values)) == 1 else " / ".join(values),
+                    again(earlier, name, description, first),
+                    kind,
+                )
+                for (name, description, kind), *values in zip(
+                    settings, *defaults.values(), strict=True
+                )
+            )
+
+
+def of_inner_group(setting: str, key: str) -> bool:
+    """Return whether ``setting`` is of a choice within the part at ``key``."""
+    parent = setting.rpartition(".")[0]
+    return parent != key and group_of(parent) is not None
+
+
+def again(earlier: dict[tuple[str, str], str], name: str, description: str, choice: str) -> str:
+    """Return the description of a setting, or the choice above that has the same description."""
+    first = earlier.setdefault((name, description), choice)
+    return description if first == choice or len(description) < 30 else f"as for `{first}`"
+
+
+def label(group: str, choice: str) -> str:
+    return f"[`{choice}`](../algorithms/{choice}.md)" if group == "algo" else f"`{choice}`"
 
 
 def key_of(group: str) -> str:
@@ -88,16 +132,17 @@ def key_of(group: str) -> str:
 def presets() -> Iterator[str]:
     yield f"## `{PRESET}=`"
     yield "Presets set anything; `sgp-run experiment=NAME --help` shows what one sets."
-    found = [(f"`{name}`", comment(PRESET, name)) for name in groups()[PRESET]]
-    yield table(found, ("preset", ""))
+    body = [(f"`{name}`", comment(PRESET, name)) for name in groups()[PRESET]]
+    yield table(body, ("preset", ""))
 
 
 def comment(group: str, choice: str) -> str:
-    """Return the comment at the top of a choice's file."""
-    text = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
-    head = re.match(r"(?:#.*\n|\s)*", text)
+    """Return the comment at the top of a choice's file, or its first sentence."""
+    source = (CONFIGS / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    head = re.match(r"(?:#.*\n|\s)*", source)
     lines = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
-    return " ".join(lines)
+    text = " ".join(lines)
+    return re.sub(r"\. +[A-Z].*", ".", text) if group in SHORTENED else text
 
 
 HEAD = ("key", "default", "description", "type")

@@ -53,14 +53,9 @@ def test_the_reference_has_every_choice_and_every_key_of_a_run() -> None:
     text = (DOCS / "reference/index.md").read_text(encoding="utf-8")
     for group, choices in groups().items():
         section = text[text.index(f"## `{settings.key_of(group)}=`") :]
-        assert all(f"| `{choice}` |" in section for choice in choices)
-    for key in (
-        "nodes",
-        "checkpoint.keep",
-        "timed_as.model",
-        "algo.order",
-        "cluster.links.bandwidth",
-    ):
+        labels = [settings.label(group, choice) for choice in choices]
+        assert all(f"| {label} |" in section for label in labels)
+    for key in ("nodes", "checkpoint.keep", "timed_as.model", "data.alpha", "cluster.links.duplex"):
         assert f"| `{key}` | " in text, key
 
 
@@ -72,7 +67,7 @@ def test_published_figures_stand_beside_simulated_times() -> None:
 
 
 def test_tests_are_told_as_sentences() -> None:
-    assert algorithms.sentence("sgp_on_two_nodes_is_d_psgd", "") == "SGP on two nodes is D-PSGD"
+    assert algorithms.sentence("sgp_on_two_nodes_is_d_psgd") == "SGP on two nodes is D-PSGD"
     assert "- OSGP without delay is SGP" in algorithms.identities("osgp").splitlines()
 
 
@@ -93,6 +88,20 @@ def test_the_features_of_an_algorithm_are_what_the_checks_say() -> None:
         ("gap_aware", "MPI"): "yes",
     }
     assert {cell: features.answer(*cell) for cell in told} == told
+
+
+def test_features_of_all_algorithms_need_no_column() -> None:
+    text = (DOCS / "algorithms/index.md").read_text(encoding="utf-8")
+    assert "All algorithms: resume, faults, `gpus_per_node`, gloo, NCCL, MPI." in text
+    assert "| `algo=` | record and replay | `on_failure=continue` | re-timing |" in text
+    assert "| [`a2cid2`](a2cid2.md) | no | no | no |" in text
+
+
+def test_the_reference_describes_a_shared_setting_once() -> None:
+    text = (DOCS / "reference/index.md").read_text(encoding="utf-8")
+    assert "| `model.layers` | `2 / 12 / 12 / 24 / 4` | blocks of attention" in text
+    assert "| `data.alpha` | `0.1` | as for `cifar10` | a number |" in text
+    assert "`algo.tau`" not in text and "`optim.schedule.milestones` | `[30, 60, 80]` |" in text
 
 
 def test_a_figure_shows_a_simulated_run() -> None:
