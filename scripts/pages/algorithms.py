@@ -133,12 +133,14 @@ def simulated() -> dict[tuple[str, str], str]:
 
 
 def identities(pattern: str) -> str:
-    """Return the tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences."""
+    """Return the tests in ``tests/algorithms/`` whose names match ``pattern``, as sentences.
+
+    Tests of refusals are left out."""
     parts = []
     for path in sorted((ROOT / "tests" / "algorithms").glob("test_*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
-        if names := [name for name in tests_in(module) if re.search(pattern, name)]:
-            sentences = (f"- {sentence(name)}" for name in names)
+        names = [name for name in tests_in(module) if re.search(pattern, name)]
+        if sentences := [f"- {sentence(name)}" for name in names if "refused" not in name]:
             parts.append("\n".join([f"`{path.relative_to(ROOT)}`:\n", *sentences]))
     assert parts, f"no test's name matches {pattern}"
     return "\n\n".join(parts)
