@@ -63,9 +63,9 @@ PAGE = """\
 
 `make faults` writes this page. The runs have ResNet-50's messages and compute times on eight nodes
 with 10 Gbit/s, 200 steps of each node and the algorithms' default settings; all times are
-simulated. *Slows*: the run takes longer by the given factor. *Waits*: it loses at least half of the
-{seconds:g} s that the fault lasts. *Continues*: it loses less than half, or less than 2 %. *Stops*:
-it ends with an error or is refused.
+simulated. ×2 means that a run takes twice as long, and +10 s that it loses 10 s to a fault that
+lasts {seconds:g} s: it waited for the node. *Stops*: the run ends with an error or is refused, as
+with all algorithms at a {stopping}.
 
 {results}
 
@@ -78,22 +78,19 @@ A run that stops ends with one of these errors. The examples are from SGP:
 Synchronous algorithms end later, but with exactly the parameters of the undisturbed run. OSGP,
 AD-PSGD and the parameter server without a barrier process messages in the order of arrival, so
 their result depends on time. They lose no push-sum mass, no part of the sum of all parameters and
-no gradient. `tests/cluster/test_faults.py` asserts this for every algorithm under every fault.
+no gradient (`tests/cluster/test_faults.py`).
 
 An all-reduce stalls if any of its ranks stalls, and each of its rounds waits for the latest
-message. Here, the runs with a parameter server are limited by the server's own link. If a node
-never comes back, the simulator detects the deadlock and reports which ranks wait for which. Real
-runs end and report the lost rank. With `on_failure=continue`, gossip and asynchronous algorithms
-detect the loss after 5 s and continue as a smaller run, in which seven nodes do the work of eight.
-Algorithms that need an all-reduce refuse that setting.
+message. The runs with a parameter server are limited by the server's link. With
+`on_failure=continue`, gossip and asynchronous algorithms detect the loss of a node after 5 s and
+continue as a smaller run, in which seven nodes do the work of eight.
 
-With churn (`faults=churn`), every node leaves and comes back repeatedly. `faults.churn_per_hour`
-sets how often, and `faults.absence_seconds` sets the mean length of an absence. The times are
+With churn (`faults=churn`), every node leaves and comes back repeatedly: `faults.churn_per_hour`
+sets how often, and `faults.absence_seconds` the mean length of an absence. The times are
 exponential and depend on the seed. Each absence is a *crash and rejoin*: the node resumes from its
-state, synchronous algorithms wait for it, and asynchronous algorithms continue without it.
-`on_failure=continue` applies only to permanent crashes. A timing study extrapolates from its
-sample, so make the sample long enough for many absences. A message, gradient or collective that
-more than 10,000 absences would interrupt is refused.
+state, synchronous algorithms wait for it, and asynchronous algorithms continue without it. A timing
+study extrapolates from its sample, so make the sample long enough for many absences. A message,
+gradient or collective that more than 10,000 absences would interrupt is refused.
 """
 
 
@@ -147,28 +144,28 @@ def seconds(summary: Mapping[str, object]) -> float:
 
 
 def verdict(case: Case, plain: Mapping[str, object], disturbed: Mapping[str, object] | None) -> str:
-    """Return the effect of a fault as words and a number.
-
-    A run waits if it loses at least half of the fault's duration.
-    """
+    """Return the effect of a fault: a factor of the time, seconds that are lost, or ``stops``."""
     if disturbed is None:
         return "stops"
     if case.seconds is None:
-        ratio = seconds(disturbed) / seconds(plain)
-        return f"{'slows' if ratio >= 1.02 else 'continues'}, ×{ratio:.2f}"
-    lost = seconds(disturbed) - seconds(plain)
-    return f"{'waits' if lost >= case.seconds / 2 else 'continues'}, {lost:+.1f} s"
+        return f"×{seconds(disturbed) / seconds(plain):.2f}"
+    return f"{seconds(disturbed) - seconds(plain):+.1f} s"
 
 
 def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
     """Return the page with a table of effects, and the errors that faults cause with SGP."""
+    columns = list(zip(("algorithm", "undisturbed", *CASES), *rows, strict=True))
+    partly = [column for column in columns if {*column[1:]} != {"stops"}]
+    stopping = [column[0] for column in columns if column not in partly]
     settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
-    said = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
+    texts = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
+    head, *body = zip(*partly, strict=True)
     return PAGE.format(
         seconds=SPELL,
-        results=markdown_table(["algorithm", "undisturbed", *CASES], rows),
-        settings=markdown_table(["fault", "settings"], settings),
-        errors="\n\n".join(said),
+        stopping=" or ".join(stopping),
+        results=table(head, body),
+        settings=table(["fault", "settings"], settings),
+        errors="\n\n".join(texts),
     )
 
 
