@@ -26,9 +26,10 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from sgp_runner.assembly.build import build_budgets, build_worker, timing_problem
+from sgp_runner.assembly.build import build_worker, timing_problem
 from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.config.run import Run
+from sgp_runner.core.budget import own_budgets
 from sgp_runner.core.comm import Comm, Transport, copied, mean_of
 from sgp_runner.core.mailbox import Mailbox
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, VirtualClock, resolved
@@ -127,7 +128,8 @@ class DryRun:
         problem = timing_problem(run, Study(None, steps_of(run)), MODEL)
         self.mailboxes = [Mailbox(self.scheduler) for _ in range(run.nodes + run.algo.servers)]
         self.workers: list[Worker] = []
-        for rank, budget in enumerate(build_budgets(run, problem)):
+        total, shared = run.total_steps(problem), run.algo.asynchronous
+        for rank, budget in enumerate(own_budgets(total, run.nodes, run.algo.servers, shared)):
             comm = Comm(self.mailboxes[rank], DryTransport(rank, self))
             self.workers.append(build_worker(run, problem, rank, comm, budget, self))
         for worker in self.workers:

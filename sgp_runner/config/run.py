@@ -18,7 +18,7 @@ from sgp_runner.config.logger import Logger
 from sgp_runner.core import timing_study as timing
 from sgp_runner.core.codecs.all_codecs import CODECS
 from sgp_runner.core.codecs.casts import codes
-from sgp_runner.core.optim import Optimizer, Shapes, Steps
+from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Steps
 from sgp_runner.core.pretraining import Pretraining
 from sgp_runner.core.problem import Problem
 from sgp_runner.data.dataset import DataConfig
@@ -303,7 +303,12 @@ class Run:
 
     def steps(self, problem: Problem) -> int:
         """Return the number of steps of one node."""
-        return max(1, round(self.epochs * problem.sampler.steps_per_epoch))
+        return self.horizon(problem).steps
+
+    def horizon(self, problem: Problem) -> Horizon:
+        """Return the constants of the run that a schedule may depend on."""
+        per_epoch = problem.sampler.steps_per_epoch
+        return Horizon(self.epochs, per_epoch, self.nodes, self.nodes * self.batch_size)
 
     def total_steps(self, problem: Problem) -> int:
         """Return the steps in a budget; all workers share it if the algorithm is asynchronous."""

@@ -41,3 +41,12 @@ class OwnBudget:
     @property
     def spent(self) -> bool:
         return self.left == 0
+
+
+def own_budgets(total: int, nodes: int, servers: int, shared: bool) -> list[OwnBudget]:
+    """Return the budgets of all workers in one process, servers last.
+
+    shared: whether the nodes share one budget of ``total`` steps
+    """
+    own = [OwnBudget(total) for _ in range(nodes + servers)]
+    return [*own[:1] * nodes, *own[nodes:]] if shared else own

@@ -8,9 +8,14 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster.coding_times import Coding, Waits
+from sgp_runner.core.budget import own_budgets
 from sgp_runner.core.comm import Comm, Transport, copied
 from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.make_worker import make_worker
+from sgp_runner.core.optim import Horizon, Optimizer
+from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Deadlock, Future, Scheduler, resolved
 from sgp_runner.core.state import State
 from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
@@ -194,6 +199,17 @@ class Simulation:
             self.on_wake(rank, number)
 
     # The run as a whole.
+
+    def make_workers(
+        self, problem: Problem, algo: Algorithm, optim: Optimizer, horizon: Horizon
+    ) -> list[Worker]:
+        """Return the workers with initial parameters, servers last, without starting one."""
+        total = horizon.steps * (self.size if algo.asynchronous else 1)
+        budgets = own_budgets(total, self.size, algo.servers, algo.asynchronous)
+        return [
+            make_worker(problem, optim, horizon, algo.asynchronous, rank, comm, budget, self)
+            for rank, (comm, budget) in enumerate(zip(self.comms, budgets, strict=True))
+        ]
 
     def start(self, worker: Worker, coroutine: Coroutine[Future[Any], None, None]) -> None:
         self.scheduler.spawn(coroutine, f"rank {worker.rank}", worker.explained)

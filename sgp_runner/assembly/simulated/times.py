@@ -13,7 +13,7 @@ from typing import ClassVar, NoReturn
 
 from torch import Tensor, nn
 
-from sgp_runner.assembly.build import build_budgets, build_problem, build_worker
+from sgp_runner.assembly.build import build_problem
 from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
 from sgp_runner.config.run import Run
 from sgp_runner.core.comm import Transport
@@ -113,12 +113,7 @@ def simulate(
         names=names,
     )
     simulation = Simulation(model, engine, times, survives, wrap, listener)
-    budgets = build_budgets(run, problem)
-    workers = [
-        build_worker(run, problem, rank, simulation.comms[rank], own, simulation)
-        for rank, own in enumerate(budgets)
-    ]
-    return simulation, workers
+    return simulation, simulation.make_workers(problem, run.algo, run.optim, run.horizon(problem))
 
 
 def simulate_times(

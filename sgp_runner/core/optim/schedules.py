@@ -23,6 +23,11 @@ class Horizon:
     nodes: int
     global_batch: int
 
+    @property
+    def steps(self) -> int:
+        """The number of steps of one node."""
+        return max(1, round(self.epochs * self.steps_per_epoch))
+
 
 class Schedule(Protocol):
     def factor(self, epoch: float, horizon: Horizon) -> float:
