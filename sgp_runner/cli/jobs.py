@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 
 from sgp_runner.assembly.execution import perform, print_traceback_if_wanted, sentence_of
 from sgp_runner.cli import STARTED
-from sgp_runner.config.choices import EXTENSIONS
 from sgp_runner.config.command_line import Setting
 from sgp_runner.config.experiment import Experiment, make_experiment
 from sgp_runner.config.overrides import compose
-from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import Diverged, Stopped
 from sgp_runner.utils.signals import signal_state
 
@@ -46,14 +44,6 @@ class SweepJob:
     title: str
     experiment: Experiment
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle settings and names of plug-ins; another process loads the plug-ins again."""
-        experiment = self.experiment
-        if not EXTENSIONS:  # another process imports all classes by their names
-            return SweepJob, (self.title, experiment)
-        sources = [plugin.where for plugin in experiment.plugins]
-        return unpickled, (self.title, dict(experiment.config), experiment.group, sources)
-
     def row(self, results: Mapping[str, object]) -> Row:
         """Return the job's row of the comparison, with settings that often differ between runs."""
         run = self.experiment.run
@@ -71,14 +61,6 @@ class SweepJob:
 
         summary = finished(self.experiment)
         return None if summary is None else self.row(summary)
-
-
-def unpickled(
-    title: str, config: Mapping[str, object], group: str | None, sources: Sequence[str]
-) -> SweepJob:
-    """Load the plug-ins in the files and folders ``sources``, and make the job."""
-    named([], sources)
-    return SweepJob(title, make_experiment(config, group))
 
 
 def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:

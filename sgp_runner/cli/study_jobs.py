@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from sgp_runner.cli.jobs import SweepJob
 from sgp_runner.cli.sweep import Plan, compose_first, launch, make_folder
 from sgp_runner.config.command_line import TARGET, parse, quoted
-from sgp_runner.config.overrides import configs, experiment_of
+from sgp_runner.config.overrides import configs
 from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.studies.arms import RunAll
 from sgp_runner.utils.errors import ConfigError
@@ -46,7 +46,7 @@ def submitted(
     jobs: Sequence[RunJob], folder: Path, settings: Sequence[str]
 ) -> Iterator[tuple[PoolJob, str | None]]:
     """Submit an array of jobs and yield each with the sentence of its error, or None."""
-    runs = [SweepJob(job.name, experiment_of(job.overrides)) for job in jobs]
+    runs = [SweepJob(job.name, job.experiment) for job in jobs]
     with configs(), interruptible():
         lines = [LAUNCHER, f"hydra.sweep.dir={quoted(str(folder))}", *settings]
         composed, directory = compose_first(parse(lines))

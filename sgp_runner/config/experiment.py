@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from sgp_runner.config.old_names import KEY as CLUSTER
 from sgp_runner.config.old_names import flattened, grouped
 from sgp_runner.config.plugins.from_python import InMemory
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
-from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes
+from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes, named
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import IDENTITY, Tree, join
 from sgp_runner.utils.errors import ConfigError
@@ -133,6 +133,21 @@ class Experiment:
     plugins: Sequence[Plugin | InMemory] = field(default=(), compare=False)
     command: Sequence[str] = field(default=(), compare=False)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle settings and places of plug-ins: another process loads the plug-ins again."""
+        sources = [plugin.where for plugin in self.plugins]
+        if EXTENSIONS:
+            return unpickled, (dict(self.config), self.group, sources, self.command)
+        return Experiment, (self.run, self.config, self.group, self.started, (), self.command)
+
+    def with_values(self, **values: object) -> Experiment:
+        """Return the experiment with other values of settings that are not parts, such as a seed.
+
+        Raises ConfigError for a value that does not work.
+        """
+        run: Run = replace(self.run, **values)  # type: ignore[arg-type]
+        return replace(self, run=run, config={**self.config, **values})
+
     @property
     def settings(self) -> dict[str, object]:
         """The settings that change the result."""
@@ -215,6 +230,14 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests}
     config |= {key: value for key, value in identity.items() if value}
     return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
+
+
+def unpickled(
+    config: Tree, group: str | None, sources: Sequence[str], command: Sequence[str]
+) -> Experiment:
+    """Load the plug-ins in the files and folders ``sources``, and make the experiment."""
+    named([], sources)
+    return replace(make_experiment(config, group), command=command)
 
 
 def extensions_in(part: CheckedPart, key: str) -> Iterator[tuple[str, Plugin | InMemory]]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sgp_runner.config.corrections import Correction, since
-from sgp_runner.config.experiment import FORMAT, upgraded
+from sgp_runner.config.experiment import FORMAT, Experiment, upgraded
 from sgp_runner.jobs.pool import Pool, PoolTask
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
@@ -35,6 +36,7 @@ class RunJob:
     words: settings of the run, as overrides of a command line
     cores: cores that the run keeps busy
     memory: memory that the run needs, in bytes; 0: unknown
+    made: the experiment of these settings; None: it is composed when the run starts
     """
 
     name: str
@@ -42,6 +44,7 @@ class RunJob:
     results: Path
     cores: int = 1
     memory: int = 0
+    made: Experiment | None = field(default=None, compare=False, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -53,13 +56,13 @@ class RunJob:
         return shlex.join(["sgp-run", *self.words])
 
     @property
-    def overrides(self) -> list[str]:
-        """All settings of the run, with its name and its folder."""
-        from sgp_runner.config.command_line import quoted
+    def experiment(self) -> Experiment:
+        """The run with its name and its folder."""
+        from sgp_runner.config.overrides import experiment_of
 
-        again = ["resume=never"] if self.replaces else []
-        place = [f"name={self.name}", f"results={quoted(str(self.results))}", "logger=jsonl"]
-        return [*self.words, *place, *again]
+        made = self.made or experiment_of([*self.words, "logger=jsonl"])
+        resume = "never" if self.replaces else made.run.resume
+        return made.with_values(name=self.name, results=str(self.results), resume=resume)
 
     @property
     def summary(self) -> Mapping[str, object] | None:
@@ -106,12 +109,11 @@ class RunJob:
         import sys
 
         from sgp_runner.assembly.execution import perform, sentence_of
-        from sgp_runner.config.overrides import experiment_of
 
         sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
         os.environ[CORES] = str(self.cores)
         try:
-            perform(experiment_of(self.overrides))
+            perform(replace(self.experiment, started=time.monotonic()))
         except Stopped:
             raise
         except Exception as error:  # must not stop the other jobs

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sgp_runner.config.command_line import condition_of, quoted
-from sgp_runner.config.experiment import Experiment, make_experiment
+from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.run import Run
@@ -150,14 +150,17 @@ class RunMaker:
     ) -> RunJob:
         """Return the job of one run."""
         words = self.words(arm, candidate, cluster, role)
-        whole = self.experiment(words, arm.name)
-        seeded = make_experiment({**whole.config, "seed": seed})
+        if any("${" in word for word in words):  # a value may depend on the seed
+            seeded = self.experiment((*words, f"seed={seed}"), arm.name)
+        else:
+            seeded = self.experiment(words, arm.name).with_values(seed=seed)
         job = RunJob(
             seeded.name,
             (*self.local(words), f"seed={seed}"),
             self.study.folder,
             self.machine.cores_for(seeded.run),
             estimated_bytes(seeded.run),
+            seeded,
         )
         self.jobs[job.folder], self.digests[job.folder] = job, seeded.digest
         return job

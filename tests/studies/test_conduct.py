@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import sgp_runner as sgp
+from sgp_runner.config.check import CheckedPart, check_tree
 from sgp_runner.jobs.job_pool import PoolJob
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.comparisons import adjust, answer, compare, headline
@@ -392,6 +393,36 @@ def test_pilot_runs_tell_the_number_of_seeds_and_arms_share_pretrained_models(fo
     assert "pretrained for 3 steps at a learning rate of 0.001." in methods
     pretrained = page.page.parent / "pretrained"
     assert len([*pretrained.iterdir()]) == 4 + 3  # one for each seed of pilots and results
+
+
+def test_a_study_makes_at_most_one_experiment_per_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[CheckedPart] = []
+
+    def counted(*arguments: Any) -> CheckedPart:
+        made.append(check_tree(*arguments))
+        return made[-1]
+
+    def here(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
+        return ((job, job.perform() or None) for job in jobs if job.due)
+
+    monkeypatch.setattr("sgp_runner.config.experiment.check_tree", counted)
+    content = {"model": "quadratic", "data.samples": 64, "nodes": 2, "epochs": 1, "eval_every": 1}
+    content |= {"arms": CONTENT["arms"], "seeds": 2, "measures": ["loss"]}
+    study = study_of(content | {"tune": {"optim.lr": [0.01, 0.02], "budget": 2}}, "counted")
+    perform_study(study, here)
+    runs = len([*(study.folder / "runs").iterdir()])
+    # For each arm its settings and its two rates; another seed of the same settings is not made.
+    assert (len(made), runs) == (2 * (1 + 2), 2 * (2 + 2))
+
+
+def test_a_value_that_refers_to_the_seed_follows_it(folder: Path) -> None:
+    content = {"model": "quadratic", "nodes": 2, "epochs": 1, "log_every": "${seed}"}
+    maker = RunMaker(study_of(content | {"arms": CONTENT["arms"]}, "referring"))
+    jobs = [maker.job(maker.study.arms[0], (), seed) for seed in (3, 4)]
+    runs = [job.experiment.run for job in jobs]
+    assert [(run.seed, run.log_every) for run in runs] == [(3, 3), (4, 4)]
 
 
 def test_a_study_of_a_time_searches_by_this_time(folder: Path) -> None:
