@@ -14,6 +14,8 @@ from importlib.resources import files
 from math import isfinite
 from statistics import fmean
 
+import pandas as pd
+
 from sgp_runner._version import __version__
 from sgp_runner.config.experiment import flat
 from sgp_runner.config.run import Run
@@ -68,23 +70,31 @@ def table_tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str
     The best value of a column is bold. ``+`` and ``-`` mark values that are significantly better or
     worse than the baseline's. Small numbers are half the width of the mean's 95 % interval.
     """
-    lines = [
-        "% Needs \\usepackage{booktabs}.",
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{caption(done)}}}",
-        f"\\label{{tab:{done.study.name}}}",
-        f"\\begin{{tabular}}{{rl{'r' * len(compared)}}}",
-        "\\toprule",
-        " & ".join(["\\#", "arm", *map(stacked, heads)]) + r" \\",
-        "\\midrule",
+    rows = [
+        [
+            str(compared[0].ranks[arm.arm.name]),
+            escaped(arm.arm.name),
+            *(tex_cell(each, arm.arm.name) for each in compared),
+        ]
+        for arm in ranked(done, compared)
     ]
-    for arm in ranked(done, compared):
-        name = arm.arm.name
-        cells = [str(compared[0].ranks[name]), escaped(name)]
-        cells += [tex_cell(each, name) for each in compared]
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}", ""])
+    text = booktabs(
+        rows,
+        ["\\#", "arm", *map(stacked, heads)],
+        "rl" + "r" * len(compared),
+        caption=caption(done),
+        label=f"tab:{done.study.name}",
+        position_float="centering",
+    )
+    return f"% Needs \\usepackage{{booktabs}}.\n{text}"
+
+
+def booktabs(
+    rows: Sequence[Sequence[str]], head: Sequence[str], columns: str, **options: str
+) -> str:
+    """Return a table of cells and titles that are LaTeX; ``options`` are those of pandas."""
+    style = pd.DataFrame(rows, columns=head).style.hide(axis="index")
+    return str(style.to_latex(column_format=columns, hrules=True, **options))
 
 
 def tex_cell(each: Compared, name: str) -> str:
@@ -169,14 +179,14 @@ def settings_tex(maker: RunMaker, done: Conducted) -> str:
     return "\n".join(
         [
             "% Needs \\usepackage{booktabs,longtable}.",
-            *longtable(title, "lp{0.45\\linewidth}", ["setting", "value"], map_rows(shared)),
-            *longtable(
+            longtable(title, "lp{0.45\\linewidth}", ["setting", "value"], map_rows(shared)),
+            longtable(
                 "Settings in which the arms differ",
                 "llp{0.35\\linewidth}",
                 ["arm", "setting", "value"],
                 own,
             ),
-            *longtable(
+            longtable(
                 f"Searches, with at most {counted(done.study.tune.budget, 'run')} for each arm",
                 "lp{0.3\\linewidth}rp{0.3\\linewidth}",
                 ["arm", "tried", "runs", "chosen"],
@@ -201,20 +211,12 @@ def searched(arm: ArmResult) -> Iterator[str]:
             yield " ".join(arm.space.words(candidate))
 
 
-def longtable(
-    title: str, columns: str, head: Sequence[str], rows: Sequence[Sequence[str]]
-) -> Iterator[str]:
-    """Yield the lines of a table that may be longer than a page."""
-    yield "{\\footnotesize"
-    yield f"\\begin{{longtable}}{{{columns}}}"
-    yield f"\\caption{{{escaped(title)}.}}\\\\"
-    yield "\\toprule"
-    yield " & ".join(head) + " \\\\"
-    yield "\\midrule\n\\endhead"
-    for row in rows:
-        yield " & ".join(row) + " \\\\"
-    yield "\\bottomrule"
-    yield "\\end{longtable}}"
+def longtable(title: str, columns: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table that may be longer than a page; empty without rows."""
+    if not rows:
+        return ""
+    options = {"caption": f"{escaped(title)}.", "environment": "longtable"}
+    return f"{{\\footnotesize\n{booktabs(rows, head, columns, **options)}}}"
 
 
 def methods_tex(

@@ -13,7 +13,7 @@ from helpers.paths import ROOT
 
 import sgp_runner as sgp
 from sgp_runner.config.choices import CLASSES, imported
-from sgp_runner.studies.study_latex import ENTRY, code, escaped, key_of, sources_of
+from sgp_runner.studies.study_latex import ENTRY, code, escaped, key_of, longtable, sources_of
 
 PROGRAMS = ("pdflatex", "bibtex", "kpsewhich")
 BIB = (ROOT / "sgp_runner/studies/references.bib").read_text(encoding="utf-8")
@@ -78,6 +78,15 @@ def test_special_characters_are_escaped() -> None:
         r"50 \% \& a\_b\#1 \{2\textasciicircum{}3\} \textasciitilde{}x \textbackslash{} $\tau$"
     )
     assert code("a.b_c") == r"\texttt{a.\allowbreak{}b\_\allowbreak{}c}"
+
+
+def test_a_long_table_repeats_its_head_and_says_that_it_goes_on() -> None:
+    text = longtable("Searches, 50 %", "lr", ["arm", "runs"], [["sgp", "4"], ["a\\_b", "8"]])
+    head = "\\toprule\narm & runs \\\\\n\\midrule\n"
+    assert text.startswith("{\\footnotesize\n\\begin{longtable}{lr}\n\\caption{Searches, 50 \\%.}")
+    assert text.count(head) == 2 and "\\multicolumn{2}{r}{Continued on next page}" in text
+    assert text.endswith("sgp & 4 \\\\\na\\_b & 8 \\\\\n\\end{longtable}\n}")
+    assert longtable("No rows", "lr", ["arm", "runs"], []) == ""
 
 
 def test_the_sources_of_an_algorithm_include_those_of_its_base() -> None:
