@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,8 @@ REQUESTS = {
 
 def main() -> None:
     made = [{**simulated_grid(words.split()), "title": title} for title, words in REQUESTS.items()]
-    PAGE.write_text(page_of(made), encoding="utf-8")
+    PAGE.write_text(explorer_page(made, TITLE), encoding="utf-8")
     draw(made[0], PICTURE)
-
-
-def page_of(grids: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page about ``grids``."""
-    return explorer_page(grids, TITLE)
 
 
 def stored_grids() -> list[dict[str, Any]]:

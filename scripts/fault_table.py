@@ -53,7 +53,6 @@ CASES = {
     ),
     "permanent loss of messages": Case("faults=drop faults.resend_seconds=null"),
 }
-NONE = Case("")
 # The errors with which a fault can stop a run begin with these words.
 MEANT = ("deadlock: ", "faults.", "on_failure: ")
 
@@ -109,7 +108,7 @@ def words_of(algo: str, case: Case) -> tuple[str, ...]:
 def main() -> int:
     algos = groups()["algo"]
     with TemporaryDirectory() as folder:
-        cases = {"none": NONE, **CASES}
+        cases = {"none": Case(""), **CASES}
         jobs = {
             (algo, name): RunJob(
                 f"{algo}-{name.replace(',', '').replace(' ', '_')}",

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
+from sgp_runner.config.experiment import flat
 from sgp_runner.jobs.job_pool import RunJob, run_all
 from sgp_runner.recording.recorder import metrics_path, read_lines
 from sgp_runner.recording.throughput import RATES
@@ -117,28 +118,19 @@ def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
             "-n",
             ranks,
             sys.executable,
-            "-m",
-            "sgp_runner",
-            *REAL,
-            *words,
-            "network=mpi",
+            *("-m", "sgp_runner", *REAL, *words, "network=mpi", "logger=jsonl"),
+            *(f"results={out}", f"name=mpi-{name}"),
         ]
-        command += ["logger=jsonl", f"results={out}", f"name=mpi-{name}"]
         done = subprocess.run(command, env={**os.environ, **root}, check=False, capture_output=True)
         yield f"mpi-{name}", done.returncode
 
 
-def numbers(value: object, real: bool, key: str = "") -> Iterator[tuple[str, float]]:
+def numbers(record: Mapping[str, object] | None, real: bool) -> Iterator[tuple[str, float]]:
     """Yield each number of a record with its name."""
-    if isinstance(value, Mapping):
-        for name in sorted(value):
-            if not (name == "real_s" or (real and name in UNEQUAL)):
-                yield from numbers(value[name], real, f"{key}.{name}")
-    elif isinstance(value, list):
-        for i, each in enumerate(value):
-            yield from numbers(each, real, f"{key}[{i}]")
-    elif isinstance(value, int | float):
-        yield key, float(value)
+    for name, value in sorted(flat(record or {})):
+        if not {*name.split(".")} & {*(UNEQUAL if real else ("real_s",))}:
+            every = value if isinstance(value, list) else [value]
+            yield from ((name, float(each)) for each in every if isinstance(each, int | float))
 
 
 def difference(before: Path, after: Path) -> str | None:
@@ -154,7 +146,7 @@ def difference(before: Path, after: Path) -> str | None:
                 return f"rank {rank}, record {line}: the recorded quantities differ"
             for (name, x), (_, y) in zip(ours, theirs, strict=True):
                 if x != y and not (real and abs(x - y) <= 1e-10 * max(1.0, abs(x))):
-                    return f"rank {rank}, record {line}: {name[1:]} is {x!r} before and {y!r} after"
+                    return f"rank {rank}, record {line}: {name} is {x!r} before and {y!r} after"
     return None
 
 

@@ -1,13 +1,12 @@
-"""Processes for benchmarks: ranks started as by torchrun, and single processes on some cores."""
+"""Processes for benchmarks: ranks started as by torchrun, and single processes."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,17 +97,9 @@ def settle(environment: Mapping[str, str], cores: Iterable[int]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-@contextmanager
-def process_on(cores: int, **environment: str) -> Iterator[ProcessPoolExecutor]:
-    """Start a process on ``cores`` cores, with variables set before it imports PyTorch."""
-    environment = {"OMP_NUM_THREADS": str(cores), **environment}
-    arguments = environment, sorted(os.sched_getaffinity(0))[:cores]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, settle, arguments) as pool:
-        yield pool
-
-
 def in_process(work: Callable[..., T], *arguments: Any, **environment: str) -> T:
-    """Call ``work`` in a new process on all cores and return its result."""
-    with process_on(len(os.sched_getaffinity(0)), **environment) as pool:
+    """Call ``work`` in a new process, with variables set before it imports PyTorch."""
+    settings = environment, os.sched_getaffinity(0)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, settle, settings) as pool:
         return pool.submit(work, *arguments).result()

@@ -123,14 +123,8 @@ def parts(judged: Sequence[Judged]) -> dict[str, Verdict]:
     for each in judged:
         if not each.finding.earlier:
             found.setdefault(each.finding.part, []).append(each.verdict)
-    return {part: worst(verdicts) for part, verdicts in found.items()}
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    for verdict in (Verdict.CONTRADICTED, Verdict.UNDECIDED):
-        if verdict in verdicts:
-            return verdict
-    return Verdict.REPRODUCED
+    worst_first = [Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.REPRODUCED]
+    return {part: min(verdicts, key=worst_first.index) for part, verdicts in found.items()}
 
 
 def primary_of(judged: Sequence[Judged]) -> Judged:

@@ -56,7 +56,8 @@ FINDINGS = (
 SEARCHES = ("claim", "arm", "search", "settings", "losses", "seeds", "chosen")
 
 
-class Shown(float):
+@dataclass(frozen=True)
+class Shown:
     """The mean of an effect in an answer; its format adds an interval or takes the sign away.
 
     ``{0}``: 0.0631. ``{0:ci}``: 0.0631 [0.0433, 0.0829]. ``-`` changes the sign; ``size`` omits
@@ -65,16 +66,11 @@ class Shown(float):
 
     effect: Interval
 
-    def __new__(cls, effect: Interval) -> Shown:
-        self = super().__new__(cls, effect.mean)
-        self.effect = effect
-        return self
-
     def __format__(self, spec: str) -> str:
         effect = self.effect.mirrored if spec.startswith("-") else self.effect
         if spec.endswith("ci"):
             return shown(effect)
-        return rounded(abs(self) if spec == "size" else effect.mean)
+        return rounded(abs(effect.mean) if spec == "size" else effect.mean)
 
 
 @dataclass(frozen=True)
@@ -224,7 +220,9 @@ def joint_row(part: str, members: Sequence[Judged]) -> Row:
     """Return one row for many findings: their effects, or the least and the largest one."""
     means = [each.finding.effect.mean for each in members]
     listed = len(means) <= MAX_LISTED
-    effect = ", ".join(map(rounded, means)) if listed else " to ".join(map(rounded, ends(means)))
+    effect = (", " if listed else " to ").join(
+        map(rounded, means if listed else (min(means), max(means)))
+    )
     star = " *" if any(each.finding.primary for each in members) else ""
     verdicts = {each.verdict for each in members}
     contradicted = sum(each.verdict is Verdict.CONTRADICTED for each in members)
@@ -239,10 +237,6 @@ def joint_row(part: str, members: Sequence[Judged]) -> Row:
 def range_of(expected: Between) -> str:
     """Return the range as on a page, such as ``≤ 0.02``."""
     return str(expected).replace("at most", "≤").replace("at least", "≥")
-
-
-def ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
 
 
 def verdict_text(each: Judged) -> str:
@@ -329,8 +323,7 @@ def draw(view: View, folder: Path) -> None:
     """Draw the effects of a claim and its searches."""
     save(forest(view.judged), folder, f"claim{view.claim.number}", ("svg",))
     if view.searches:
-        plots = [*tuning_plots(searched(view))]
-        save(plots, folder, f"tuning{view.claim.number}", ("svg",))
+        save([*tuning_plots(searched(view))], folder, f"tuning{view.claim.number}", ("svg",))
 
 
 def searched(view: View) -> Conducted:

@@ -10,6 +10,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 from pages.settings import table
@@ -81,10 +82,7 @@ NAMES = {
 def code(place: str) -> str:
     """Return the source of ``module:Class.method``, and a link to its file."""
     module, _, names = place.partition(":")
-    found: object = importlib.import_module(module)
-    for name in names.split("."):
-        found = getattr(found, name)
-    source = textwrap.dedent(inspect.getsource(found))
+    source = textwrap.dedent(inspect.getsource(attrgetter(names)(importlib.import_module(module))))
     return f"`{module.replace('.', '/')}.py`:\n\n```python\n{source.rstrip()}\n```"
 
 

@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+# An annotation as inspect shows it: the text of the source in quotes.
+QUOTED = re.compile(r"""(: |-> )(["'])(.*?)\2(?=[,)]| = |$)""")
+
 
 def module(name: str) -> str:
     """Return a section for each public class and function of the module ``name``."""
@@ -44,29 +47,9 @@ def signature(found: Any) -> str:
     return f"{what} {found.__name__}{inside}".replace(" -> None", "")
 
 
-class Annotation(str):
-    """An annotation that is shown without quotes."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
 def parameters(found: Any) -> str:
     """Return the parameters of a function or class, with annotations as they are in its source."""
-    signature = inspect.signature(found)
-
-    def bare(annotation: Any) -> Any:
-        return Annotation(annotation) if isinstance(annotation, str) else annotation
-
-    return str(
-        signature.replace(
-            parameters=[
-                each.replace(annotation=bare(each.annotation))
-                for each in signature.parameters.values()
-            ],
-            return_annotation=bare(signature.return_annotation),
-        )
-    )
+    return QUOTED.sub(r"\1\3", str(inspect.signature(found)))
 
 
 def prose(found: object) -> str:

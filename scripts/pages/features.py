@@ -45,21 +45,19 @@ def features(_: str) -> str:
 
 def answer(algo: str, feature: str) -> str:
     """Return ``yes``, or the error that refuses the feature with the defaults of ``algo``."""
+    from sgp_runner.assembly.dry_run import verify_calls
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.utils.errors import ConfigError
 
-    check = check_retiming if feature == "re-timing" else check_calls
     try:
-        check(experiment_of([f"algo={algo}", *SMALL, *FEATURES[feature]]))
+        experiment = experiment_of([f"algo={algo}", *SMALL, *FEATURES[feature]])
+        if feature == "re-timing":
+            check_retiming(experiment)
+        else:
+            verify_calls(experiment.run)
     except ConfigError as error:
         return f"`{error.key}`: {error.sentence}"
     return "yes"
-
-
-def check_calls(experiment: Experiment) -> None:
-    from sgp_runner.assembly.dry_run import verify_calls
-
-    verify_calls(experiment.run)
 
 
 def check_retiming(experiment: Experiment) -> None:

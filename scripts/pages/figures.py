@@ -150,7 +150,10 @@ def draw(trace: Trace) -> str:
         return (rank + 0.5) * ROW
 
     plot = [
-        *(band(x(a), x(b) - x(a), height) for a, b in trace.all_reduces),
+        *(
+            f'<rect class="r" x="{x(a)}" width="{x(b) - x(a):.1f}" height="{height}"/>'
+            for a, b in trace.all_reduces
+        ),
         *(
             f'<rect x="{x(a)}" y="{y(rank) - 6}" width="{x(b) - x(a) - 1:.1f}" height="12"/>'
             for rank, a, b in trace.gradients
@@ -176,10 +179,6 @@ def draw(trace: Trace) -> str:
         "</svg>",
         *labels,
     ])  # fmt: skip
-
-
-def band(x: float, width: float, height: float) -> str:
-    return f'<rect class="r" x="{x}" width="{width:.1f}" height="{height}"/>'
 
 
 def legend(trace: Trace) -> Iterator[str]:

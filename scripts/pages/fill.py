@@ -47,7 +47,7 @@ def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
         if MARKER.search(text := path.read_text(encoding="utf-8")):
             yield path, filled(text)
     if fnmatch("explorer", names):
-        yield explorer.PAGE, explorer.page_of(explorer.stored_grids())
+        yield explorer.PAGE, explorer.explorer_page(explorer.stored_grids(), explorer.TITLE)
     for algo in figures.algorithms(names):
         yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
         moving = animation.draw(figures.traced(algo, nodes=8))
