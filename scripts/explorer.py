@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -70,9 +71,9 @@ def times_at(grid: Mapping[str, Any], nodes: int, rate: float) -> dict[str, floa
     at = {"nodes": nodes, "latencies": start["latency"], "rates": rate, "periods": start["period"]}
     found = {}
     for method in grid["methods"]:
-        number = 0
-        for axis in list(at)[: 4 if method["periodic"] else 3]:
-            number = number * len(grid[axis]) + grid[axis].index(at[axis])
+        axes = list(at)[: 4 if method["periodic"] else 3]
+        places = [grid[axis].index(at[axis]) for axis in axes]
+        number = np.ravel_multi_index(places, [len(grid[axis]) for axis in axes])
         found[method["title"]] = method["seconds"][number]
     return found
 

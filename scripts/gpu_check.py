@@ -141,8 +141,8 @@ def perform(step: Step, seconds: float, log: Path) -> dict[str, object]:
             code = f"stopped after {seconds:.0f} s"
     # Pytest ends with 5 if no test was selected, which answers nothing.
     answer = {0: "yes", 5: "skipped: no such test"}.get(code, "no")  # type: ignore[call-overload]
-    found: dict[str, object] = {"answer": answer, "exit": code}
-    found["seconds"] = round(time.monotonic() - began, 1)
+    took = round(time.monotonic() - began, 1)
+    found: dict[str, object] = {"answer": answer, "exit": code, "seconds": took}
     if step.result is not None and step.result.exists() and step.result.stat().st_mtime >= started:
         found["result"] = json.loads(step.result.read_text(encoding="utf-8"))
     return found

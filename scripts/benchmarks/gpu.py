@@ -72,22 +72,12 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
 
 def settings(steps: int, batch_size: int) -> list[str]:
     """Return the settings of one epoch of ``2 * steps`` steps on one node."""
-    words = [
-        "model=resnet50",
-        "data=synthetic",
-        f"data.size={2 * steps * batch_size}",
-        "data.valid_size=4",
-        "epochs=1",
-        "nodes=1",
+    return [
+        *("model=resnet50", "data=synthetic", f"data.size={2 * steps * batch_size}"),
+        *("data.valid_size=4", "epochs=1", "nodes=1", "network=nccl", "network.autocast=bf16"),
+        *("network.channels_last=true", f"batch_size={batch_size}", f"log_every={steps}"),
+        *("optim.schedule=constant", "optim.lr=0.01", "resume=never", "logger=jsonl"),
     ]
-    words += [
-        "network=nccl",
-        "network.autocast=bf16",
-        "network.channels_last=true",
-        f"batch_size={batch_size}",
-        f"log_every={steps}",
-    ]
-    return [*words, "optim.schedule=constant", "optim.lr=0.01", "resume=never", "logger=jsonl"]
 
 
 def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:

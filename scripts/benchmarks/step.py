@@ -101,28 +101,12 @@ def measure(
 
 def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[str]:
     """Return the settings of one epoch of ``2 * steps`` steps, recorded halfway and at the end."""
-    model = [
-        "model=mlp",
-        f"model.hidden=[{hidden},{hidden}]",
-        f"batch_size={batch_size}",
-        f"nodes={processes}",
-        "network=gloo",
-    ]
-    data = [
-        "data=synthetic",
-        "data.image_size=32",
-        f"data.size={2 * steps * processes * batch_size}",
-        "data.valid_size=4",
-        "epochs=1",
-    ]
     return [
-        *model,
-        *data,
-        "optim.schedule=constant",
-        "optim.lr=0.01",
-        "resume=never",
-        f"log_every={steps}",
-        "logger=jsonl",
+        *("model=mlp", f"model.hidden=[{hidden},{hidden}]", f"batch_size={batch_size}"),
+        *(f"nodes={processes}", "network=gloo", "data=synthetic", "data.image_size=32"),
+        f"data.size={2 * steps * processes * batch_size}",
+        *("data.valid_size=4", "epochs=1", "optim.schedule=constant", "optim.lr=0.01"),
+        *("resume=never", f"log_every={steps}", "logger=jsonl"),
     ]
 
 

@@ -166,18 +166,14 @@ def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
     environment = json.loads(files["environment.json"])
     summary = json.loads(files.get("summary.json", b"{}"))
     git = environment["git"] or {}
-    made = {
-        "command": typed(environment["command"]),
-        "commit": git.get("commit"),
-        "dirty": git.get("dirty"),
-    }
-    log = hashlib.sha256(files["metrics.jsonl"]).hexdigest()
     return {
         "run": run,
         "archive": archive_of(run),
-        **made,
+        "command": typed(environment["command"]),
         **{key: summary.get(key) for key in (*FACTS, *RESULTS)},
-        "log_sha256": log,
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
+        "log_sha256": hashlib.sha256(files["metrics.jsonl"]).hexdigest(),
     }
 
 

@@ -30,7 +30,7 @@ from reproduce.runs import (
     shown,
     timing,
 )
-from sgp_runner.report.read.published import Published, published
+from sgp_runner.report.read.published import published
 from sgp_runner.report.render.text_tables import markdown_table
 
 README = """\
@@ -124,24 +124,19 @@ def timing_section() -> str:
         if summary is None:
             continue
         figures = published()[row]
-        error = percent_off(summary["ms_per_iteration"], figures["ms_per_iteration"])
+        off = 100 * (real(summary["ms_per_iteration"]) / figures["ms_per_iteration"].value - 1)
+        error = round(off, 1) + 0.0  # no minus zero
         hours = figures.get("hours")
         if not summary["fitted"]:
             errors.append(abs(error))
-        times = [
-            shown(figures["ms_per_iteration"]),
-            f"{real(summary['ms_per_iteration']):.0f}",
-            f"{error:+.1f} %",
-        ]
-        both = [
-            f"{hours.value:g}" if hours else "",
-            f"{real(summary['hours']):.2f}" if summary["hours"] is not None else "",
-        ]
         lines.append(
             [
                 row,
-                *times,
-                *both,
+                shown(figures["ms_per_iteration"]),
+                f"{real(summary['ms_per_iteration']):.0f}",
+                f"{error:+.1f} %",
+                f"{hours.value:g}" if hours else "",
+                f"{real(summary['hours']):.2f}" if summary["hours"] is not None else "",
                 "fitted" if summary["fitted"] else "predicted",
                 log_of(timing(row)),
                 commit(timing(row)),
@@ -220,7 +215,3 @@ def pipe_sgd_section() -> str:
         table=markdown_table(head, lines, head[1:]),
         command=pipe_sgd(PIPE_SGD[2], "alexnet").command,
     )
-
-
-def percent_off(ours: object, figure: Published) -> float:
-    return round(100 * (real(ours) / figure.value - 1), 1) + 0.0  # no minus zero
