@@ -24,7 +24,6 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from sgp_runner.assembly.execution import print_traceback_if_wanted, sentence_of
-from sgp_runner.cli import slurm_jobs as slurm
 from sgp_runner.cli.jobs import Row, SweepJob, describe_settings, run_job
 from sgp_runner.config.choices import PRESET, class_of, group_of
 from sgp_runner.config.command_line import (
@@ -45,6 +44,7 @@ from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, compose_all, narrow
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import NOT_A_SETTING, fields_of
+from sgp_runner.jobs import slurm_jobs as slurm
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.messages import logger
