@@ -39,6 +39,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class FragmentSchedule:
+    """The exchanges of a fragment: after ``first`` inner steps, and every ``period`` from there.
+
+    delay: inner steps between a send and its outer step
+    """
+
+    first: int
+    period: int
+    delay: int
+
+    def sends(self, k: int) -> bool:
+        """Return whether the fragment is sent after step ``k``, counted from 0."""
+        return k + 1 >= self.first and (k + 1 - self.first) % self.period == 0
+
+    def lands(self, k: int) -> bool:
+        """Return whether the outer step of an exchange follows step ``k``."""
+        return self.sends(k - self.delay)
+
+
+@dataclass(frozen=True)
 class StreamingDiLoCo(Algorithm):
     """DiLoCo with fragments that are exchanged in turn while the workers compute.
 
@@ -90,20 +110,27 @@ class StreamingDiLoCo(Algorithm):
         fragments = self.cut(worker)
         for k in worker.steps():
             await worker.descend()
-            for p, (fragment, coder) in enumerate(fragments):
-                t = k + 1 - p * (self.period // len(fragments))  # steps since p was first due
-                if k + 1 >= self.period and t % self.period == 0:
-                    sent[str(p)] = k, await self.send(coder, k, fragment.of(theta - x))
-                if str(p) in sent and ((t - self.delay) % self.period == 0 or worker.done):
-                    delta = await self.receive(coder, *sent.pop(str(p)))
+            for p, (fragment, coder, schedule) in fragments.items():
+                if schedule.sends(k):
+                    sent[p] = k, await self.send(coder, k, fragment.of(theta - x))
+                if p in sent and (schedule.lands(k) or worker.done):
+                    delta = await self.receive(coder, *sent.pop(p))
                     with fragment.inside(theta, v, x) as (outer, momentum, own):
                         outer_step(outer, momentum, delta, self.lr, self.momentum, self.nesterov)
                         own.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
 
-    def cut(self, worker: Worker) -> list[tuple[Fragment, Coder]]:
-        """Return the fragments of the model, each with its coder."""
+    def cut(self, worker: Worker) -> dict[str, tuple[Fragment, Coder, FragmentSchedule]]:
+        """Return the fragments of the model by number, each with its coder and its schedule."""
         cut = fragments_of(worker.shapes, self.blocks, self.pattern, self.fragments)
-        return [(each, Coder(worker, self.codec, shapes=each.shapes)) for each in cut]
+        apart = self.period // len(cut)
+        return {
+            str(p): (
+                fragment,
+                Coder(worker, self.codec, shapes=fragment.shapes),
+                FragmentSchedule(self.period + p * apart, self.period, self.delay),
+            )
+            for p, fragment in enumerate(cut)
+        }
 
     async def send(self, coder: Coder, k: int, delta: Tensor) -> Future[Any]:
         """Start an all-reduce of a fragment's differences or, if coded, an all-gather."""

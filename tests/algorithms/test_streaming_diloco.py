@@ -12,7 +12,7 @@ from helpers.tiny import START, D, Result, run
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.diloco import DiLoCo
-from sgp_runner.algorithms.streaming_diloco import StreamingDiLoCo
+from sgp_runner.algorithms.streaming_diloco import FragmentSchedule, StreamingDiLoCo
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.top_k import TopK
@@ -28,6 +28,13 @@ def test_one_fragment_without_delay_is_diloco() -> None:
         assert same(streaming, DiLoCo(4, lr=0.7), 3, optim)
     at_once = StreamingDiLoCo(Identity(), 1, fragments=1, delay=0, alpha=0.0, lr=1, momentum=0)
     assert same(at_once, ARSGD(), 3, PLAIN)
+
+
+def test_schedule_of_a_fragment() -> None:
+    """Fragment 1 of 3 with H = 6 and tau = 2: sent after t = H + H / 3 = 8, 14, ... inner steps."""
+    schedule = FragmentSchedule(first=8, period=6, delay=2)
+    assert [k + 1 for k in range(21) if schedule.sends(k)] == [8, 14, 20]
+    assert [k + 1 for k in range(21) if schedule.lands(k)] == [10, 16]
 
 
 @pytest.mark.parametrize("cluster", LATE)
