@@ -96,14 +96,12 @@ class SlowMo(Algorithm):
         x0 = worker.state("slowmo_x0", x.clone)
         u = worker.state("slowmo_u", lambda: x.new_zeros(x.shape))
         start = worker.state("slowmo_start", lambda: worker.steps_taken)
-        # Also entered when only an average is left.
-        while not worker.done or (worker.steps_taken - start) % self.period:
-            left = self.period - (worker.steps_taken - start) % self.period
-            await self.base.run(worker.limit(left))
+        for fast in worker.periods(self.period, start):
+            await self.base.run(fast)
             if self.exact_average:
                 await average(worker)
             if (worker.steps_taken - start) % self.period:
-                return
+                return  # a shorter last period
             u *= self.beta
             if worker.lr > 0:  # without a fast step there is nothing to add
                 u += (x0 - x) / worker.lr

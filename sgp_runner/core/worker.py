@@ -189,6 +189,16 @@ class Worker:
         until = self.steps_taken + steps
         return replace(self, until=until if self.until is None else min(self.until, until))
 
+    def periods(self, length: int, start: int) -> Iterator[Worker]:
+        """Iterate over periods of ``length`` steps from step ``start``: this worker, so limited.
+
+        A resumed run enters its last period again, even if only what follows the steps is left.
+        """
+        left = length - (self.steps_taken - start) % length
+        while left < length or not self.done:
+            yield self.limit(left)
+            left = length
+
     def peers(self, topology: Topology, k: int) -> Exchange:
         """Return the peers of this worker in step ``k`` of the graph of the present epoch.
 

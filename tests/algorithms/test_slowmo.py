@@ -56,6 +56,26 @@ def test_slowmo_on_one_node_without_slow_momentum_is_lookahead() -> None:
     np.testing.assert_allclose(result, x, rtol=0, atol=1e-12)
 
 
+def test_periods_of_a_worker() -> None:
+    """Two steps, three periods of four, and a shorter one; one more entry after the last step."""
+    began: list[list[int]] = []
+
+    @dataclass(frozen=True)
+    class Periods(Algorithm):
+        title = "Periods"
+
+        async def run(self, worker: Worker) -> None:
+            await LocalSGD(None).run(worker.limit(2))
+            for _ in range(2):
+                began.append([])
+                for fast in worker.periods(4, 2):
+                    began[-1].append(worker.steps_taken)
+                    await LocalSGD(None).run(fast)
+
+    run(Periods(), 1, 17, OPTIM)
+    assert began == [[2, 6, 10, 14], [17]]
+
+
 def test_slowmo_survives_a_learning_rate_of_zero() -> None:
     @dataclass(frozen=True)
     class Off:
