@@ -65,16 +65,16 @@ class A2CiD2(Algorithm):
         verify(self.topology, nodes, "odd with even", self.title)
 
     async def run(self, worker: Worker) -> None:
-        x = worker.params
+        x, (eta, alpha) = worker.params, self.rates(worker)
         x_tilde = worker.state("x_tilde", x.clone)
         active = worker.rank % 2 == 1
         if not active:
-            answering = worker.spawn(self.answer(worker, x_tilde))
+            answering = worker.spawn(self.answer(worker, x_tilde, eta, alpha))
         for _ in worker.steps():
-            averaging = worker.spawn(self.average(worker, x_tilde)) if active else None
+            averaging = worker.spawn(self.average(worker, x_tilde, eta, alpha)) if active else None
             began = worker.now
             g = await worker.grad(x.clone())
-            self.mix(worker, x_tilde)
+            self.mix(worker, x_tilde, eta)
             measure(worker, worker.now - began)
             d = worker.update(g)
             x -= d
@@ -86,36 +86,36 @@ class A2CiD2(Algorithm):
         else:
             end_averages(worker)
 
-    async def average(self, worker: Worker, x_tilde: Tensor) -> None:
+    async def average(self, worker: Worker, x_tilde: Tensor, eta: float, alpha: float) -> None:
         x = worker.params
         for t in due_averages(worker, self.averages_per_gradient):
             j = partner(self.topology.at(0.0), worker.rank, worker.size, t)
-            self.mix(worker, x_tilde)
+            self.mix(worker, x_tilde, eta)
             sent = x.clone()
             worker.comm.send(j, sent)
             b = await worker.comm.recv(j) - sent
-            self.mix(worker, x_tilde)
+            self.mix(worker, x_tilde, eta)
             x.add_(b, alpha=0.5)
-            x_tilde.add_(b, alpha=self.rates(worker)[1])
+            x_tilde.add_(b, alpha=alpha)
 
-    async def answer(self, worker: Worker, x_tilde: Tensor) -> None:
+    async def answer(self, worker: Worker, x_tilde: Tensor, eta: float, alpha: float) -> None:
         x = worker.params
         while worker.counter("goodbyes") < worker.size // 2:
             i, theirs = await worker.comm.recv_any()
             if theirs.numel() == 0:
                 worker.increment("goodbyes")
                 continue
-            self.mix(worker, x_tilde)
+            self.mix(worker, x_tilde, eta)
             worker.comm.send(i, x.clone())
-            x_tilde.add_(theirs - x, alpha=self.rates(worker)[1])
+            x_tilde.add_(theirs - x, alpha=alpha)
             x.lerp_(theirs, 0.5)
 
-    def mix(self, worker: Worker, x_tilde: Tensor) -> None:
+    def mix(self, worker: Worker, x_tilde: Tensor, eta: float) -> None:
         """Mix both vectors for the time since this worker's last event."""
         now, seconds = worker.now, worker.state.get("seconds_per_gradient")
         since, worker.state["mixed_at"] = now - worker.state.get("mixed_at", 0.0), now
         if seconds and since > 0:  # the clock of a real rank goes back by the time of saving
-            q = exp(-2 * self.rates(worker)[0] * since / seconds)
+            q = exp(-2 * eta * since / seconds)
             change = (x_tilde - worker.params).mul_((1 - q) / 2)
             worker.params.add_(change)
             x_tilde.sub_(change)
