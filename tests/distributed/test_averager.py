@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
+from helpers.processes import run_world
 
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.overrides import prepare_algorithms
 
 TINY = (
     "dtype=float64",
@@ -86,32 +85,33 @@ IN_FLIGHT = ("osgp", {"tau": 2}, ("algo.tau=2",), {"paired": True})
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
-    """Every variant, run by sgp-run and then in loops of three processes."""
+    """Every variant, simulated and then in loops of three processes."""
     folder = tmp_path_factory.mktemp("averager")
     experiments = {}
+    prepare_algorithms(
+        ["logger=jsonl", f"results={folder}", *TINY, *SGD],
+        [
+            [f"algo={algo}", *overrides]
+            for algo, _, overrides, _ in VARIANTS.values()
+            if ADAMW[0] not in overrides
+        ],
+    )
     for name, (algo, settings, overrides, how) in {**VARIANTS, "in flight": IN_FLIGHT}.items():
         optim = () if "optim=adamw" in overrides else SGD
-        words = (*TINY, f"algo={algo}", *optim, *overrides, f"name={name.replace(' ', '_')}")
+        words = (*TINY, *optim, f"algo={algo}", *overrides, f"name={name.replace(' ', '_')}")
         experiments[name] = experiment = make_experiment(folder, *words)
         if name in VARIANTS:
             execute(instrumented(experiment))
         described = json.dumps({"algo": algo, "settings": settings, **how})
         (experiment.directory / "how.json").write_text(described)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"]
-    done = subprocess.run(
-        [*torchrun, str(RANKS / "averager_rank.py"), str(experiment.directory.parent)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=1000,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    run_world(folder, 1, str(RANKS / "averager_rank.py"), str(experiment.directory.parent))
     return experiments
 
 
 def loops(experiment: Experiment) -> list[dict[str, torch.Tensor]]:
     """The files that the ranks of a loop have saved."""
+    error = experiment.directory / "error"
+    assert not error.exists(), error.read_text()
     paths = [experiment.directory / f"loop{rank}.pt" for rank in range(3)]
     return [torch.load(path, weights_only=True) for path in paths]
 

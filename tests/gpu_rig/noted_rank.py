@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import time
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def main(config_file: Path) -> None:
 
 
 show_messages()
+warnings.simplefilter("error", FutureWarning)
 dist.recv = receive_late
 for each in config_files:
     main(Path(each))

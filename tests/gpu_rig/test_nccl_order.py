@@ -106,7 +106,7 @@ def run(experiments: Mapping[str, Experiment], seed: int = 1) -> dict[str, Logs]
     """Return the calls of runs of equally many processes, which one launch runs in turn."""
     *first, last = experiments.values()
     files = (str(each.directory / "config.yaml") for each in first)
-    launch(last, program=("-W", "error::FutureWarning", PROGRAM, str(seed), *files))
+    launch(last, program=(PROGRAM, str(seed), *files))
     return {name: read_logs(each) for name, each in experiments.items()}
 
 

@@ -30,9 +30,14 @@ from sgp_runner.utils.lock import held
 
 FORKED = (
     *("real_rank.py", "paired_rank.py", "odd_rank.py", "slow_real_rank.py"),
-    *("collective_rank.py", "device_messages.py"),
+    *("collective_rank.py", "device_messages.py", "averager_rank.py", "noted_rank.py"),
 )
-IMPORTED = ("torch.distributed", "sgp_runner.assembly.start", "helpers.experiments", __name__)
+# What ranks import late, too: data parallelism imports the compiler, which takes 1.2 s of a core.
+IMPORTED = (
+    *("torch.distributed", "torch._dynamo", "sgp_runner.assembly.real.rank_backend"),
+    *("sgp_runner.distributed.torch_world", "sgp_runner.console.summary"),
+    *("sgp_runner.assembly.start", "helpers.experiments", __name__),
+)
 
 
 class Descriptor:
