@@ -19,21 +19,32 @@ EMPTY = "00000000:00000000"
 LOOKS = 5  # a thread that wakes another one, or a message, may be between two states
 
 
-def queued(process: int) -> int:
-    """Ends on this machine of the connections of a process that hold bytes not yet read."""
+def connections(process: int) -> tuple[list[list[str]], list[list[str]]]:
+    """The ends of connections of a process, and those of all processes on this machine."""
     own = set()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):  # it was closed meanwhile
             own.add(os.readlink(descriptor))
-    lines = [
+    every = [
         line.split()
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
-    ours = {line[LOCAL] for line in lines if f"socket:[{line[INODE]}]" in own}
+    return [line for line in every if f"socket:[{line[INODE]}]" in own], every
+
+
+def queued(process: int) -> int:
+    """Ends on this machine of the connections of a process that hold bytes not yet read."""
+    own, every = connections(process)
+    ours = {line[LOCAL] for line in own}
     return sum(
-        line[QUEUES] != EMPTY and not ours.isdisjoint((line[LOCAL], line[REMOTE])) for line in lines
+        line[QUEUES] != EMPTY and not ours.isdisjoint((line[LOCAL], line[REMOTE])) for line in every
     )
+
+
+def num_bytes_unread(process: int) -> int:
+    """Bytes that have arrived at a process and that it has not read; grows while it is stopped."""
+    return sum(int(line[QUEUES].partition(":")[2], 16) for line in connections(process)[0])
 
 
 def wait_for_arrival(comm: Comm) -> None:

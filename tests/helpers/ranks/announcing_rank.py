@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # of tests/, for helpers
-from helpers.arrivals import queued
+from helpers.arrivals import num_bytes_unread
 
 from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import HEADER
@@ -30,10 +30,10 @@ if not child:
     announced = dist.isend(torch.zeros(4, dtype=torch.int64), 0, tag=HEADER)
     os.kill(os.getpid(), signal.SIGSTOP)
 os.waitpid(child, os.WUNTRACED)
-before, clock = queued(child), RealClock()
+before, clock = num_bytes_unread(child), RealClock()
 connect(world, Scheduler(clock), clock)
-while queued(child) <= before:  # until rank 0 asks for the message
-    time.sleep(0.001)
+while num_bytes_unread(child) <= before:  # until rank 0 asks for the message
+    time.sleep(0.01)
 os.kill(child, signal.SIGKILL)
 try:
     while True:
