@@ -70,9 +70,9 @@ with all algorithms at a {stopping}.
 
 {settings}
 
-A run that stops ends with one of these errors. The examples are from SGP:
+A run that stops ends with such an error. This is from SGP:
 
-{errors}
+{error}
 
 Synchronous algorithms end later, but with exactly the parameters of the undisturbed run. OSGP,
 AD-PSGD and the parameter server without a barrier process messages in the order of arrival, so
@@ -157,14 +157,16 @@ def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
     partly = [column for column in columns if {*column[1:]} != {"stops"}]
     stopping = [column[0] for column in columns if column not in partly]
     settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
-    texts = [f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text]
+    error = next(
+        (f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text), ""
+    )
     head, *body = zip(*partly, strict=True)
     return PAGE.format(
         seconds=SPELL,
         stopping=" or ".join(stopping),
-        results=markdown_table(head, body),
-        settings=markdown_table(["fault", "settings"], settings),
-        errors="\n\n".join(texts),
+        results=table(head, body),
+        settings=table(["fault", "settings"], settings),
+        error=error,
     )
 
 

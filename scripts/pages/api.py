@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-# An annotation as inspect shows it: the text of the source in quotes.
-QUOTED = re.compile(r"""(: |-> )(["'])(.*?)\2(?=[,)]| = |$)""")
+# Methods of the run, which no plug-in calls.
+INTERNAL: Mapping[str, set[str]] = {
+    "Comm": {"next_collective", "close", "state_dict", "load_state_dict"},
+    "Worker": {
+        *("own_model", "gathered", "code", "state_dict", "load_state_dict", "side_effects"),
+        *("explained", "check_later", "check_now"),
+    },
+}
 
 
 def module(name: str) -> str:
@@ -30,7 +36,7 @@ def described(name: str, found: Any) -> Iterator[str]:
     yield f"```python\n{signature(found)}\n```"
     yield prose(found)
     for inner, member in vars(found).items() if inspect.isclass(found) else ():
-        if documented(inner, member):
+        if documented(inner, member) and inner not in INTERNAL.get(found.__name__, ()):
             yield f"**`{inner}{parameters(member) if callable(member) else ''}`**"
             yield prose(member)
 

@@ -73,7 +73,8 @@ def table(path: Path = REPRODUCED / "runs.csv") -> list[dict[str, str]]:
 def test_claims_link_files_and_name_runs_that_are_archived() -> None:
     claims = ROOT / "results" / "claims"
     described = ROOT / "docs" / "concepts.md"
-    pages = [described, claims.with_suffix(".md"), *sorted(claims.glob("*.md"))]
+    record = ROOT / "results" / "claims_record.md"
+    pages = [described, record, claims.with_suffix(".md"), *sorted(claims.glob("*.md"))]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     links = {
         (page.parent / target).resolve(): (page.name, target)

@@ -174,6 +174,12 @@ def test_annotations_have_no_quotes() -> None:
     assert api.parameters(example) == "(at: Tensor | None = None, *, tag: int = 0) -> list[Tensor]"
 
 
+def test_the_api_has_no_methods_of_the_run() -> None:
+    text = (DOCS / "reference/api.md").read_text(encoding="utf-8")
+    assert "**`increment(self, name: str) -> int`**" in text
+    assert "**`side_effects" not in text and "**`next_collective" not in text
+
+
 def test_a_notebook_becomes_a_page_with_pictures(tmp_path: Path) -> None:
     outputs = [
         {"data": {"text/plain": ["\x1b[1mbold\x1b[0m\n"]}},
