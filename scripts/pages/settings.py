@@ -91,34 +91,33 @@ def choices(group: str) -> Iterator[str]:
         body = [row for row in rows_of(key, choice, group) if not of_inner_group(row[0], key)]
         settings = tuple((name, description, kind) for name, _, description, kind in body)
         alike.setdefault(settings, {})[choice] = [default for _, default, _, _ in body]
-    earlier: dict[tuple[str, str], str] = {}
+    earlier: dict[tuple[str, ...], str] = {}
     for settings, defaults in alike.items():
         if settings:
-            first = next(iter(defaults))
             yield f"### {', '.join(f'`{key}={choice}`' for choice in defaults)}"
-            yield table(
-                (
-                    name,
-                    values[0] if len(set(values)) == 1 else " / ".join(values),
-                    again(earlier, name, description, first),
-                    kind,
-                )
-                for (name, description, kind), *values in zip(
-                    settings, *defaults.values(), strict=True
-                )
-            )
+            body = [
+                (name, values[0] if len({*values}) == 1 else " / ".join(values), text, kind)
+                for (name, text, kind), *values in zip(settings, *defaults.values(), strict=True)
+            ]
+            yield from described_once(body, next(iter(defaults)), earlier)
+
+
+def described_once(
+    rows: Sequence[tuple[str, ...]], choice: str, earlier: dict[tuple[str, ...], str]
+) -> Iterator[str]:
+    """Yield the table of the settings of ``choice``, and those that are as for choices above."""
+    firsts = [earlier.setdefault(row, choice) for row in rows]
+    if new := [row for row, first in zip(rows, firsts, strict=True) if first == choice]:
+        yield table(new)
+    for other in dict.fromkeys(first for first in firsts if first != choice):
+        same = (f"`{row[0]}`" for row, first in zip(rows, firsts, strict=True) if first == other)
+        yield f"As for `{other}`: {', '.join(same)}."
 
 
 def of_inner_group(setting: str, key: str) -> bool:
     """Return whether ``setting`` is of a choice within the part at ``key``."""
     parent = setting.rpartition(".")[0]
     return parent != key and group_of(parent) is not None
-
-
-def again(earlier: dict[tuple[str, str], str], name: str, description: str, choice: str) -> str:
-    """Return the description of a setting, or the choice above that has the same description."""
-    first = earlier.setdefault((name, description), choice)
-    return description if first == choice or len(description) < 30 else f"as for `{first}`"
 
 
 def label(group: str, choice: str) -> str:

@@ -100,7 +100,7 @@ def test_features_of_all_algorithms_need_no_column() -> None:
 def test_the_reference_describes_a_shared_setting_once() -> None:
     text = (DOCS / "reference/index.md").read_text(encoding="utf-8")
     assert "| `model.layers` | `2 / 12 / 12 / 24 / 4` | blocks of attention" in text
-    assert "| `data.alpha` | `0.1` | as for `cifar10` | a number |" in text
+    assert "As for `cifar10`: `data.partition`, `data.alpha`, `data.label_smoothing`." in text
     assert "`algo.tau`" not in text and "`optim.schedule.milestones` | `[30, 60, 80]` |" in text
 
 
