@@ -164,8 +164,8 @@ def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
     return PAGE.format(
         seconds=SPELL,
         stopping=" or ".join(stopping),
-        results=table(head, body),
-        settings=table(["fault", "settings"], settings),
+        results=markdown_table(head, body),
+        settings=markdown_table(["fault", "settings"], settings),
         error=error,
     )
 

@@ -16,6 +16,8 @@ INTERNAL: Mapping[str, set[str]] = {
         *("explained", "check_later", "check_now"),
     },
 }
+# An annotation as inspect shows it: the text of the source in quotes.
+QUOTED = re.compile(r"""(: |-> )(["'])(.*?)\2(?=[,)]| = |$)""")
 
 
 def module(name: str) -> str:
