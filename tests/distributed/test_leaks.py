@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import sgp_runner
-from benchmarks.processes import Ranks, process_on, rank_of_run
+from benchmarks.processes import Ranks, in_process, rank_of_run
 from sgp_runner.utils.errors import Diverged
 
 RUN = (
@@ -103,9 +103,9 @@ def assert_constant(after: list[dict[str, int]]) -> None:
 
 
 def test_simulations_leave_nothing(tmp_path: Path) -> None:
-    with process_on(1) as pool:
-        for work in (simulate, diverge):
-            assert_constant(pool.submit(repeat, partial(work, str(tmp_path)), 5).result())
+    for work in (simulate, diverge):
+        memory = in_process(repeat, partial(work, str(tmp_path)), 5, OMP_NUM_THREADS="1")
+        assert_constant(memory)
 
 
 def test_ranks_and_averagers_leave_nothing(tmp_path: Path) -> None:
