@@ -21,7 +21,6 @@ from sgp_runner.config.experiment import (
     identity_of,
     settings_of,
     stored,
-    upgraded,
 )
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
@@ -209,7 +208,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
         return
     way_out = "choose another name, or replace that run with resume=never"
     try:
-        config = upgraded(read_yaml(path))
+        config = read_yaml(path)
         there = dict(flat(identity_of(settings_of(config))))
     except (OSError, ValueError, AttributeError):
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None

@@ -14,7 +14,6 @@ from sgp_runner.config.experiment import (
     digest_of,
     identity_of,
     settings_of,
-    upgraded,
 )
 from sgp_runner.core.optim import ends_with_run
 from sgp_runner.recording.checkpoint import adopt, extendable
@@ -33,7 +32,7 @@ def shorter_run(experiment: Experiment) -> Settings | None:
     """
     run = experiment.run
     try:
-        config = upgraded(read_yaml(experiment.directory / "config.yaml"))
+        config = read_yaml(experiment.directory / "config.yaml")
         there = settings_of(config)
         epochs = float(str(there["epochs"]))
     except (OSError, ValueError, AttributeError, KeyError):

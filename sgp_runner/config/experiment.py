@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sgp_runner.cluster.validated import LIMITS
 from sgp_runner.config import corrections
 from sgp_runner.config.check import CheckedPart, build, check_tree, plain
 from sgp_runner.config.choices import EXTENSIONS, group_of
 from sgp_runner.config.old_names import KEY as CLUSTER
-from sgp_runner.config.old_names import flattened, grouped
+from sgp_runner.config.old_names import flattened
 from sgp_runner.config.plugins.from_python import InMemory
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes, named
@@ -27,7 +26,7 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
 
-FORMAT = 3  # of a stored configuration; in format 2, clusters had flat names
+FORMAT = 3  # of a stored configuration
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
@@ -266,9 +265,8 @@ def load_experiment(path: Path, group: str | None) -> Experiment:
 def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
     """Make the experiment of the stored configuration ``tree``, read from ``path``.
 
-    Raises ConfigError if ``tree`` has a format that `upgraded` does not know.
+    Raises ConfigError if ``tree`` has another format.
     """
-    tree = upgraded(tree)
     if tree.get("format") != FORMAT:
         raise ConfigError(
             "config.yaml",
@@ -279,15 +277,6 @@ def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
         {corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}},
         group,
     )
-
-
-def upgraded(config: Any) -> Any:
-    """Return a stored configuration in the present format; unchanged if it is not in format 2."""
-    if not isinstance(config, dict) or config.get("format") != FORMAT - 1:
-        return config
-    cluster = config.get(CLUSTER)
-    cluster = {CLUSTER: grouped(cluster)} if isinstance(cluster, dict) else {}
-    return {**config, "format": FORMAT, **cluster}
 
 
 def stored(experiment: Experiment) -> dict[str, object]:

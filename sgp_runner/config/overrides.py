@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from hydra import initialize_config_dir
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
@@ -38,7 +37,6 @@ from sgp_runner.config.composed import (
     tree_of,
 )
 from sgp_runner.config.experiment import Experiment, make_experiment
-from sgp_runner.config.old_names import grouped_file
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.schema import (
@@ -54,7 +52,7 @@ from sgp_runner.config.schema import (
     node_at,
     unknown_key,
 )
-from sgp_runner.config.sources import FileConfigSource, PathChoices, Sources
+from sgp_runner.config.sources import PathChoices, Sources
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.units import refuse_unlikely
@@ -69,14 +67,10 @@ def configs() -> Iterator[None]:
     store, nodes = ConfigStore.instance(), list(composition.nodes())
     for group, name, node in nodes:
         store.store(name, node, group)
-    sources = SourcesRegistry.instance().types
-    files = sources["file"]
     try:
-        sources["file"] = FileConfigSource
         with initialize_config_dir(str(CONFIGS), job_name="sgp_run", version_base="1.3"):
             yield
     finally:
-        sources["file"] = files
         for group, name, _ in nodes:
             del store.repo[group][f"{name}.yaml"]
 
@@ -276,8 +270,6 @@ def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
 
 def put(config: DictConfig, key: str, value: object) -> None:
     """Set ``key``; a mapping updates a part unless it has a ``name``, which selects a class."""
-    if key == PROFILE and isinstance(value, dict):
-        value = grouped_file(value, PROFILE, f"{PROFILE}=")
     if isinstance(value, dict) and is_part(key) and not (NAME in value and is_named(key)):
         for name, inner in value.items():
             put(config, join(key, name), inner)

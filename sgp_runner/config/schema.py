@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 from sgp_runner.config import corrections
 from sgp_runner.config.choices import EXTENSIONS, class_of, group_of, groups, has_names
-from sgp_runner.config.old_names import GROUPS
+from sgp_runner.config.old_names import GROUPS, NAMES
 from sgp_runner.config.plugins.composition import default_of, default_part
 from sgp_runner.config.plugins.from_python import IN_MEMORY
 from sgp_runner.config.plugins.loading import GONE
@@ -149,7 +149,8 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
         other for other in everywhere if other.rpartition(".")[0] == parent
     ]
     siblings += ["experiment"] if not parent else []
-    same = [other for other in everywhere if last(other) == word]
+    present = f"{PROFILE}.{NAMES.get(word)}" if parent == PROFILE else None
+    same = [other for other in everywhere if last(other) == word or other == present]
     inside = [
         other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
     ]

@@ -7,7 +7,6 @@ defaults list of a file.
 
 from __future__ import annotations
 
-from hydra._internal.core_plugins import file_config_source
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -15,11 +14,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from sgp_runner.config.choices import groups, without_path
-from sgp_runner.config.old_names import grouped_file
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.plugins.loading import KEY
-from sgp_runner.config.schema import PROFILE
-from sgp_runner.utils.user_code import nearby
 
 SCHEME = "path-choices"
 
@@ -57,22 +53,3 @@ class Sources(SearchPathPlugin):
         search_path.append(SCHEME, f"{SCHEME}://")
         for folder in composition.folders():
             search_path.append(KEY, f"file://{folder}")
-
-
-class FileConfigSource(file_config_source.FileConfigSource):
-    """Hydra's source of YAML files, in which clusters may also have settings by their flat names.
-
-    Hydra treats sources of the same name as equal. A job of a sweep inherits this source from the
-    process that submits it, and then registers Hydra's own source.
-    """
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        result = super().load_config(config_path)
-        group = config_path.partition("/")[0]
-        if OmegaConf.is_dict(result.config) and (group == PROFILE or PROFILE in result.config):
-            where = nearby(f"{self.path}/{config_path.removesuffix('.yaml')}.yaml")
-            tree = OmegaConf.to_container(result.config)
-            assert isinstance(tree, dict)
-            named = {str(key): value for key, value in tree.items()}
-            result.config = OmegaConf.create(grouped_file(named, group, where))
-        return result

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sgp_runner.config.corrections import Correction, since
-from sgp_runner.config.experiment import FORMAT, Experiment, upgraded
+from sgp_runner.config.experiment import FORMAT, Experiment
 from sgp_runner.jobs.pool import Pool, PoolTask
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
@@ -82,7 +82,7 @@ class RunJob:
     def config(self) -> Mapping[str, Any] | None:
         """Return the stored configuration; None if the run has not begun."""
         try:
-            config: Mapping[str, Any] = upgraded(read_yaml(self.folder / "config.yaml"))
+            config: Mapping[str, Any] = read_yaml(self.folder / "config.yaml")
         except FileNotFoundError:
             return None
         return config

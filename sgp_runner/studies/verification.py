@@ -16,7 +16,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.config.experiment import load_experiment, upgraded
+from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.plugins.named_files import NamedFiles
 from sgp_runner.distributed.private_folder import private_folder
@@ -110,7 +110,7 @@ def recorded_hashes(archive: StudyArchive) -> dict[str, set[str]]:
     """Return the hashes of the plug-ins with which the runs were made, by the plug-ins' names."""
     found: dict[str, set[str]] = {}
     for folder in archive.runs:
-        for name, digest in upgraded(read_yaml(folder / "config.yaml")).get(KEY, {}).items():
+        for name, digest in read_yaml(folder / "config.yaml").get(KEY, {}).items():
             found.setdefault(str(name), set()).add(str(digest))
     return found
 

@@ -90,15 +90,15 @@ def test_a_cluster_has_the_name_of_its_file_or_its_own(
 ) -> None:
     """It does not have the name of the cluster that it is based on."""
     files = {
-        "sites.yaml": "defaults: [wan_1g]\nbandwidth: 3.2Tbit/s\n",
-        "cluster/sites.yaml": "defaults: [wan_1g]\nbandwidth: 3.2Tbit/s\n",
+        "sites.yaml": "defaults: [wan_1g]\nlinks: {bandwidth: 3.2Tbit/s}\n",
+        "cluster/sites.yaml": "defaults: [wan_1g]\nlinks: {bandwidth: 3.2Tbit/s}\n",
         "cluster/lab.yaml": "defaults: [sites, _self_]\nname: Lab 3\n",
         "cluster/more.yaml": "defaults: [lab]\n",
         "experiment/renamed.yaml": (
             "# @package _global_\ndefaults: [override /cluster: sites]\ncluster: {name: mine}\n"
         ),
         "mypkg/__init__.py": "",
-        "mypkg/configs/cluster/half.yaml": "defaults: [ideal]\nlatency_seconds: 0.5\n",
+        "mypkg/configs/cluster/half.yaml": "defaults: [ideal]\nlinks: {latency_seconds: 0.5}\n",
     }
     for file, text in files.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

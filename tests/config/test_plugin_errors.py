@@ -318,7 +318,7 @@ def test_a_name_that_is_taken_is_refused(
 def test_a_name_that_is_read_as_a_value_is_refused(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path(name).write_text(ALGORITHM if name.endswith(".py") else "bandwidth: 1.0\n")
+    Path(name).write_text(ALGORITHM if name.endswith(".py") else "links: {bandwidth: 1.0}\n")
     group, stem = "algo" if name.endswith(".py") else "cluster", name.partition(".")[0]
     assert main([f"{group}=./{name}", *TINY]) == 2
     assert capsys.readouterr().err == (

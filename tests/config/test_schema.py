@@ -197,7 +197,7 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
     ("change", "sentence"),
     [
         (
-            {"format": 1},
+            {"format": 2},
             "was written by another version of sgp-run, which this one cannot read: run it again.",
         ),
         (

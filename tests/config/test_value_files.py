@@ -15,7 +15,7 @@ __all__ = ["in_a_folder_of_the_user"]
 
 
 def test_values_of_a_cluster_or_faults_are_a_file() -> None:
-    Path("slow.yaml").write_text("defaults: [ideal]\nname: slow\nlatency_seconds: 0.5\n")
+    Path("slow.yaml").write_text("defaults: [ideal]\nname: slow\nlinks: {latency_seconds: 0.5}\n")
     Path("mine.yaml").write_text("defaults: [none]\nslow_nodes: {0: 4.0}\n")
     experiment = experiment_of(["cluster=./slow.yaml", "faults=./mine.yaml", *RUN])
     assert experiment.run.cluster.links.latency_seconds == 0.5
@@ -51,7 +51,9 @@ def test_a_misspelt_key_of_a_cluster_is_named_before_values_that_are_missing(
 
 @pytest.mark.parametrize("written", ["1e9", "1E+9", "1_0e8", "10.e8", "1Gbit/s", "1000000000"])
 def test_numbers_in_files_are_read_as_on_the_command_line(written: str) -> None:
-    Path("slow.yaml").write_text(f"defaults: [ideal]\nname: 2020-01-01\nbandwidth: {written}\n")
+    Path("slow.yaml").write_text(
+        f"defaults: [ideal]\nname: 2020-01-01\nlinks: {{bandwidth: {written}}}\n"
+    )
     cluster = experiment_of(["cluster=./slow.yaml", *RUN]).run.cluster
     assert (cluster.name, cluster.links.bandwidth) == ("2020-01-01", 1e9)
 

@@ -99,7 +99,9 @@ PACKAGE = {
     "mypkg/helping.py": "def half():\n    return 0.5\n",
     "mypkg/configs/algo/pga.yaml": "defaults:\n  - /topology@topology: ring\n\nname: pga\n",
     "mypkg/configs/algo/pga_often.yaml": "defaults: [pga]\nperiod: 2\n",
-    "mypkg/configs/cluster/lab.yaml": "defaults: [ideal]\nname: lab\nlatency_seconds: 0.5\n",
+    "mypkg/configs/cluster/lab.yaml": (
+        "defaults: [ideal]\nname: lab\nlinks: {latency_seconds: 0.5}\n"
+    ),
     "mypkg/configs/experiment/demo.yaml": (
         "# @package _global_\ndefaults:\n  - override /algo: pga_often\n\nseed: 7\n"
     ),

@@ -144,7 +144,7 @@ LAB = """
 defaults:
   - gapaware_gamma
   - _self_
-bandwidth: 1Gbit/s
+links: {bandwidth: 1Gbit/s}
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.report_runs import write_run
 from rich.console import Console
 
-from sgp_runner.config.old_names import grouped
+from sgp_runner.config.old_names import NAMES
 from sgp_runner.recording.throughput import RATES
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.rank.fastest import fastest_tables
@@ -35,8 +35,11 @@ def settings_of(root: Path) -> list[RunGroup]:
 
 
 def on(name: str, bandwidth: float, **more: object) -> dict[str, object]:
-    cluster = {"name": name, "bandwidth": bandwidth, **more}
-    return {"cluster": grouped(cluster)}
+    cluster: dict[str, dict[str, object]] = {"links": {"bandwidth": bandwidth}}
+    for flat, value in more.items():
+        group, _, key = NAMES[flat].partition(".")
+        cluster.setdefault(group, {})[key] = value
+    return {"cluster": {"name": name, **cluster}}
 
 
 def region(nodes: int, up: float = 1e10) -> dict[str, object]:

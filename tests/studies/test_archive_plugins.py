@@ -132,7 +132,7 @@ def test_a_file_that_an_archive_names_does_not_run(
 def test_no_folder_or_values_that_an_archive_names_are_read(
     capsys: pytest.CaptureFixture[str], word: str, sentence: str
 ) -> None:
-    Path("lab.yaml").write_text("bandwidth: broken\n")
+    Path("lab.yaml").write_text("links: {bandwidth: broken}\n")
     without_runs(Path("a.zip"), arms={"M": f"algo=sgp {word}", "AR-SGD": "algo=ar_sgd"})
     assert main(["study", "verify", "a.zip"]) == 2
     assert sentence in capsys.readouterr().err

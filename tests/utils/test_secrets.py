@@ -164,7 +164,9 @@ def test_a_secret_is_refused_however_it_gets_into_the_settings(
     texts = {
         "logger: {group: '${oc.env:SSHPASS}'}": "logger.group",
         "nodes: ${oc.env:GITHUB_PAT}": "nodes",
-        f"cluster: {{step_seconds: {{{PLANTED}aws: 1.0}}}}": "cluster.compute.step_seconds",
+        f"cluster: {{compute: {{step_seconds: {{{PLANTED}aws: 1.0}}}}}}": (
+            "cluster.compute.step_seconds"
+        ),
     }
     for text, key in texts.items():
         preset.write_text(f"# @package _global_\n{text}\n")

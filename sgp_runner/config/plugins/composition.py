@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.config import choices
-from sgp_runner.config.old_names import grouped_file
 from sgp_runner.config.plugins.loading import LOADED, Plugin, Values
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import MAX_YAML, parse_settings, read_text
@@ -19,8 +18,7 @@ def nodes() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield group, name and contents of each choice that has no YAML file in a package."""
     for (group, name), extension in choices.EXTENSIONS.items():
         if isinstance(extension, Values):
-            values = read_values(extension.source, group)
-            yield group, name, grouped_file(values, group, nearby(extension.source))
+            yield group, name, read_values(extension.source, group)
         elif group == "base" and not has_yaml(extension, group, name):
             yield group, name, {"defaults": [f"/algo/{name}@_here_"]}
         elif not has_yaml(extension, group, name):

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from sgp_runner.config.corrections import KEY
-from sgp_runner.config.experiment import FORMAT, flat, settings_of, upgraded
+from sgp_runner.config.experiment import FORMAT, flat, settings_of
 from sgp_runner.config.schema import is_part, join
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
@@ -153,7 +153,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = upgraded(read_yaml(folder / "config.yaml"))
+        config = read_yaml(folder / "config.yaml")
     except FileNotFoundError:
         raise Damaged("it has no config.yaml.") from None
     except (OSError, ValueError):
