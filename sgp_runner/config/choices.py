@@ -36,6 +36,7 @@ REMOVED: Mapping[str, Mapping[str, str]] = {
         ),
         "sign_vote": "use algo=ef_sign, which keeps the error of its signs",
     },
+    "cluster": {"dgx_v100_100g": "use infiniband_100g with cluster.step_seconds, the same links"},
     "codec": {"random_k": "use top_k, which sends the largest numbers"},
     "faults": {"reorder": "use faults=delay faults.delay_law=uniform, which is the same"},
 }

@@ -102,6 +102,10 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
             "algo.codec: 'random_k' was removed after version 0.2: use top_k, which sends the",
         ),
         (
+            "cluster=dgx_v100_100g",
+            "cluster: 'dgx_v100_100g' was removed after version 0.2: use infiniband_100g with",
+        ),
+        (
             "faults=reorder",
             "faults: 'reorder' was removed after version 0.2: use faults=delay "
             "faults.delay_law=uniform, which is the same.",
