@@ -10,6 +10,7 @@ import datetime
 import platform
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from sgp_runner.assembly.execution import prepare, verify_memory
@@ -40,24 +41,9 @@ def main(argv: Sequence[str]) -> int:
         put(USAGE)
         return 0
     experiment = prepared(argv)
-    if launched_rank() not in (None, 0):
-        measure(experiment)
-        return 0
-    verify_memory(experiment.run)
-    with locked(experiment.directory):
-        prepare(experiment)
-        run = experiment.run
-        print(
-            f"measuring {run.network.name} with {counted(run.nodes, 'node')} and {run.model.name}; "
-            "this takes up to two minutes",
-            flush=True,
-        )
-        measure(experiment)
+    if measure(experiment):
         path = conclude(experiment, ["sgp-run", "calibrate", *argv])
-    print(
-        f"{path}: simulate with sgp-run --config-dir {path.parent.parent} cluster={path.stem}",
-        flush=True,
-    )
+        put(f"{path}: simulate with sgp-run --config-dir {path.parent.parent} cluster={path.stem}")
     return 0
 
 
@@ -104,8 +90,8 @@ def measure(
     experiment: Experiment,
     program: str = "probe_process",
     adapt: Callable[[Experiment], Experiment] | None = None,
-) -> None:
-    """Measure and write the result to the experiment's folder.
+) -> bool:
+    """Measure with all ranks; return whether this is rank 0, which has written the results.
 
     program: module of `sgp_runner.calibration` that is the program of a rank
     adapt: puts the measurements into the experiment; None: the measurements of a calibration
@@ -113,12 +99,21 @@ def measure(
     from sgp_runner.assembly.start import execute
     from sgp_runner.calibration.probe import measuring
 
-    if experiment.run.network.name in ("gloo", "nccl") and launched() is None:
-        from sgp_runner.assembly.real.launch import launch
+    run, first = experiment.run, launched_rank() in (None, 0)
+    if first:
+        verify_memory(run)
+    with locked(experiment.directory) if first else nullcontext():
+        if first:
+            prepare(experiment)
+            what = f"{run.network.name} with {counted(run.nodes, 'node')} and {run.model.name}"
+            put(f"measuring {what}; this takes up to two minutes")
+        if run.network.name in ("gloo", "nccl") and launched() is None:
+            from sgp_runner.assembly.real.launch import launch
 
-        launch(experiment, ("-m", f"sgp_runner.calibration.{program}"))
-    else:
-        execute((adapt or measuring)(experiment))
+            launch(experiment, ("-m", f"sgp_runner.calibration.{program}"))
+        else:
+            execute((adapt or measuring)(experiment))
+    return first
 
 
 def conclude(experiment: Experiment, command: Sequence[str]) -> Path:

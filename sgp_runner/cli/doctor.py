@@ -10,7 +10,6 @@ from sgp_runner.plan.diagnosis import diagnose, text_lines
 from sgp_runner.plan.observation import KEYS, read_observation
 from sgp_runner.plan.words import described
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.units import counted
 
 WIDTH = 80
 CLAIMED = ("bandwidth", "latency", "window", "connections")  # keys of --measure besides settings
@@ -45,7 +44,6 @@ def main(argv: Sequence[str]) -> int:
 
 def measured(argv: Sequence[str]) -> int:
     """Measure with the ranks of a run, and print the diagnosis."""
-    from sgp_runner.assembly.execution import prepare, verify_memory
     from sgp_runner.calibration.symptoms import (
         SYMPTOMS,
         Symptoms,
@@ -54,23 +52,14 @@ def measured(argv: Sequence[str]) -> int:
         observed_words,
     )
     from sgp_runner.cli.calibrate import measure, prepared
-    from sgp_runner.utils.launchers import launched_rank
-    from sgp_runner.utils.lock import locked
 
     claimed = [word for word in argv if word.partition("=")[0] in CLAIMED]
     experiment = prepared([word for word in argv if word not in claimed])
     if experiment.run.network.clock != "wall":
         raise ConfigError("network", "a simulation has no machines: use network=gloo or nccl.")
-    if launched_rank() not in (None, 0):
-        measure(experiment, "symptom_process", diagnosing)
+    if not measure(experiment, "symptom_process", diagnosing):
         return 0
-    verify_memory(experiment.run)
-    with locked(experiment.directory):
-        prepare(experiment)
-        put(f"measuring {counted(experiment.run.nodes, 'node')}; this takes up to two minutes")
-        measure(experiment, "symptom_process", diagnosing)
-        text = (experiment.directory / SYMPTOMS).read_text(encoding="utf-8")
-    found = Symptoms.from_json(text)
+    found = Symptoms.from_json((experiment.directory / SYMPTOMS).read_text(encoding="utf-8"))
     words = [*observed_words(found), *claimed]
     last = f"The same from these numbers: sgp-run doctor {' '.join(words)}"
     lines = [*text_lines(diagnose(read_observation(words))), "", all_reduce_text(found), "", last]
