@@ -26,7 +26,7 @@ from sgp_runner.config.choices import (
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.composed import composed_once
 from sgp_runner.config.experiment import Experiment, load_experiment, make_experiment, stored
-from sgp_runner.config.overrides import compose, compose_all, configs
+from sgp_runner.config.overrides import compose, compose_all, configs, prepare_algorithms
 from sgp_runner.config.plugins.composition import default_of
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import completed, fields_of, has_default
@@ -43,7 +43,7 @@ def hydra_is_ready() -> Iterator[None]:
 
 
 def experiment(*words: str) -> Experiment:
-    return make_experiment(compose(parse([*words, "logger=jsonl"])))
+    return make_experiment(compose(parse(["logger=jsonl", *words])))
 
 
 @pytest.mark.parametrize(("group", "choice"), FILES)
@@ -159,6 +159,12 @@ TITLES = {
 }
 
 
+@pytest.fixture(scope="module")
+def algorithms_composed_at_once() -> None:
+    prepare_algorithms(["logger=jsonl"], [[f"algo={algo}"] for algo in groups()["algo"]])
+
+
+@pytest.mark.usefixtures("algorithms_composed_at_once")
 @pytest.mark.parametrize("algo", groups()["algo"])
 def test_every_algorithm_can_be_chosen(algo: str) -> None:
     title = experiment(f"algo={algo}").run.algo.title
