@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from helpers.experiments import make_experiment, steps_taken
+from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks
 from helpers.slurm_cluster import free_ports
@@ -29,7 +29,9 @@ from helpers.variants import (
     SMALL,
     SYNCHRONOUS,
     Results,
+    check_budget,
     check_same_end,
+    run_in_turn,
     simulate_all,
 )
 from torch import Tensor, uint8, zeros
@@ -52,8 +54,8 @@ ODD_RANK = str(RANKS / "odd_rank.py")
 
 
 # On a busy machine one rank may do nearly all the work, and a rank that got no core for a while
-# makes a large step: the runs are long, and their last steps are small.
-EPOCHS = 16
+# makes a large step: the last steps are small.
+EPOCHS = 5
 ASYNCHRONOUS = (
     "a2cid2",
     "ad_psgd",
@@ -91,12 +93,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
         for algo in ASYNCHRONOUS
     }
     every_real = [*(real for _, real in alike.values()), *asynchronous.values()]
-    for ranks in (1, 2, 3, 4, 5, 7):
-        *first, last = (each for each in every_real if each.run.ranks == ranks)
-        launch(
-            last,
-            program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)),
-        )
+    run_in_turn(every_real)
     return alike, asynchronous
 
 
@@ -119,13 +116,7 @@ def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(
 ) -> None:
     _, asynchronous = runs
     experiment = asynchronous[algorithm]
-    summary = read_summary(experiment.directory)
-    assert summary is not None
-    assert float(str(summary["average"])) > 0.93
-    taken = steps_taken(experiment)
-    assert sum(taken[:4]) == 4 * EPOCHS * 44  # nodes x epochs x steps per epoch
-    if experiment.run.algo.servers:
-        assert taken[-1] == sum(taken[:4])
+    check_budget(experiment, 4 * EPOCHS * 44)  # nodes x epochs x steps per epoch
     records = read_metrics(experiment.directory)
     assert {record["clock"] for record in records} == {"wall"}
     assert {record["rank"] for record in records if record["kind"] == "train"} == {0, 1, 2, 3}

@@ -8,10 +8,16 @@ import pytest
 import torch
 from helpers.experiments import make_experiment
 from helpers.paths import RANKS
-from helpers.variants import SYNCHRONOUS, Results, check_same_end, simulate_all
+from helpers.variants import (
+    SYNCHRONOUS,
+    Results,
+    check_same_end,
+    launch_real,
+    run_in_turn,
+    simulate_all,
+)
 
 from sgp_runner.assembly.real.launch import launch
-from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
 
 pytestmark = [
@@ -20,7 +26,6 @@ pytestmark = [
     pytest.mark.timeout(9000),
 ]
 GPUS = torch.cuda.device_count()
-REAL_RANK = str(RANKS / "real_rank.py")
 TINY = ("dtype=float64", "model=mlp", "data=digits", "batch_size=8", "epochs=0.09", "log_every=4")
 # Every message is folded in as late as it may be; so it is in the simulator with steps of 50 ms.
 LATE = ("algo.tau=2", "compute_time@cluster.compute_time=constant", "cluster.latency_seconds=0.075")
@@ -31,20 +36,12 @@ VARIANTS = {
 }
 
 
-def start(experiments: list[Experiment]) -> None:
-    *first, last = experiments
-    launch(
-        last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first))
-    )
-
-
 @pytest.fixture(scope="module")
 def one_gpu_per_node(tmp_path_factory: pytest.TempPathFactory) -> Results:
     results = simulate_all(
         tmp_path_factory.mktemp("nccl"), "nccl", tiny=(*TINY, f"nodes={GPUS}"), variants=VARIANTS
     )
-    for ranks in (GPUS, GPUS + 1):
-        start([real for _, real in results.values() if real.run.ranks == ranks])
+    run_in_turn(real for _, real in results.values())
     return results
 
 
@@ -74,9 +71,7 @@ def two_gpus_per_node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Res
             ("leader", VARIANTS),
         )
     }
-    real = [real for some in results.values() for _, real in some.values()]
-    for ranks in {each.run.ranks for each in real}:
-        start([each for each in real if each.run.ranks == ranks])
+    run_in_turn(real for some in results.values() for _, real in some.values())
     return results
 
 
@@ -102,7 +97,7 @@ def test_asynchronous_algorithms_learn_over_pinned_memory(algorithm: str, tmp_pa
         "epochs=3",
         f"algo={algorithm}",
     )
-    start([experiment])
+    launch_real([experiment])
     summary = read_summary(experiment.directory)
     assert summary is not None
     assert float(str(summary["average"])) > 0.93
@@ -129,7 +124,7 @@ def test_bf16_channels_last_and_compile_learn(tmp_path: Path) -> None:
         "epochs=10",
         *options,
     )
-    start([experiment])
+    launch_real([experiment])
     summary = read_summary(experiment.directory)
     assert summary is not None
     assert float(str(summary["average"])) > 0.8

@@ -19,6 +19,7 @@ import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, ranks_of, wait_for_ranks
+from helpers.variants import run_in_turn
 
 from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
@@ -118,12 +119,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     """The runs of `SYNCHRONOUS`, without interruption; those of as many ranks share a launch."""
     folder = tmp_path_factory.mktemp("whole")
     experiments = {name: synchronous(folder, name)[0] for name in SYNCHRONOUS}
-    for ranks in (2, 3):
-        *first, last = (each for each in experiments.values() if each.run.ranks == ranks)
-        launch(
-            last,
-            program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first)),
-        )
+    run_in_turn(experiments.values())
     return experiments
 
 

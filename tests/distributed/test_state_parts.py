@@ -12,12 +12,18 @@ import pytest
 import torch
 import yaml
 from helpers.experiments import final_parameters, make_experiment
-from helpers.paths import RANKS
-from helpers.variants import LOW_COMMUNICATION, SYNCHRONOUS, Results, said, simulate_all
+from helpers.variants import (
+    LOW_COMMUNICATION,
+    SYNCHRONOUS,
+    Results,
+    launch_real,
+    run_in_turn,
+    said,
+    simulate_all,
+)
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.assembly.networks import check_shard
-from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment, load_experiment
 from sgp_runner.core.fragments import fragments_of
 from sgp_runner.core.parts import PartShapes, cut, norm
@@ -82,13 +88,6 @@ ALL = [
 Case = tuple[str, str, tuple[str, ...]]
 
 
-def start(experiments: list[Experiment]) -> None:
-    """One launch for all of them, which have the same number of processes."""
-    *first, last = experiments
-    configs = (str(each.directory / "config.yaml") for each in first)
-    launch(last, program=(str(RANKS / "real_rank.py"), "-1", *configs))
-
-
 def run_all(folder: Path, devices: int, cases: list[Case]) -> Results:
     machines = ("nodes=2", f"gpus_per_node={devices}", STATE)
     variants = {
@@ -97,7 +96,7 @@ def run_all(folder: Path, devices: int, cases: list[Case]) -> Results:
     }
     tiny = ("dtype=float64", "nodes=2", f"batch_size={4 * devices}", "log_every=1")
     results = simulate_all(folder, "gloo", *machines, tiny=tiny, variants=variants)
-    start([real for _, real in results.values()])
+    run_in_turn(real for _, real in results.values())
     return results
 
 
@@ -164,7 +163,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
         name: make_experiment(folder / name.replace(" ", "_"), *words, *more, *own)
         for name, own in algorithms.items()
     }
-    start(list(runs.values()))
+    run_in_turn(runs.values())
     return runs
 
 
@@ -175,7 +174,7 @@ def test_parts_resume_to_the_same_bytes(
     before = [(final_parameters(each), evaluations(each)) for each in experiments]
     for path in (path for each in experiments for path in each.directory.glob("rank*.pt")):
         path.unlink()
-    start(experiments)
+    run_in_turn(experiments)
     assert capfd.readouterr().out.count("resumes from step 6") == 3
     for experiment, (parameters, records) in zip(experiments, before, strict=True):
         for a, b in zip(parameters, final_parameters(experiment), strict=True):
@@ -251,7 +250,7 @@ def test_a_checkpoint_of_other_parts_is_refused(
     back = "none" if shard == "state" else "state"
     sentence = f"(its state is {divided}: continue it with network.shard={back})"
     with pytest.raises(ConfigError, match=rf"^resume: .*{re.escape(sentence)}\. Remove its folder"):
-        start([other])
+        launch_real([other])
     printed = capfd.readouterr()
     assert sentence in printed.out + printed.err
 

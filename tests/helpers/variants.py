@@ -5,7 +5,7 @@ parameters and the same summary.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,16 @@ from helpers.experiments import (
     from_tree,
     instrumented,
     make_experiment,
+    steps_taken,
 )
+from helpers.paths import RANKS
+from sgp_runner.assembly.real.launch import launch
 from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import prepare_algorithms
 from sgp_runner.recording.recorder import read_summary, write_summary
 from sgp_runner.recording.throughput import RATES
+from sgp_runner.utils.errors import RankFailed
 
 # Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
 NOISE = (
@@ -140,6 +144,35 @@ def simulate_all(
     return results
 
 
+def launch_real(experiments: list[Experiment], program: str = "real_rank.py") -> None:
+    *first, last = experiments
+    words = ["-1"] if program == "real_rank.py" else []
+    configs = (str(each.directory / "config.yaml") for each in first)
+    launch(last, program=(str(RANKS / program), *words, *configs))
+
+
+def run_in_turn(
+    experiments: Iterable[Experiment],
+    launch_all: Callable[[list[Experiment]], None] = launch_real,
+) -> None:
+    """Run real experiments, those of as many ranks in one launch. One that fails has no summary.
+
+    launch_all: runs experiments in turn, and raises RankFailed at the first one that fails
+    """
+    left = sorted(experiments, key=lambda each: each.run.ranks)
+    while left:
+        alike = [each for each in left if each.run.ranks == left[0].run.ranks]
+        try:
+            launch_all(alike)
+            left = left[len(alike) :]
+        except RankFailed as error:
+            done = sum(read_summary(each.directory) is not None for each in alike)
+            failed = alike[min(done, len(alike) - 1)]
+            (failed.directory / "summary.json").unlink(missing_ok=True)
+            print(f"{failed.directory}: {error}")
+            left = left[left.index(failed) + 1 :]
+
+
 def check_same_end(simulated: Experiment, real: Experiment) -> None:
     expected, parameters = final_parameters(simulated), final_parameters(real)
     assert (
@@ -149,6 +182,15 @@ def check_same_end(simulated: Experiment, real: Experiment) -> None:
     assert summary is not None
     assert summary["clock"] == "wall"
     assert said(summary) == pytest.approx(said(read_summary(simulated.directory)), abs=1e-10)
+
+
+def check_budget(experiment: Experiment, steps: int) -> None:
+    """An asynchronous run learns; its nodes take ``steps`` steps, and its last server as many."""
+    summary = read_summary(experiment.directory)
+    assert summary is not None and float(str(summary["average"])) > 0.8
+    taken = steps_taken(experiment)
+    assert sum(taken[: experiment.run.nodes]) == steps
+    assert not experiment.run.algo.servers or taken[-1] == steps
 
 
 def said(summary: Mapping[str, object] | None) -> dict[str, object]:

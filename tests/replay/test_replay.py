@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
+from helpers.variants import launch_real
 from test_mpi import run_ranks
 
 from sgp_runner.algorithms import gap_aware
@@ -56,10 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     """Real runs, all in one launch of four processes."""
     folder = tmp_path_factory.mktemp("runs")
     out = {algo: recorded(folder, "gloo", algo) for algo in RECORDED}
-    *first, last = out.values()
-    launch(
-        last, program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in first))
-    )
+    launch_real(list(out.values()))
     return out
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.experiments import final_parameters, instrumented, make_experiment
-from helpers.paths import RANKS
-from helpers.variants import ALONE, LOW_COMMUNICATION, SYNCHRONOUS
+from helpers.variants import ALONE, LOW_COMMUNICATION, SYNCHRONOUS, launch_real
 
-from sgp_runner.assembly.real.launch import launch
 from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
 
@@ -77,9 +75,7 @@ def test_ranks_share_a_gpu_over_gloo(tmp_path: Path) -> None:
         words = (*TINY, *words_of(name), "dtype=float64")
         real = make_experiment(tmp_path, *words, "network=gloo", *ON_GPU)
         pairs.append((ended(make_experiment(tmp_path, *words)), real))
-    *first, last = (real for _, real in pairs)
-    configs = (str(each.directory / "config.yaml") for each in first)
-    launch(last, program=(str(RANKS / "real_rank.py"), "-1", *configs))
+    launch_real([real for _, real in pairs])
     for simulated, real in pairs:
         assert distance(simulated, final_parameters(real)) < 1e-10
 
