@@ -25,7 +25,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.overrides import prepare_algorithms
 from sgp_runner.recording.recorder import read_summary, write_summary
 from sgp_runner.recording.throughput import RATES
-from sgp_runner.utils.errors import RankFailed
+from sgp_runner.utils.errors import ConfigError, Diverged, RankFailed
 
 # Eight steps of a network with BatchNorm, in double precision, and few images to evaluate it on.
 NOISE = (
@@ -165,7 +165,7 @@ def run_in_turn(
         try:
             launch_all(alike)
             left = left[len(alike) :]
-        except RankFailed as error:
+        except (RankFailed, Diverged, ConfigError) as error:
             done = sum(read_summary(each.directory) is not None for each in alike)
             failed = alike[min(done, len(alike) - 1)]
             (failed.directory / "summary.json").unlink(missing_ok=True)
