@@ -31,8 +31,7 @@ class Collectives:
     bucket_bytes: size of the last bucket, whose all-reduce starts only when the gradient is
         complete
     exchange_overlap: share of the last gradient's compute time during which an all-reduce or
-        all-gather of the local change can already run, layer by layer at the end of the backward
-        pass; it does not affect the results of training
+        all-gather of the local change can already run
     fragment_overlap: like exchange_overlap, for the exchange of one fragment of the model
     all_reduce_bandwidth: measured bits per second of a node's interface in an all-reduce; null: the
         bandwidth of the links

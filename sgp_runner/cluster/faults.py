@@ -89,16 +89,15 @@ class Faults:
         (messages take factor times longer), pause (the ranks compute, send and read nothing), crash
         (a pause in which nothing leaves or enters the ranks' interfaces) and partition (messages
         between the ranks and all other ranks wait)
-    churn_per_hour: mean number of times that a node leaves, as in a crash, per hour of presence;
-        the times between absences are exponential. A parameter server never leaves
-    absence_seconds: s; mean time until a node comes back; these times are exponential
+    churn_per_hour: mean number of crashes of a node per hour of presence, at exponential times; a
+        parameter server never leaves
+    absence_seconds: s; mean time until a node comes back, exponential
     delay_seconds: s; mean extra travel time of a message. Messages from one sender to one receiver
         never overtake each other
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
     drop_probability: probability that a message is lost
-    resend_seconds: s until a lost message is sent again (0.2: the minimum of TCP on Linux). The
-        repetition may be lost too; it skips the sender's queue. null: no repetition, which is valid
-        only in a run without losses
+    resend_seconds: s until a lost message is sent again (0.2: the minimum of TCP on Linux),
+        perhaps more than once; null: never, in a run without losses
     """
 
     slow_nodes: Mapping[int, float] = field(default_factory=dict)

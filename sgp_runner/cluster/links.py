@@ -16,9 +16,8 @@ from sgp_runner.utils.units import BitsPerSecond, BitsPerSecondInterval, Bytes, 
 class Links:
     """The network interfaces of nodes, and the links between regions.
 
-    bandwidth: bits per second of a node's network interface, in each direction; or the lowest and
-        the highest rate, e.g. ``4..10Gbit/s``. The run has the lowest, and the summary has
-        its times at both
+    bandwidth: bits per second of a node's network interface, in each direction; or an
+        interval such as ``4..10Gbit/s``: the run has the lowest, the summary the times at both
     latency_seconds: time from the departure of the first bit to its arrival
     message_overhead_seconds: time that the sender's interface spends on each message before the
         first bit
@@ -28,9 +27,8 @@ class Links:
     node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
     node_bandwidth_down: bits per second that single nodes receive, by rank
     regions: groups of nodes joined by slower links, each {nodes: ..., bandwidth_up: ...,
-        bandwidth_down: ..., latency_seconds: ...}; none: all nodes are equally close. The
-        bandwidths are the rates of a region's link, which all messages that leave or enter the
-        region share; the latency is one number, or a list with one number per region
+        bandwidth_down: ..., latency_seconds: ...}; all messages that
+        leave or enter a region share its link; the latency is one number, or one per region
     connections: number of connections of a message
     window_bytes: largest window of a connection, which carries at most one window per round trip;
         0: no limit

@@ -17,11 +17,9 @@ class StepTimes:
     step_seconds: mean time of one gradient of one node, by model name; ``default`` applies to
         models that are not listed
     step_batch: samples per node for which the time in step_seconds holds, by model name; time is
-        proportional to the batch. The time of a model that is not listed does not depend on the
-        batch
-    input_seconds: time at the start of a gradient for loading and copying the batch, which needs no
-        parameters. It overlaps with waiting for messages, but not with waiting for an all-reduce,
-        which blocks the stream of the node
+        proportional to the batch, and constant for models that are not listed
+    input_seconds: time at the start of a gradient for loading and copying the batch; it overlaps
+        with waiting for messages, but not for an all-reduce
     node_factors: slow-down of single nodes by rank, e.g. ``{3: 2.0}``: node 3 computes half as fast
     heterogeneity: coefficient of variation of the nodes' random factors, drawn once per node from a
         Gamma law; 0 for equal nodes
@@ -66,9 +64,8 @@ class StepTimes:
 class Hosts:
     """The processors of hosts, and their work for messages.
 
-    cores_per_host: number of processor cores that the ranks of one host share. A gradient occupies
-        one core, so a host computes this number of gradients at full speed; step_seconds hold for a
-        gradient that runs alone. null: every rank has its own cores
+    cores_per_host: cores that the ranks of one host share, one for each gradient; step_seconds hold
+        for a gradient that runs alone. null: every rank has its own cores
     ranks_per_host: number of consecutive ranks on one host; null: all ranks, including servers
     passing_seconds_per_byte: core time for each byte that a rank sends or receives
     mixing_seconds_per_byte: core time to prepare a message and to add a received message, for each
@@ -77,9 +74,8 @@ class Hosts:
         gradient, while other gradients arrive; it holds for Gap-Aware ASGD and is an upper
         limit for other algorithms. The server answers one gradient after the other
     host_seconds_per_byte: time for the processor to add up or copy one byte of a message, if the
-        network stack is on the host. It counts once for the bytes that each round of an all-reduce
-        adds. It counts `ASYNC_HOST_PASSES` times for each gradient of an asynchronous algorithm,
-        because the model stays on the host, where other nodes can always access it
+        network stack is on the host: once for the bytes that each round of an all-reduce adds, and
+        for each gradient of an asynchronous algorithm, whose model stays on the host, 3 times
     """
 
     cores_per_host: float | None = None

@@ -33,9 +33,8 @@ class Gloo:
     """Real messages between processes on CPUs, over TCP or through the memory of one machine.
 
     gossip: how nodes of several devices (gpus_per_node) exchange messages: shards (every device
-        runs the algorithm and moves its shard of each message), leader (the first device runs the
-        algorithm, the other devices only compute gradients), or auto (leader for asynchronous
-        algorithms and algorithms with a server, else shards)
+        moves its shard of each message), leader (the first device runs the algorithm, the others
+        compute gradients), or auto (leader for asynchronous algorithms and servers, else shards)
     all_reduce: ring (of all devices), or hierarchical: the devices of each node average, then the
         first devices of all nodes in a ring, and these broadcast the result in their nodes
     shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
