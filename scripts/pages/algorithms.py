@@ -96,10 +96,13 @@ def published_figures(algo: str) -> str:
         for row, figures in rows.items()
         for metric, figure in figures.items()
     ]
-    sources = dict.fromkeys(figure.source for each in rows.values() for figure in each.values())
+    all_figures = [figure for figures in rows.values() for figure in figures.values()]
+    sources = dict.fromkeys(figure.source for figure in all_figures)
+    tilde = any(figure.derived for figure in all_figures)
+    derived = " A tilde marks a time that is derived from hours." if tilde else ""
     return (
         f"{table(body, ('`experiment=`', 'figure', 'published', 'simulated here'))}\n\n"
-        f"From {'; '.join(sources)}. A tilde marks a time that is derived from hours."
+        f"From {'; '.join(sources)}.{derived}"
     )
 
 
