@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from io import StringIO
 from pathlib import Path
 
 from rich.box import ROUNDED
@@ -46,6 +47,14 @@ def stdout_console() -> Console:
 def show(table: Table) -> None:
     """Print a table on stdout, after an empty line; its caption may be wider than the console."""
     stdout_console().print("", table, sep="\n", crop=False)
+
+
+def plain_lines(table: Table) -> list[str]:
+    """Return the lines of a table in 80 columns, without colours and markup."""
+    console = Console(file=StringIO(), width=80, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def summary_table(summary: Mapping[str, object]) -> Table:

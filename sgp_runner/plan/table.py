@@ -6,11 +6,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
+from rich.table import Table
+
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods
 from sgp_runner.plan.fault_costs import AWAY_STEPS, SLOWER
 from sgp_runner.plan.known_quality import known_quality
 from sgp_runner.plan.request import machines
 from sgp_runner.plan.timing import SAVES
+from sgp_runner.recording.console import plain_lines
 from sgp_runner.utils.units import num_bytes, with_prefix
 
 WIDTH = 80
@@ -30,16 +33,16 @@ def rate(value: float | None) -> str:
     return "any" if value == inf else "never" if not value else with_prefix(value, "").strip()
 
 
-COLUMNS: tuple[tuple[str, int, Callable[[MethodCost], str]], ...] = (
-    ("s/step", 8, lambda row: shown(row.timing.seconds)),
-    ("comp.", 6, lambda row: f"{100 * row.timing.computing:.0f} %"),
-    ("hours", 8, lambda row: shown(row.hours)),
-    ("coding", 7, lambda row: shown(row.timing.coding or None)),
-    ("sent", 8, lambda row: num_bytes(row.timing.num_bytes)),
-    ("memory", 8, lambda row: num_bytes(sum(row.memory.values()))),
-    ("cost", 7, lambda row: shown(row.cost)),
-    ("kWh", 7, lambda row: shown(row.kwh)),
-    ("pays <", 7, lambda row: rate(row.pays_below)),
+COLUMNS: tuple[tuple[str, Callable[[MethodCost], str]], ...] = (
+    ("s/step", lambda row: shown(row.timing.seconds)),
+    ("comp.", lambda row: f"{100 * row.timing.computing:.0f} %"),
+    ("hours", lambda row: shown(row.hours)),
+    ("coding", lambda row: shown(row.timing.coding or None)),
+    ("sent", lambda row: num_bytes(row.timing.num_bytes)),
+    ("memory", lambda row: num_bytes(sum(row.memory.values()))),
+    ("cost", lambda row: shown(row.cost)),
+    ("kWh", lambda row: shown(row.kwh)),
+    ("pays <", lambda row: rate(row.pays_below)),
 )
 
 
@@ -76,27 +79,17 @@ def folded(text: str, indent: str = "") -> list[str]:
     )
 
 
-def table(plan: PlannedMethods) -> Iterator[str]:
-    """Yield the lines of the table; a column without numbers is left out.
-
-    If the columns do not fit otherwise, they are as narrow as their numbers, and titles are cut.
-    """
-    columns = [(name, width, [form(row) for row in plan.rows]) for name, width, form in COLUMNS]
-    columns = [each for each in columns if any(each[2])]
-    titles = [row.method.title.replace("Streaming DiLoCo", "Streaming") for row in plan.rows]
-    first = max(map(len, titles)) + 1
-    if first + sum(width for _, width, _ in columns) > WIDTH:
-        columns = [(name, 1 + max(map(len, [name, *texts])), texts) for name, _, texts in columns]
-        first = min(first, WIDTH - sum(width for _, width, _ in columns))
-        titles = [cut(title, first - 1) for title in titles]
-    yield "".ljust(first) + "".join(name.rjust(width) for name, width, _ in columns)
-    for number, title in enumerate(titles):
-        cells = "".join(texts[number].rjust(width) for _, width, texts in columns)
-        yield (title.ljust(first) + cells).rstrip()
-
-
-def cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+def table(plan: PlannedMethods) -> list[str]:
+    """Return the lines of the table; a column without numbers is left out, and titles may break."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))
+    grid.add_column(overflow="fold")
+    columns = {name: [form(row) for row in plan.rows] for name, form in COLUMNS}
+    columns = {name: texts for name, texts in columns.items() if any(texts)}
+    for name in columns:
+        grid.add_column(name, justify="right", no_wrap=True)
+    for row, *texts in zip(plan.rows, *columns.values(), strict=True):
+        grid.add_row(row.method.title, *texts)
+    return plain_lines(grid)
 
 
 def legend(plan: PlannedMethods) -> Iterator[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from io import StringIO
 from math import inf, isfinite
 from statistics import fmean
 
 import pandas as pd
-from rich.console import Console
 
+from sgp_runner.recording.console import plain_lines
 from sgp_runner.report.rank.tables import Cell, ReportTable, text
 from sgp_runner.report.read.naming import short_key
 from sgp_runner.report.render.terminal import grid, without_notes
@@ -195,7 +194,4 @@ def search_text(arm: ArmResult, by: Measure | None) -> str:
 
 def table_text(table: ReportTable) -> str:
     """Return the table for a terminal of 80 columns, without the notes below its cells."""
-    console = Console(width=80, file=StringIO())
-    with console.capture() as captured:
-        console.print(grid(without_notes(table)))
-    return "\n".join(map(str.rstrip, captured.get().splitlines()))
+    return "\n".join(plain_lines(grid(without_notes(table))))
