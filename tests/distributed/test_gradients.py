@@ -82,7 +82,7 @@ PAIRED = {
 }
 
 
-PAIRS = partial(launch_real, program="paired_rank.py")
+PAIRS = partial(launch_real, program="paired_rank.py", words=())
 Devices = tuple[dict[str, Results], dict[str, Experiment]]
 ASYNCHRONOUS = (
     *("ad_psgd", "osgp", "gap_aware"),

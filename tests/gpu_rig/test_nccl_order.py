@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from gpu_rig.nccl_order import Call, Execution, Logs, Tensor, WouldFail, check, 
 from gpu_rig.seeded_bugs import BUGS
 from helpers.experiments import make_experiment
 from helpers.paths import ROOT
-from helpers.variants import LOW_COMMUNICATION, SYNCHRONOUS
+from helpers.variants import LOW_COMMUNICATION, SYNCHRONOUS, launch_real, run_in_turn
 
-from sgp_runner.assembly.real.launch import launch
 from sgp_runner.config.experiment import Experiment
+from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.errors import ConfigError
 
 PROGRAM = str(ROOT / "tests" / "gpu_rig" / "noted_rank.py")
@@ -103,11 +104,10 @@ def make(folder: Path, layout: str, name: str) -> Experiment:
 
 
 def run(experiments: Mapping[str, Experiment], seed: int = 1) -> dict[str, Logs]:
-    """Return the calls of runs of equally many processes, which one launch runs in turn."""
-    *first, last = experiments.values()
-    files = (str(each.directory / "config.yaml") for each in first)
-    launch(last, program=(PROGRAM, str(seed), *files))
-    return {name: read_logs(each) for name, each in experiments.items()}
+    """Return the calls of those runs that have ended."""
+    run_in_turn(experiments.values(), partial(launch_real, program=PROGRAM, words=(str(seed),)))
+    ended = [name for name, each in experiments.items() if read_summary(each.directory)]
+    return {name: read_logs(experiments[name]) for name in ended}
 
 
 def read_logs(experiment: Experiment) -> Logs:
@@ -229,9 +229,10 @@ def test_parts_at_any_element_are_found(sample: dict[str, Logs]) -> None:
 def test_calls_of_every_algorithm_end_on_any_gpu(layout: str, seed: int, tmp_path: Path) -> None:
     names = [name for name in ALL if "parts" not in layout or name not in WHOLE]
     experiments = {name: make(tmp_path, layout, name) for name in names}
-    for logs in run(experiments, seed).values():
-        check(logs)
-        assert unsuitable(logs) == []
+    logs = run(experiments, seed)
+    for name in names:
+        check(logs[name])
+        assert unsuitable(logs[name]) == []
 
 
 @pytest.mark.slow
@@ -245,6 +246,7 @@ def test_calls_over_every_graph_end_on_any_gpu(layout: str, count: int, tmp_path
         except ConfigError:  # the algorithm does not allow the graph
             continue
     assert len(experiments) == count
-    for logs in run(experiments).values():
-        check(logs)
-        assert unsuitable(logs) == []
+    logs = run(experiments)
+    for name in experiments:
+        check(logs[name])
+        assert unsuitable(logs[name]) == []

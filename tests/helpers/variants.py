@@ -5,7 +5,7 @@ parameters and the same summary.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -144,9 +144,10 @@ def simulate_all(
     return results
 
 
-def launch_real(experiments: list[Experiment], program: str = "real_rank.py") -> None:
+def launch_real(
+    experiments: list[Experiment], program: str = "real_rank.py", words: Sequence[str] = ("-1",)
+) -> None:
     *first, last = experiments
-    words = ["-1"] if program == "real_rank.py" else []
     configs = (str(each.directory / "config.yaml") for each in first)
     launch(last, program=(str(RANKS / program), *words, *configs))
 
