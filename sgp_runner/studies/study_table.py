@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from sgp_runner.recording.console import plain_lines
+from sgp_runner.console.summary import plain_lines
 from sgp_runner.report.rank.tables import Cell, ReportTable, text
 from sgp_runner.report.read.naming import short_key
 from sgp_runner.report.render.terminal import grid, without_notes
