@@ -8,12 +8,12 @@ from math import inf
 
 from rich.table import Table
 
+from sgp_runner.console.summary import plain_lines
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods
 from sgp_runner.plan.fault_costs import AWAY_STEPS, SLOWER
 from sgp_runner.plan.known_quality import known_quality
 from sgp_runner.plan.request import machines
 from sgp_runner.plan.timing import SAVES
-from sgp_runner.recording.console import plain_lines
 from sgp_runner.utils.units import num_bytes, with_prefix
 
 WIDTH = 80
