@@ -289,7 +289,7 @@ def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
     if strangers := [tuple(p.shape) for p in held if p.requires_grad and id(p) not in own]:
         raise ConfigError(
             "optimizer",
-            f"it has a parameter of shape {strangers[0]} that the model lacks: "
+            f"a parameter of shape {strangers[0]} is not one of the model's: "
             "make it of model.parameters().",
         )
 
@@ -328,7 +328,9 @@ def algorithm_of(
         of_optim = [f"optim={optim.name}"] if optim.name in groups()["optim"] else []
         algo = experiment_of([*overrides, *of_optim, f"nodes={world.size}"]).run.algo
     elif settings:
-        raise ConfigError("algo", "an instance has its settings: pass its name, or no settings.")
+        raise ConfigError(
+            "algo", "settings apply only to the name of an algorithm, not to an instance."
+        )
     title = algo.title
     if algo.asynchronous or algo.servers:
         what = "is asynchronous" if algo.asynchronous else "has a server"

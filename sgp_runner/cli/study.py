@@ -76,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
     words, pairs = split([each for each in argv if each not in flags], ("--hours",))
     if not words or (len(words) > 1 and "--sbatch" not in flags):
         key = words[1] if words else "study"
-        raise ConfigError(key, "write sgp-run study FILE; all settings stand in the file.")
+        raise ConfigError(
+            key, "a study takes its settings from its file: write sgp-run study FILE."
+        )
     from sgp_runner.studies.study_file import read_study
 
     study = read_study(Path(words[0]))
@@ -106,7 +108,10 @@ def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[st
     for argument in argv:
         option = argument.partition("=")[0]
         if option.startswith("-") and option not in options:
-            raise ConfigError(option, "there is no such option of this sgp-run study.")
+            raise ConfigError(
+                option,
+                "sgp-run study lacks this option here; sgp-run study --help lists all.",
+            )
     return split_options(argv, options)
 
 

@@ -321,7 +321,7 @@ def steps_in(text: str | int) -> range:
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
         raise ConfigError(
-            "trace_steps", f"'{text}' is no range of steps: use 5 or 100-103, counted from 0."
+            "trace_steps", f"'{text}' is not a range of steps: use 5 or 100-103, counted from 0."
         )
     return range(first, last + 1)
 

@@ -117,7 +117,8 @@ class HubText:
 
         if self.sha256 is not None and self.sha256 != self.checksum:
             raise ConfigError(
-                "data.sha256", f"'{self.path}' has other contents, with checksum {self.checksum}."
+                "data.sha256",
+                f"the contents of '{self.path}' changed: their checksum is {self.checksum}.",
             )
         assert self.tokenizer is not None  # a run has set it
         encode = documents.load_encoder(self.tokenizer)

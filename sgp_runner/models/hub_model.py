@@ -61,7 +61,7 @@ class HubModel:
         if self.sha256 is not None and self.sha256 != self.checksum:
             raise ConfigError(
                 "model.sha256",
-                f"'{self.path}' has other contents, with checksum {self.checksum}.",
+                f"the contents of '{self.path}' changed: their checksum is {self.checksum}.",
             )
         build = build_language_model if dataset.task.name == "language" else build_classifier
         return build(self.path, self.pretrained, dataset)

@@ -206,7 +206,7 @@ def read_recordings(directory: Path, experiment: Experiment) -> list[Recording]:
         if (header.rank, header.ranks) != (rank, ranks):
             raise ConfigError(
                 path,
-                f"it is the recording of rank {header.rank} of {header.ranks}, "
+                f"the file is the recording of rank {header.rank} of {header.ranks}, "
                 f"not of rank {rank} of {ranks}.",
             )
         if header.execution != recordings[0].header.execution:

@@ -143,7 +143,7 @@ def check_members(members: Sequence[ZipInfo]) -> None:
     names = [each.filename for each in members]
     for name in names:
         if not MEMBER.fullmatch(name):
-            raise ValueError(f"'{name[:80]}' is no file of a study")
+            raise ValueError(f"'{name[:80]}' is not a file of a study")
     if len(set(names)) < len(names):
         raise ValueError("two of its files have one name")
 

@@ -83,7 +83,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         "use another, for example torch.optim.AdamW."
     )
     assert refusal("sgp", model, sgd(nn.Linear(3, 4))) == (
-        "optimizer: it has a parameter of shape (4, 3) that the model lacks: "
+        "optimizer: a parameter of shape (4, 3) is not one of the model's: "
         "make it of model.parameters()."
     )
     assert refusal("sgp", model, 0.1) == ("optimizer: float is no torch.optim.Optimizer: pass one.")
@@ -117,7 +117,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         ("qg_dsgdm", {}, "algo: QG-DSGDm sets the optimizer's momentum: run it with sgp-run."),
         ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
         ("hybrid", {}, "algo: AR-SGD, then SGP changes at an epoch, and a training loop has none"),
-        (SGP(Ring()), {"tau": 1}, "algo: an instance has its settings: pass its name, or no"),
+        (SGP(Ring()), {"tau": 1}, "algo: settings apply only to the name of an algorithm, not to"),
         ("sgp", {"steps": 0}, "steps: 0 must be at least 1 step, or None."),
     ],
 )

@@ -281,7 +281,7 @@ def test_the_contents_of_folders_are_part_of_the_identity(
     save_json(Path("data"), texts(31))
     assert experiment_of(words).digest != first.digest
     assert refusal("./data", "./model", sha256=checksum).startswith(
-        "data.sha256: './data' has other contents, with checksum "
+        "data.sha256: the contents of './data' changed: their checksum is "
     )
 
 

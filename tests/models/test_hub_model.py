@@ -272,7 +272,7 @@ def test_folders_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
         ),
         (
             words(folder, "model.sha256=abc"),
-            f"model.sha256: '{model}' has other contents, with checksum ",
+            f"model.sha256: the contents of '{model}' changed: their checksum is ",
         ),
         (
             ["model=hf:" + str(model), "model.pretrained=false", "data=digits"],

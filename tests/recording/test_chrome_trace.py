@@ -134,7 +134,8 @@ def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_no_range_of_steps(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, f"trace_steps='{text}'"]) == 2
     assert capfd.readouterr().err == (
-        f"sgp-run: trace_steps: '{text}' is no range of steps: use 5 or 100-103, counted from 0.\n"
+        f"sgp-run: trace_steps: '{text}' is not a range of steps: "
+        "use 5 or 100-103, counted from 0.\n"
     )
 
 

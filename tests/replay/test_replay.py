@@ -354,7 +354,7 @@ def test_what_is_no_recording_is_refused(
     rewritten(run="another")
     check("it was recorded with other settings than those of its config.yaml.")
     zero.write_bytes(one.read_bytes())
-    check("it is the recording of rank 1 of 2, not of rank 0 of 2.")
+    check("the file is the recording of rank 1 of 2, not of rank 0 of 2.")
     rewritten(execution="another time")
     check("it was not recorded together with recording-0.jsonl.", one)
     one.unlink()

@@ -298,10 +298,10 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("../evil", b"", r"'\.\./evil' is no file of a study"),
-        ("/etc/passwd", b"", "'/etc/passwd' is no file of a study"),
-        ("runs/../../x/config.yaml", b"", "is no file of a study"),
-        ("runs/a/plugin.py", b"", "is no file of a study"),
+        ("../evil", b"", r"'\.\./evil' is not a file of a study"),
+        ("/etc/passwd", b"", "'/etc/passwd' is not a file of a study"),
+        ("runs/../../x/config.yaml", b"", "is not a file of a study"),
+        ("runs/a/plugin.py", b"", "is not a file of a study"),
         ("archive.json", b'{"format": 9, "sgp_run": "9.1"}', "by version 9.1 of sgp-run"),
         (
             "archive.json",

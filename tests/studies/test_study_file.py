@@ -291,7 +291,10 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
         ("verify a.zip --runs=x", "--runs: 'x' is not a whole number, such as 3."),
         ("board one", "board: write sgp-run study board FOLDER OUT."),
         ("merge one", "merge: name two archives or more, and then the new study."),
-        ("list.yaml --bogus", "--bogus: there is no such option of this sgp-run study."),
+        (
+            "list.yaml --bogus",
+            "--bogus: sgp-run study lacks this option here; sgp-run study --help lists all.",
+        ),
         ("list.yaml", "study: list holds no keys such as question: and arms:."),
         (
             "open.yaml",
