@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from types import FrameType
 from typing import Protocol
 
-from sgp_runner.assembly.dry_run import verify_calls
 from sgp_runner.assembly.opening import open_recorder
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.membership import Membership, full_membership, membership_of
@@ -146,6 +145,8 @@ class Session:
 
     def build(self) -> tuple[Found | None, Membership, Position | None]:
         """Build the backend at the newest checkpoint that fits the run."""
+        from sgp_runner.assembly.dry_run import verify_calls  # imports torch, which takes seconds
+
         run, backend = self.experiment.run, self.backend
         while True:
             found = backend.open()
