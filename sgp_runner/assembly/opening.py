@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.console.estimate import Work
 from sgp_runner.core.problem import Problem
-from sgp_runner.recording.evaluation_meter import EvaluationMeter, number_of_evaluations
+from sgp_runner.recording.evaluation_meter import EvaluationMeter
 from sgp_runner.recording.loggers.csv import Csv
 from sgp_runner.recording.recorder import START, Position, Recorder, last_record, metrics_path, trim
 from sgp_runner.utils.devices import device_of
@@ -34,7 +33,6 @@ def open_recorder(
     On process rank 0, the logger and the console receive the records; the console shows the
     progress of ``work``.
     """
-    from sgp_runner.console.estimate import estimate
     from sgp_runner.console.progress import ConsoleListener
 
     run, facts = experiment.run, experiment.facts
@@ -62,10 +60,8 @@ def open_recorder(
     mirror = run.logger.open(
         experiment.directory, experiment.name, experiment.config, experiment.tags, experiment.group
     )
-    meter = EvaluationMeter(round(number_of_evaluations(run) * (1 - work().share)))
-    console = ConsoleListener(
-        title, run.network.clock, run.epochs, work, partial(estimate, run, problem), meter
-    )
+    meter = EvaluationMeter()
+    console = ConsoleListener(title, run.network.clock, run.epochs, work, meter)
     with Recorder(experiment.directory, rank, (console, mirror), start, meter) as recorder:
         console.start()
         yield recorder

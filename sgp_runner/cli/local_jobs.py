@@ -8,27 +8,22 @@ the number of cores. Large models and real runs use all cores, so they run one a
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from threading import Event, Thread
 from typing import cast
-
-from rich.live import Live
-from rich.text import Text
 
 from sgp_runner.cli.jobs import Row, SweepJob, run_job
 from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes
-from sgp_runner.console.progress import LOOK_SECONDS, QUIET_SECONDS
-from sgp_runner.console.summary import outcome, stdout_console
+from sgp_runner.console.estimate import Work
+from sgp_runner.console.progress import Display, time_left
+from sgp_runner.console.summary import outcome
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.jobs.pool import Ended, Pool, PoolTask
 from sgp_runner.recording.loggers.wandb import Wandb
@@ -78,7 +73,8 @@ def side_by_side(
                     log=logs / f"{number + 1}.log",
                 )
 
-        with progress.live, progress.lines_while_quiet():
+        progress.display.start()
+        try:
             for ended in pool.run_until_stopped(tasks(), total):
                 number = ended.task.number
                 job = progress.jobs[number]
@@ -87,6 +83,8 @@ def side_by_side(
                     verified.add(job.experiment.run.calls)
                 progress.end(number, row, ended.seconds)
                 yield number, row
+        finally:
+            progress.display.stop()
 
 
 def imports_of(runs: Sequence[Run]) -> list[str]:
@@ -120,25 +118,17 @@ def row_of(ended: Ended, job: SweepJob) -> Row:
 
 
 class ProgressLines:
-    """Prints a line for each finished job and, on a terminal, a status line for the running jobs.
+    """Prints a line for each finished job, and shows the running jobs and the time left.
 
     jobs: started jobs, in the order of their numbers
     """
 
     def __init__(self, total: int, pool: Pool) -> None:
-        self.total, self.pool = total, pool
+        self.total, self.pool, self.ended = total, pool, 0
         self.jobs: list[SweepJob] = []
         self.finished_before: set[int] = set()
-        self.ended = 0
         self.seconds: list[float] = []
-        self.said_at = time.monotonic()
-        self.console = stdout_console()
-        self.live = Live(
-            console=self.console,
-            get_renderable=self.status,
-            refresh_per_second=2,
-            transient=True,
-        )
+        self.display = Display(self.status)
 
     def begin(self, job: SweepJob) -> None:
         with suppress(ConfigError):
@@ -153,43 +143,16 @@ class ProgressLines:
             self.seconds.append(seconds)
             took = duration(seconds)
         line = f"[{self.ended}/{self.total}] {self.jobs[number].title}  {outcome(row)} · {took}"
-        if not self.console.is_terminal and (left := self.time_left()):
-            line += f" · {left}"
-        self.say(Text(line))
+        self.display.say(" · ".join(filter(None, (line, time_left(self.seconds_left())))))
 
-    @contextmanager
-    def lines_while_quiet(self) -> Iterator[None]:
-        """Print the status if no line came for `QUIET_SECONDS`; a terminal shows it anyway."""
-        ended = Event()
-
-        def look() -> None:
-            while not ended.wait(LOOK_SECONDS):
-                if time.monotonic() - self.said_at > QUIET_SECONDS:
-                    self.say(self.status())
-
-        thread = Thread(target=look, daemon=True)
-        if not self.console.is_terminal:
-            thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            if thread.is_alive():
-                thread.join()
-
-    def say(self, line: Text) -> None:
-        self.said_at = time.monotonic()
-        self.console.print(line, soft_wrap=True)
-
-    def status(self) -> Text:
+    def status(self) -> tuple[Work, str, float]:
         running = " · ".join(self.jobs[task.number].title for task in self.pool.running)
-        parts = [f"{self.ended}/{self.total}", self.time_left(), f"running: {running}"]
-        return Text("  ".join(filter(None, parts)), no_wrap=True, overflow="ellipsis")
+        what = running and f"running: {running}"
+        return Work(self.ended, self.total, "run"), what, self.seconds_left()
 
-    def time_left(self) -> str:
-        """Return the remaining time, estimated from the finished jobs; empty if unknown."""
+    def seconds_left(self) -> float:
+        """Return the remaining time, estimated from the finished jobs; 0 if unknown."""
         left = self.total - self.ended
         if not self.seconds or not left:
-            return ""
-        seconds = fmean(self.seconds) * left / min(self.pool.most, left)
-        return f"about {duration(math.ceil(seconds))} left"
+            return 0.0
+        return fmean(self.seconds) * left / min(self.pool.most, left)

@@ -1,10 +1,7 @@
-"""Progress of a run, and an estimate of its time, memory and disk space."""
+"""Progress of work, and the memory and disk space that a run needs."""
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,71 +9,26 @@ from sgp_runner.config.run import Run
 from sgp_runner.config.size import ITEM, kept_by_optimizer
 from sgp_runner.core.problem import Problem
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import local_ranks
-from sgp_runner.utils.units import counted, duration, num_bytes
+from sgp_runner.utils.units import counted, num_bytes
 
 RECORD_BYTES = 300  # size of one record of a worker
-LONG_SECONDS = 300.0  # for longer runs, a quicker alternative is suggested
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run in gradients or steps: ``done`` out of ``total``."""
+    """The work of a run in gradients or steps, or of a sweep in runs: ``done`` out of ``total``."""
 
     done: int
     total: int
-    unit: Literal["gradient", "step"] = "gradient"
+    unit: Literal["gradient", "step", "run"] = "gradient"
 
     @property
     def share(self) -> float:
         return min(1.0, self.done / self.total)
 
 
-# Describes the costs of a run from its seconds, the seconds of a unit of work, the work, and the
-# number of evaluations that the seconds leave out.
-Estimate = Callable[[float, float, Work, int], list[str]]
-
-
-def estimate(
-    run: Run, problem: Problem, seconds: float, unit_seconds: float, work: Work, untimed: int = 0
-) -> list[str]:
-    """Describe the costs of a run.
-
-    seconds: duration of the whole run
-    unit_seconds: duration of each unit of work
-    untimed: number of evaluations of unknown duration, which ``seconds`` leaves out
-    """
-    units = f"{work.total:,} {work.unit}s of {duration(unit_seconds)}"
-    if untimed:
-        units += f", without {counted(untimed, 'evaluation')}"
-    bound = "more than" if untimed else "about"
-    memory, disk = memory_bytes(run, problem), disk_bytes(run, problem, seconds)
-    lines = [
-        f"This takes {bound} {duration(round(seconds))} ({units}), {num_bytes(memory)} of memory "
-        f"and up to {num_bytes(disk)} of disk."
-    ]
-    if seconds >= LONG_SECONDS and run.network.clock == "simulated" and problem.trains:
-        lines.append(
-            "Quicker: model=timing_only simulates the times alone, experiment=compare trains a "
-            "small model in the time of ResNet-50."
-        )
-    return lines
-
-
 def vector_bytes(run: Run, problem: Problem) -> int:
     return sum(problem.flat.layers) * ITEM[run.dtype]
-
-
-def memory_bytes(run: Run, problem: Problem) -> int:
-    """Return the estimated memory of all processes of the run on this machine.
-
-    It includes the copy of the state that is written to a checkpoint. No process counts for less
-    than the present peak of this process.
-    """
-    simulated = run.network.clock == "simulated"
-    processes = 1 if simulated else local_ranks(run.ranks)
-    copied = state_bytes(run, problem) // (1 if simulated else run.nodes) if problem.trains else 0
-    return processes * max(bytes_of_vectors(run, problem) + copied, peak_bytes())
 
 
 def state_bytes(run: Run, problem: Problem) -> int:
@@ -110,12 +62,6 @@ def gpu_memory(run: Run, problem: Problem, free: int) -> str:
             f"has {num_bytes(free)} free: use fewer nodes, or network.device=cpu.",
         )
     return f"Of {num_bytes(free)} free on the GPU, this takes {vectors}; activations come on top."
-
-
-def peak_bytes() -> int:
-    """Return the peak resident size of this process so far."""
-    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return size if sys.platform == "darwin" else size * 1024
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from sgp_runner.cli import local_jobs
 from sgp_runner.cli.local_jobs import ProgressLines
+from sgp_runner.console import progress
+
+DONE = {"metric": "accuracy", "average": 0.5, "time_s": 2.0, "clock": "simulated"}
 
 
-def test_a_quiet_sweep_prints_its_status_every_30_seconds(
+def test_a_sweep_prints_finished_jobs_and_after_30_quiet_seconds_its_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each look at the clock takes 10 s. A line comes after 30 s: at 40, 90, 140."""
-    now, over = [-10], Event()
+    """Each look at the clock takes 10 s. A line comes after 30 s."""
+    now, over = [0], Event()
 
     def clock() -> int:
         now[0] = min(now[0] + 10, 160)
@@ -24,14 +26,25 @@ def test_a_quiet_sweep_prints_its_status_every_30_seconds(
             over.set()
         return now[0]
 
-    monkeypatch.setattr(local_jobs, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(local_jobs, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.001)
     pool: Any = SimpleNamespace(most=2, running=[])
-    jobs: Any = [SimpleNamespace(title=f"seed={n}") for n in (1, 2, 3)]
     lines = ProgressLines(total=3, pool=pool)
-    lines.jobs, lines.ended, lines.seconds = jobs, 1, [5.0]
-    pool.running += [SimpleNamespace(number=number) for number in (1, 2)]
-    with lines.lines_while_quiet():
-        assert over.wait(600)
-    status = "1/3  about 5 s left  running: seed=2 · seed=3\n"
-    assert capsys.readouterr().out == 3 * status
+    for n in (1, 2, 3):
+        job: Any = SimpleNamespace(
+            title=f"seed={n}", row_if_done=lambda n=n: DONE if n == 2 else None
+        )
+        lines.begin(job)
+    pool.running += [SimpleNamespace(number=1), SimpleNamespace(number=2)]
+    lines.end(0, DONE, 5.0)
+    lines.display.start()
+    assert over.wait(600)
+    lines.display.stop()
+    lines.end(1, DONE, 0.01)
+    lines.end(2, DONE, 4.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "[1/3] seed=1  50.0 % in 2 s simulated · 5 s · about 5 s left",
+        *3 * ["  run 1/3 · about 5 s left · running: seed=2 · seed=3"],
+        "[2/3] seed=2  50.0 % in 2 s simulated · finished before · about 5 s left",
+        "[3/3] seed=3  50.0 % in 2 s simulated · 4 s",
+    ]
