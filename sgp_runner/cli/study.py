@@ -150,7 +150,7 @@ def verify(words: Sequence[str], options: Options) -> int:
     )
     with opened(Path(words[0]), plugins_in(options)) as study:
         runs = len(study.archive.runs)
-        put(f"{study.archive.name}: {study.found.answer}")
+        put(f"{study.archive.name}: {study.findings.answer}")
         put(
             f"file: as it was set down on {printable(study.record.set_down)}; made by sgp-run "
             f"{study.archive.version}"

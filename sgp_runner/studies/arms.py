@@ -81,9 +81,9 @@ class RetimedJob:
         return ""
 
 
-def merged(words: Iterable[str]) -> tuple[str, ...]:
+def merged(overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the overrides, of which the last one of each key counts."""
-    return tuple({word.partition("=")[0]: word for word in words}.values())
+    return tuple({word.partition("=")[0]: word for word in overrides}.values())
 
 
 class RunMaker:
@@ -109,36 +109,40 @@ class RunMaker:
         self.jobs: dict[Path, RunJob | RetimedJob] = {}
         self.digests: dict[Path, str] = {}
 
-    def words(
+    def overrides(
         self, arm: Arm, candidate: Sequence[str] = (), cluster: int = 0, role: Role = "deciding"
     ) -> tuple[str, ...]:
         """Return the settings of a run except its seed, as overrides."""
         run = self.run(arm, cluster)
-        words = self.plain(arm, cluster)
-        keys = {word.partition("=")[0] for word in words}
+        plain = self.plain(arm, cluster)
+        keys = {word.partition("=")[0] for word in plain}
         if role == "tuning" and self.study.tune.by is None:
-            own = [f"eval_every={run.epochs:g}"]
+            evaluation = [f"eval_every={run.epochs:g}"]
         else:
-            own = [] if "eval_every" in keys else [f"eval_every={run.epochs / EVALUATIONS:g}"]
+            evaluation = (
+                [] if "eval_every" in keys else [f"eval_every={run.epochs / EVALUATIONS:g}"]
+            )
         if role == "tuning" and has_holdout(run):
-            own.append(f"data.{HELD_OUT}={HOLDOUT:g}")
-        return merged([*words, *candidate, *own])
+            evaluation.append(f"data.{HELD_OUT}={HOLDOUT:g}")
+        return merged([*plain, *candidate, *evaluation])
 
     def plain(self, arm: Arm, cluster: int = 0) -> tuple[str, ...]:
         """Return the settings of the file for an arm on a cluster."""
         study = self.study
-        machines = study.clusters[cluster].words
-        return merged(["eval_workers=false", *study.common, *machines, *arm.words])
+        machines = study.clusters[cluster].overrides
+        return merged(["eval_workers=false", *study.common, *machines, *arm.overrides])
 
-    def experiment(self, words: tuple[str, ...], arm: str = "") -> Experiment:
+    def experiment(self, overrides: tuple[str, ...], arm: str = "") -> Experiment:
         """Return the experiment of these settings. Raises ConfigError, which names the arm."""
-        if words not in self.composed:
+        if overrides not in self.composed:
             try:
                 folder = f"results={quoted(str(self.study.folder))}"
-                self.composed[words] = experiment_of([*self.local(words), folder, "logger=jsonl"])
+                self.composed[overrides] = experiment_of(
+                    [*self.local(overrides), folder, "logger=jsonl"]
+                )
             except ConfigError as error:
                 raise ConfigError(error.key, f"{error.sentence} (arm {arm})") from error
-        return self.composed[words]
+        return self.composed[overrides]
 
     def job(
         self,
@@ -149,14 +153,14 @@ class RunMaker:
         role: Role = "deciding",
     ) -> RunJob:
         """Return the job of one run."""
-        words = self.words(arm, candidate, cluster, role)
-        if any("${" in word for word in words):  # a value may depend on the seed
-            seeded = self.experiment((*words, f"seed={seed}"), arm.name)
+        overrides = self.overrides(arm, candidate, cluster, role)
+        if any("${" in word for word in overrides):  # a value may depend on the seed
+            seeded = self.experiment((*overrides, f"seed={seed}"), arm.name)
         else:
-            seeded = self.experiment(words, arm.name).with_values(seed=seed)
+            seeded = self.experiment(overrides, arm.name).with_values(seed=seed)
         job = RunJob(
             seeded.name,
-            (*self.local(words), f"seed={seed}"),
+            (*self.local(overrides), f"seed={seed}"),
             self.study.folder,
             self.machine.cores_for(seeded.run),
             estimated_bytes(seeded.run),
@@ -177,7 +181,7 @@ class RunMaker:
                 self.local(
                     merged(
                         word
-                        for word in (*self.study.common, *cluster.words)
+                        for word in (*self.study.common, *cluster.overrides)
                         if word.partition("=")[0].partition(".")[0] == "cluster"
                     )
                 )
@@ -194,7 +198,7 @@ class RunMaker:
     def space(self, arm: Arm) -> Space:
         """Return the candidates of an arm. Raises ConfigError if it sets a searched key itself."""
         tune, run = self.study.tune, self.run(arm)
-        set_here = {word.partition("=")[0] for word in arm.words}
+        set_here = {word.partition("=")[0] for word in arm.overrides}
         lists = [
             [f"{key}={value}" for value in values]
             for key, values in (tune.lists or {}).items()
@@ -202,7 +206,7 @@ class RunMaker:
         ]
         searched = [
             *([RATE] if tune.ladder else []),
-            *(each[0].partition("=")[0] for each in lists),
+            *(overrides[0].partition("=")[0] for overrides in lists),
         ]
         for key in searched:
             if key in set_here:
@@ -251,7 +255,7 @@ def check_arms(maker: RunMaker) -> dict[str, Space]:
         raise ConfigError(
             "network", "simulated and measured times cannot be compared: give all arms one network."
         )
-    if clocks == {"wall"} and any(cluster.words for cluster in study.clusters):
+    if clocks == {"wall"} and any(cluster.overrides for cluster in study.clusters):
         raise ConfigError("clusters", "the runs are real processes here; leave clusters out.")
     for key in study.tune.lists or {}:
         if not any(maker.applies(key, arm) for arm in study.arms):
@@ -266,8 +270,8 @@ def check_arms(maker: RunMaker) -> dict[str, Space]:
             )
         for others in space.combinations:
             value = space.first[0] if space.first else None
-            words = space.words(Candidate(value, others))
-            maker.experiment(maker.words(study.arm(name), words, role="tuning"), name)
+            overrides = space.overrides(Candidate(value, others))
+            maker.experiment(maker.overrides(study.arm(name), overrides, role="tuning"), name)
     return spaces
 
 

@@ -130,7 +130,7 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
             except (ConfigError, VerificationFailed) as error:
                 refused.append(printable(f"{path.name} is left out: {error}"))
         out.mkdir(parents=True, exist_ok=True)
-        tables = [track_table(track, found) for track, found in entries.items()]
+        tables = [track_table(track, arms) for track, arms in entries.items()]
         save_tables(tables, out)
         page = out / PAGE
         page.write_text(
@@ -146,20 +146,20 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
         )
     except OSError as error:
         raise ConfigError("board", f"cannot write to {out}: {error.strerror}.") from error
-    absent = [f"{each['name']} {each['absent']}" for each in lines if each["absent"]]
+    absent = [f"{line['name']} {line['absent']}" for line in lines if line["absent"]]
     return Board(page, len(lines), absent, refused)
 
 
 def check_out(out: Path) -> None:
     """Raise ConfigError if a folder has files that a board does not write."""
     tables = {f"{track.name}.{kind}" for track in TRACKS for kind in ("csv", "md")}
-    there = {each.name for each in out.iterdir()} if out.is_dir() else set()
+    there = {path.name for path in out.iterdir()} if out.is_dir() else set()
     foreign = there - tables - {PAGE, ENTRIES}
     if not tables <= there:  # the page is written last, so this one is of something else
         foreign |= there & {PAGE}
     if ENTRIES in there:
         entries = (out / ENTRIES).iterdir()
-        foreign |= {f"{ENTRIES}/{each.name}" for each in entries if not (each / FILE).is_file()}
+        foreign |= {f"{ENTRIES}/{path.name}" for path in entries if not (path / FILE).is_file()}
     if foreign:
         raise ConfigError(
             "board",
@@ -174,7 +174,7 @@ def add_study(
     """Copy archive and page of a study, add its arms to the tracks, and describe it."""
     there = out / ENTRIES / path.stem
     with damage_named(study.archive):
-        write_study(study.maker, study.found, study.record)
+        write_study(study.maker, study.findings, study.record)
     there.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, there / FILE)  # the first file, by which `check_out` knows an entry
     shutil.copytree(
@@ -190,7 +190,7 @@ def add_study(
         "absent": absence(missing),
         "name": path.stem,
         "question": study.study.question,
-        "answer": study.found.answer,
+        "answer": study.findings.answer,
         "when": study.record.set_down[:10],
     }
 
@@ -200,7 +200,9 @@ def absence(missing: Mapping[str, Sequence[str]]) -> str:
 
     missing: the reasons, by the title of each such track
     """
-    reasons = dict.fromkeys(reason for each in missing.values() for reason in each)
+    reasons = dict.fromkeys(
+        reason for track_reasons in missing.values() for reason in track_reasons
+    )
     if not missing:
         return ""
     share = "takes no part" if len(missing) == len(TRACKS) else f"lacks {', '.join(missing)}"
@@ -210,7 +212,7 @@ def absence(missing: Mapping[str, Sequence[str]]) -> str:
 def obstacles(track: Track, study: OpenedStudy) -> list[str]:
     """Return the reasons why a study takes no part in a track."""
     content = study.study
-    asked = {word.partition("=")[0]: word for word in TASKS[TASK].all_words}
+    asked = {word.partition("=")[0]: word for word in TASKS[TASK].all_overrides}
     present = {word.partition("=")[0]: word for word in content.common}
     other = [key for key in {**asked, **present} if asked.get(key) != present.get(key)]
     machines = track.machines
@@ -226,7 +228,7 @@ def entries_on(track: Track, study: OpenedStudy, name: str) -> Iterator[Entry]:
     if obstacles(track, study):
         return
     cluster = study.study.clusters.index(cluster_in(track.machines))
-    for arm in study.found.done.arms:
+    for arm in study.findings.done.arms:
         reached = reached_by(arm.runs[cluster], track.measure)
         costs = tuple(inf if cost is None else cost for cost in reached.at)
         yield Entry(arm.arm.name, costs, arm, name)
@@ -235,7 +237,8 @@ def entries_on(track: Track, study: OpenedStudy, name: str) -> Iterator[Entry]:
 def track_table(track: Track, entries: Sequence[Entry]) -> ReportTable:
     """Return the ranking of a track; arms of which a run misses the target come last."""
     ordered = sorted(
-        entries, key=lambda each: (len(each.costs) - each.reached, fmean(each.costs), each.name)
+        entries,
+        key=lambda entry: (len(entry.costs) - entry.reached, fmean(entry.costs), entry.name),
     )
     raw, cells = [], []
     for place, entry in enumerate(ordered, start=1):
@@ -250,7 +253,7 @@ def track_table(track: Track, entries: Sequence[Entry]) -> ReportTable:
                 "reached": entry.reached,
                 "seeds": len(entry.costs),
                 "search_runs": entry.arm.tuned.runs,
-                "settings": " ".join((*entry.arm.arm.words, *entry.arm.settings)),
+                "settings": " ".join((*entry.arm.arm.overrides, *entry.arm.settings)),
                 "study": entry.study,
             }
         )

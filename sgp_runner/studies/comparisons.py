@@ -105,10 +105,10 @@ class Compared:
 
     def share(self, name: str) -> str:
         """Return how many runs reach the target; empty if all runs of all arms do."""
-        if all(found.count == len(found.at) for found in self.reached.values()):
+        if all(reached.count == len(reached.at) for reached in self.reached.values()):
             return ""
-        found = self.reached[name]
-        return f"{found.count} of {len(found.at)} reach it"
+        reached = self.reached[name]
+        return f"{reached.count} of {len(reached.at)} reach it"
 
     @property
     def best(self) -> float:
@@ -127,16 +127,16 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
         for measure in study.measures
         for cluster in range(len(study.clusters) if measure.depends_on_cluster else 1)
     ]
-    found = []
+    columns = []
     for measure, cluster in places:
         runs = {arm.arm.name: arm.runs[cluster] for arm in done.arms}
-        found.append((measure, cluster, runs, samples(runs, measure)))
-    known = {measure: values for measure, _, _, values in reversed(found)}
-    differing = {measure for measure, _, _, values in found if values != known[measure]}
-    found = [each for each in found if each[1] == 0 or each[0] in differing]
+        columns.append((measure, cluster, runs, samples(runs, measure)))
+    first = {measure: values for measure, _, _, values in reversed(columns)}
+    differing = {measure for measure, _, _, values in columns if values != first[measure]}
+    columns = [column for column in columns if column[1] == 0 or column[0] in differing]
     effects = {
         (place, arm.name): difference(values[arm.name], values[study.baseline], measure)
-        for place, (measure, _, _, values) in enumerate(found)
+        for place, (measure, _, _, values) in enumerate(columns)
         for arm in study.arms
         if arm.name != study.baseline
     }
@@ -164,7 +164,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
             },
             measure in differing,
         )
-        for place, (measure, cluster, runs, values) in enumerate(found)
+        for place, (measure, cluster, runs, values) in enumerate(columns)
     ]
 
 
@@ -217,7 +217,7 @@ def equivalence(effect: Interval, matters: float | None) -> float | None:
 def reached(runs: Mapping[str, Sequence[RunResult]], measure: Measure) -> dict[str, Reached]:
     if measure.target is None:
         return {}
-    return {name: reached_by(each, measure) for name, each in runs.items()}
+    return {name: reached_by(results, measure) for name, results in runs.items()}
 
 
 def better_low(
@@ -225,7 +225,9 @@ def better_low(
 ) -> dict[str, tuple[float, ...]]:
     """Return the values with signs so that lower is better; a run without a cost is the worst."""
     sign = 1.0 if measure.less_is_better else -1.0
-    return {name: tuple(sign * min(v, WORST_COST) for v in each) for name, each in values.items()}
+    return {
+        name: tuple(sign * min(v, WORST_COST) for v in numbers) for name, numbers in values.items()
+    }
 
 
 def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
@@ -235,8 +237,8 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     cluster: its name
     clock: simulated | wall
     """
-    study, each = done.study, first.comparisons[done.study.primary]
-    measure, effect = first.measure, each.effect
+    study, comparison = done.study, first.comparisons[done.study.primary]
+    measure, effect = first.measure, comparison.effect
     ours, theirs = (
         f"{first.text(name)} ({share})" if (share := first.share(name)) else first.text(name)
         for name in (study.primary, study.baseline)
@@ -247,18 +249,18 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     if diverged := [name for name in (study.primary, study.baseline) if inf in first.values[name]]:
         return f"Undecided: runs of {' and '.join(diverged)} diverged ({what})."
     by = measure.difference(effect.mean)
-    certain = certainty(each)
-    match each.verdict:
+    certain = certainty(comparison)
+    match comparison.verdict:
         case "better" | "worse":
             return (
-                f"{study.primary} is {each.verdict} than {study.baseline} by {by} in {what}"
+                f"{study.primary} is {comparison.verdict} than {study.baseline} by {by} in {what}"
                 f"{certain}."
             )
-        case "equal" if each.rounding:
+        case "equal" if comparison.rounding:
             return f"Equal to rounding: {sides} in {what}{certain}."
         case "equal":
             return f"{sides} differ by less than what matters in {what}{certain}."
-    wanted = f"; {each.wanted} would tell" if each.wanted else ""
+    wanted = f"; {comparison.wanted} would tell" if comparison.wanted else ""
     return f"Undecided: {sides} are not told apart in {what}{certain}{wanted}."
 
 
@@ -280,20 +282,20 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     if len(best) > MAX_NAMED:
         praise = PRAISE[measure.cost][0]
         return f"{best[0]} {praise}: {value}{where}; {len(best) - 1} others share its rank."
-    found = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}: {value}{where}"
+    sentence = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}: {value}{where}"
     if baseline in best or first.text(baseline) == "never" or not measure.cost:
-        return f"{found}."
+        return f"{sentence}."
     factor = fmean(first.values[baseline]) / fmean(first.values[best[0]])
-    return f"{found}, {factor:.2g} times {FACTORS[measure.cost]} than {baseline}."
+    return f"{sentence}, {factor:.2g} times {FACTORS[measure.cost]} than {baseline}."
 
 
-def certainty(each: Comparison) -> str:
+def certainty(comparison: Comparison) -> str:
     """Return the interval and the p-value in brackets."""
-    effect, measure = each.effect, each.measure
-    if each.p is None:
+    effect, measure = comparison.effect, comparison.measure
+    if comparison.p is None:
         return " (the same for every seed)"
     return (
-        f" (difference {between(measure, effect)} with 95 % confidence, p {p_text(each.p)}, "
+        f" (difference {between(measure, effect)} with 95 % confidence, p {p_text(comparison.p)}, "
         f"{counted(effect.seeds, 'seed')})"
     )
 

@@ -45,7 +45,7 @@ class ArmResult:
     @property
     def settings(self) -> tuple[str, ...]:
         """The tuned settings, as overrides."""
-        return self.space.words(self.tuned.chosen) if self.space.size > 1 else ()
+        return self.space.overrides(self.tuned.chosen) if self.space.size > 1 else ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
     study = maker.study
     tuned = tune(maker, spaces)
     check_targets(study, tuned)
-    chosen = {name: chosen_words(spaces[name], each) for name, each in tuned.items()}
+    chosen = {name: chosen_overrides(spaces[name], result) for name, result in tuned.items()}
     plan = pilot(maker, chosen) if study.matters is not None else None
     seeds = study.seeds or (plan.numbers if plan else ())
     runs = decide(maker, chosen, seeds)
@@ -79,8 +79,8 @@ def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
     return Conducted(study, arms, seeds, plan)
 
 
-def chosen_words(space: Space, tuned: Tuned) -> tuple[str, ...]:
-    return space.words(tuned.chosen) if space.size > 1 else ()
+def chosen_overrides(space: Space, tuned: Tuned) -> tuple[str, ...]:
+    return space.overrides(tuned.chosen) if space.size > 1 else ()
 
 
 def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
@@ -102,12 +102,15 @@ def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
         make(
             maker,
             (
-                (f"{name} {' '.join(spaces[name].words(trial.candidate))} seed {trial.seed}", job)
-                for name, each in rounds.items()
-                for trial, job in each
+                (
+                    f"{name} {' '.join(spaces[name].overrides(trial.candidate))} seed {trial.seed}",
+                    job,
+                )
+                for name, runs in rounds.items()
+                for trial, job in runs
             ),
         )
-        answers = {name: [score(study, job) for _, job in each] for name, each in rounds.items()}
+        answers = {name: [score(study, job) for _, job in runs] for name, runs in rounds.items()}
     return {name: out[name] for name in spaces}
 
 
@@ -121,8 +124,8 @@ def score(study: StudyFile, job: RunJob) -> Score:
 
 
 def tuning_job(maker: RunMaker, space: Space, name: str, trial: Trial) -> RunJob:
-    words = space.words(trial.candidate)
-    return maker.job(maker.study.arm(name), words, trial.seed, role="tuning")
+    overrides = space.overrides(trial.candidate)
+    return maker.job(maker.study.arm(name), overrides, trial.seed, role="tuning")
 
 
 def make(maker: RunMaker, titled: Iterable[tuple[str, PoolJob]]) -> None:
@@ -154,7 +157,7 @@ def outcome_of(job: PoolJob, error: str | None) -> str:
 
 def check_targets(study: StudyFile, tuned: Mapping[str, Tuned]) -> None:
     """Raise ConfigError for a loss that no run of the searches comes near."""
-    losses = [value for each in tuned.values() for value in each.losses.values()]
+    losses = [value for result in tuned.values() for value in result.losses.values()]
     best = min(losses, default=0.0)
     for measure in study.measures:
         if measure.quality == "loss" and (measure.target or best) < (1 - NEAR) * best:
@@ -187,12 +190,12 @@ def pilot(maker: RunMaker, chosen: Mapping[str, tuple[str, ...]]) -> SeedPlan:
         maker,
         (
             (f"{name} pilot seed {seed}", job)
-            for name, each in jobs.items()
-            for seed, job in zip(PILOT_SEEDS, each, strict=True)
+            for name, arm_jobs in jobs.items()
+            for seed, job in zip(PILOT_SEEDS, arm_jobs, strict=True)
         ),
     )
-    found = {arm.name: results(maker, arm, jobs[arm.name]) for arm in arms}
-    values = samples(found, study.measures[0])
+    runs = {arm.name: results(maker, arm, jobs[arm.name]) for arm in arms}
+    values = samples(runs, study.measures[0])
     spread = paired(values[study.primary], values[study.baseline]).spread
     return plan_of(study, spread)
 
@@ -211,11 +214,12 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
         )
     count = len(study.seeds) or needed
     if count < needed:
-        found = 100 * power(study.matters, spread, count)
+        probability = 100 * power(study.matters, spread, count)
         raise ConfigError(
             "seeds",
             f"{count} seeds find a difference of {study.matters:g} with a probability of "
-            f"{found:.0f} % {unit}; {100 * WANTED:.0f} % need {needed}: write seeds: {needed}.",
+            f"{probability:.0f} % {unit}; {100 * WANTED:.0f} % need {needed}: "
+            f"write seeds: {needed}.",
         )
     numbers = ", ".join(map(str, PILOT_SEEDS))
     return SeedPlan(
@@ -244,7 +248,7 @@ def decide(
         ),
     )
     jobs: dict[str, list[Sequence[RunJob | RetimedJob]]] = {
-        name: [each] for name, each in trained.items()
+        name: [arm_jobs] for name, arm_jobs in trained.items()
     }
     others = range(1, len(study.clusters))
     for arm in study.arms if others else ():
@@ -259,7 +263,7 @@ def decide(
         maker,
         (
             (
-                f"{name} seed {seed} {' '.join(study.clusters[where].words)}",
+                f"{name} seed {seed} {' '.join(study.clusters[where].overrides)}",
                 jobs[name][where][place],
             )
             for where in others
@@ -268,7 +272,7 @@ def decide(
         ),
     )
     return {
-        name: [results(maker, study.arm(name), each) for each in by_cluster]
+        name: [results(maker, study.arm(name), cluster_jobs) for cluster_jobs in by_cluster]
         for name, by_cluster in jobs.items()
     }
 

@@ -36,15 +36,17 @@ def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
         study = shrink(maker, spaces, costs, most)
         lines += [f"In {most:g} h: {', '.join(keys_of(study))}", ""]
     runs = {arm.name: runs_of(maker, arm, spaces) for arm in study.arms}
-    counts = [sum(each.values()) for each in runs.values()]
+    counts = [sum(arm_runs.values()) for arm_runs in runs.values()]
     cores = maker.machine.cores
-    seconds = [number * each / cores for number, (each, _) in zip(counts, costs, strict=True)]
-    disk = sum(number * each for number, (_, each) in zip(counts, costs, strict=True))
+    seconds = [
+        number * run_seconds / cores for number, (run_seconds, _) in zip(counts, costs, strict=True)
+    ]
+    disk = sum(number * run_bytes for number, (_, run_bytes) in zip(counts, costs, strict=True))
     return [
         *lines,
         *(
-            f"  {name}: {', '.join(parts(each))}; {duration(math.ceil(taken))}"
-            for (name, each), taken in zip(runs.items(), seconds, strict=True)
+            f"  {name}: {', '.join(parts(arm_runs))}; {duration(math.ceil(arm_seconds))}"
+            for (name, arm_runs), arm_seconds in zip(runs.items(), seconds, strict=True)
         ),
         "",
         f"{counted(sum(counts), 'run')} at most, about {duration(math.ceil(sum(seconds)))} on "
@@ -127,7 +129,7 @@ def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, floa
     from sgp_runner.assembly.build import build_problem
     from sgp_runner.console.estimate import disk_bytes
 
-    runs = [maker.experiment(maker.words(arm), arm.name).run for arm in arms]
+    runs = [maker.experiment(maker.overrides(arm), arm.name).run for arm in arms]
     timed: dict[object, tuple[Problem, float, float]] = {}
     for run in runs:
         key = run.model, run.data, run.nodes, run.batch_size, run.micro_batch

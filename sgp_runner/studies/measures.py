@@ -124,16 +124,16 @@ def measure_of(text: str) -> Measure:
         return Measure("", text)
     if text in COSTS:
         return Measure(text, "")
-    found = re.fullmatch(r"(time|bytes)_to_(loss|accuracy)\(([\d.eE+-]+)(%?)\)", text)
+    match = re.fullmatch(r"(time|bytes)_to_(loss|accuracy)\(([\d.eE+-]+)(%?)\)", text)
     try:
-        target = float(found[3]) / (100 if found[4] else 1) if found else -1.0
+        target = float(match[3]) / (100 if match[4] else 1) if match else -1.0
     except ValueError:
         target = -1.0
-    if found and found[2] == "accuracy" and not found[4] and 1 < target < 100:
+    if match and match[2] == "accuracy" and not match[4] and 1 < target < 100:
         raise ConfigError("measures", f"'{text}' is above 1: write {text[:-1]}%).")
-    if found is None or not target > 0 or (found[2] == "accuracy" and target >= 1):
+    if match is None or not target > 0 or (match[2] == "accuracy" and target >= 1):
         raise ConfigError("measures", f"'{text}' is no measure: write {EXAMPLES}.")
-    return Measure(found[1], found[2], target)
+    return Measure(match[1], match[2], target)
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ class RunResult:
     @cached_property
     def curve(self) -> list[dict[str, Any]]:
         """The evaluations of the averaged model, in the order of their epochs."""
-        found = [
-            each
-            for each in self.records
-            if each["kind"] == "average" and isinstance(each.get("loss"), int | float)
+        evaluations = [
+            record
+            for record in self.records
+            if record["kind"] == "average" and isinstance(record.get("loss"), int | float)
         ]
-        return sorted(found, key=lambda each: float(each["epoch"]))
+        return sorted(evaluations, key=lambda record: float(record["epoch"]))
 
     def costs(self, cost: str) -> list[float]:
         """Return the time, or the bytes that a node has sent, at each point of the curve."""
@@ -167,7 +167,7 @@ class RunResult:
 
         from sgp_runner.report.read.runs import bytes_at
 
-        times = [float(each["time_s"]) for each in self.curve]
+        times = [float(point["time_s"]) for point in self.curve]
         if cost == "time":
             return times
         return [float(sent) for sent in bytes_at(np.array(times), self.records)]
@@ -184,7 +184,7 @@ class RunResult:
             return 1 / (self.classes or inf)
         if self.classes is not None:
             return log(self.classes)
-        return next(float(each["loss"]) for each in self.records if each["kind"] == "train")
+        return next(float(record["loss"]) for record in self.records if record["kind"] == "train")
 
     def reached(self, measure: Measure) -> tuple[float | None, float]:
         """Return the cost at which the target is reached, and the cost of the whole curve.
@@ -197,7 +197,7 @@ class RunResult:
         if self.job.diverged:
             return None, inf
         costs, sign = self.costs(measure.cost), -1 if measure.quality == "loss" else 1
-        ahead = [sign * (float(each[measure.quality]) - measure.target) for each in self.curve]
+        ahead = [sign * (float(point[measure.quality]) - measure.target) for point in self.curve]
         return crossing(ahead, costs), costs[-1]
 
 
@@ -217,9 +217,9 @@ def samples(
     """
     if measure.target is None:
         return {name: tuple(run.value(measure) for run in runs) for name, runs in arms.items()}
-    found = {name: reached_by(runs, measure) for name, runs in arms.items()}
-    horizon = horizon_of([*found.values()])
-    return {name: each.restricted(horizon) for name, each in found.items()}
+    reached = {name: reached_by(runs, measure) for name, runs in arms.items()}
+    horizon = horizon_of([*reached.values()])
+    return {name: arm.restricted(horizon) for name, arm in reached.items()}
 
 
 def classes_of(run: Run) -> int | None:

@@ -52,7 +52,9 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
         first = studies[0]
         content = {
             **first.study.content,
-            "tune": {key: value for each in studies for key, value in searches(each).items()},
+            "tune": {
+                key: value for archived in studies for key, value in searches(archived).items()
+            },
             "arms": arms_of(paths, studies),
             "baseline": first.study.baseline,
             "primary": first.study.primary,
@@ -61,14 +63,14 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
         if study.folder.exists():
             raise ConfigError("merge", f"there is a {study.folder} already; choose another name.")
         with locked(study.folder):
-            for each in studies:
-                copy_runs(each, study.folder)
+            for archived in studies:
+                copy_runs(archived, study.folder)
             record = merged_record(study, studies)
-            hashes = [each.files.hashes for each in studies]
+            hashes = [archived.files.hashes for archived in studies]
             files = NamedFiles(plugins, dict(ChainMap(*map(dict, hashes))))
             maker = RunMaker(as_set_down(study, record), refuse_runs, files.local)
-            found = findings_of(maker, conduct(maker, check_arms(maker)), record)
-            page = write_study(maker, found, record)
+            findings = findings_of(maker, conduct(maker, check_arms(maker)), record)
+            page = write_study(maker, findings, record)
             write_archive(maker, page.answer)
             return page
 
@@ -76,7 +78,7 @@ def merge(paths: Sequence[Path], name: str, plugins: Sequence[str] = ()) -> Stud
 def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedStudy) -> None:
     """Raise ConfigError if two studies differ in more than their arms and the searches of these."""
     keys = changed(rules(first, other), rules(other, first))
-    if not keys and first.found.done.seeds != other.found.done.seeds:
+    if not keys and first.findings.done.seeds != other.findings.done.seeds:
         keys = ["seeds"]
     values = "; ".join(
         f"{key}: {first.study.content.get(key)} and {other.study.content.get(key)}" for key in keys
@@ -109,11 +111,11 @@ def searches(study: OpenedStudy) -> Mapping[str, Any]:
 def arms_of(paths: Sequence[Path], studies: Sequence[OpenedStudy]) -> dict[str, Any]:
     """Return all arms. Raises ConfigError for a name with two settings."""
     out: dict[str, Any] = {}
-    for path, each in zip(paths, studies, strict=True):
-        for name, words in each.study.content["arms"].items():
-            if out.setdefault(name, words) != words:
+    for path, study in zip(paths, studies, strict=True):
+        for name, overrides in study.study.content["arms"].items():
+            if out.setdefault(name, overrides) != overrides:
                 raise ConfigError(
-                    "merge", f"the arm {name} has other settings in {path} ('{words}')."
+                    "merge", f"the arm {name} has other settings in {path} ('{overrides}')."
                 )
     return out
 
@@ -130,12 +132,12 @@ def merged_record(study: StudyFile, studies: Sequence[OpenedStudy]) -> StudyReco
     """Write and return the record: that of the first study, with the files of all studies."""
     sources: list[Mapping[str, object]] = [
         {
-            "name": each.study.name,
-            "digest": each.study.digest,
-            "started": each.record.set_down,
-            "arms": [arm.name for arm in each.study.arms],
+            "name": source.study.name,
+            "digest": source.study.digest,
+            "started": source.record.set_down,
+            "arms": [arm.name for arm in source.study.arms],
         }
-        for each in studies
+        for source in studies
     ]
     first = studies[0].record.versions
     version = {**first[0], "digest": study.digest, "content": study.content, "merged": sources}

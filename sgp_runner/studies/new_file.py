@@ -28,32 +28,32 @@ COMMENTS = {
 }
 
 
-def content_of(words: Sequence[str]) -> dict[str, Any]:
+def content_of(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the content of the file.
 
     Several algorithms become the arms, several clusters the clusters, and several values of another
     setting a search. ``budget=0``: nothing is searched.
     """
-    given = dict(map(key_and_value, words))
-    algorithms = values_of(given.pop(ALGO, ""))
+    settings = dict(map(key_and_value, overrides))
+    algorithms = values_of(settings.pop(ALGO, ""))
     if len(algorithms) < 2:
         raise ConfigError(ALGO, "name two algorithms or more, such as algo=sgp,ar_sgd.")
     names = [re.sub(r"^.*/|\.py$", "", name) for name in algorithms]
     baseline = BASELINE if BASELINE in names[1:] else names[-1]
     content: dict[str, Any] = {
-        "question": given.pop("question", f"Is {names[0]} better than {baseline}?")
+        "question": settings.pop("question", f"Is {names[0]} better than {baseline}?")
     }
     tune: dict[str, Any] = {RATE: LADDER}
-    budget = given.pop("budget", "8")
-    machines = machines_in(given)
-    for key, value in given.items():
+    budget = settings.pop("budget", "8")
+    machines = machines_in(settings)
+    for key, value in settings.items():
         values = values_of(value)
         if key in machines:
             continue
         if key == "measures":
             content[key] = values
         elif key.removeprefix(TUNED) != key or (key not in OWN and len(values) > 1):
-            listed = [scalar(each) for each in values]
+            listed = [scalar(part) for part in values]
             tune[key.removeprefix(TUNED)] = listed if len(values) > 1 else value
         else:
             content[key] = scalar(value)
@@ -65,7 +65,9 @@ def content_of(words: Sequence[str]) -> dict[str, Any]:
     if budget != "0":
         content["tune"] = {**tune, "budget": scalar(budget)}
     if machines:
-        content["clusters"] = [" ".join(each) for each in product(*words_for(machines))]
+        content["clusters"] = [
+            " ".join(combination) for combination in product(*words_for(machines))
+        ]
     content.setdefault("measures", ["loss", "time"] if machines else ["loss"])
     if "matters" not in content:
         content.setdefault("seeds", 5)
@@ -84,12 +86,14 @@ def values_of(text: str) -> list[str]:
     return [part for part in re.split(r",(?![^(\[{]*[)\]}])", text) if part]
 
 
-def machines_in(given: Mapping[str, str]) -> dict[str, list[str]]:
+def machines_in(settings: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the settings of the cluster, its name first, if one of them has several values."""
-    found = {
-        key: values_of(given[key]) for key in sorted(given) if key.partition(".")[0] == CLUSTER
+    machines = {
+        key: values_of(settings[key])
+        for key in sorted(settings)
+        if key.partition(".")[0] == CLUSTER
     }
-    return found if any(len(values) > 1 for values in found.values()) else {}
+    return machines if any(len(values) > 1 for values in machines.values()) else {}
 
 
 def words_for(machines: Mapping[str, Sequence[str]]) -> list[list[str]]:

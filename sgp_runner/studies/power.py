@@ -93,10 +93,10 @@ class SeedPlan:
 
     def measured(self, spread: float) -> str:
         """Return a sentence about the measured ``spread`` and the power at this spread."""
-        found = power(self.matters, spread, self.seeds, equivalence=self.equivalence)
+        probability = power(self.matters, spread, self.seeds, equivalence=self.equivalence)
         return (
             f"Measured: a spread of {spread:.2g}, with which the same effect is found with a "
-            f"probability of {100 * min(found, 0.99):.0f} %."
+            f"probability of {100 * min(probability, 0.99):.0f} %."
         )
 
     def __str__(self) -> str:

@@ -115,10 +115,10 @@ def extract(path: Path, results: Path) -> StudyArchive:
             members = archive.infolist()
             check_members(members)
             folder = results / ".archive"
-            for each in members:
-                target = folder / each.filename
+            for member in members:
+                target = folder / member.filename
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(each) as source, target.open("wb") as out:
+                with archive.open(member) as source, target.open("wb") as out:
                     shutil.copyfileobj(source, out)
         index = read_json(folder / INDEX)
         check_index(index)
@@ -132,15 +132,15 @@ def extract(path: Path, results: Path) -> StudyArchive:
     home = results / "studies" / str(index["name"])
     home.parent.mkdir(parents=True, exist_ok=True)
     folder.rename(home)
-    check_sums(index["files"], home, {each.filename for each in members})
+    check_sums(index["files"], home, {member.filename for member in members})
     return StudyArchive(index["name"], index["answer"], index["sgp_run"], home, [*index["files"]])
 
 
 def check_members(members: Sequence[ZipInfo]) -> None:
     """Raise ValueError for names or sizes that `write_archive` does not write."""
-    if len(members) > MAX_MEMBERS or sum(each.file_size for each in members) > MAX_BYTES:
+    if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > MAX_BYTES:
         raise ValueError(f"it has over {MAX_MEMBERS} files or {MAX_BYTES // MIB} MiB")
-    names = [each.filename for each in members]
+    names = [member.filename for member in members]
     for name in names:
         if not MEMBER.fullmatch(name):
             raise ValueError(f"'{name[:80]}' is not a file of a study")
@@ -150,14 +150,14 @@ def check_members(members: Sequence[ZipInfo]) -> None:
 
 def check_index(index: object) -> None:
     """Raise ValueError if ``archive.json`` is not as `write_archive` writes it."""
-    known: Mapping[str, object] = index if isinstance(index, Mapping) else {}
-    if known.get("format") != FORMAT:
+    content: Mapping[str, object] = index if isinstance(index, Mapping) else {}
+    if content.get("format") != FORMAT:
         raise ValueError(
-            f"it was written by version {known.get('sgp_run')} of sgp-run, in a format other than "
-            f"{FORMAT}"
+            f"it was written by version {content.get('sgp_run')} of sgp-run, in a format other "
+            f"than {FORMAT}"
         )
-    name, *texts = (known.get(key) for key in ("name", "answer", "sgp_run"))
-    if not isinstance(known.get("files"), Mapping) or not all(
+    name, *texts = (content.get(key) for key in ("name", "answer", "sgp_run"))
+    if not isinstance(content.get("files"), Mapping) or not all(
         isinstance(text, str) and text.isprintable() for text in texts
     ):
         raise ValueError(f"its {INDEX} is incomplete")
@@ -165,10 +165,10 @@ def check_index(index: object) -> None:
         raise ValueError(f"'{name}' cannot name a folder")
 
 
-def check_sums(known: Mapping[str, object], folder: Path, found: set[str]) -> None:
+def check_sums(sums: Mapping[str, object], folder: Path, names: set[str]) -> None:
     """Raise VerificationFailed unless the files are those of the index."""
-    for name in sorted({*known, RECORD, *TABLES} ^ (found - {INDEX})):
+    for name in sorted({*sums, RECORD, *TABLES} ^ (names - {INDEX})):
         raise VerificationFailed(f"{name} is missing in the archive, or in its {INDEX}.")
-    for name, digest in known.items():
+    for name, digest in sums.items():
         if checksum(folder / name) != digest:
             raise VerificationFailed(f"{name} was changed: its checksum is not the one in {INDEX}.")

@@ -43,18 +43,18 @@ NAME = re.compile(r"[\w.+-]{1,80}")
 class Arm:
     """One side of the comparison.
 
-    words: the settings in which it differs from the others, as overrides
+    overrides: the settings in which it differs from the others
     """
 
     name: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ArmCluster:
     """The machines on which all arms are timed, as overrides; none: those of the settings."""
 
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def located(path: Path) -> Path:
     """Return the only file of `SHIPPED` whose name begins with ``path``, or ``path`` itself."""
     if path.suffix or path.is_absolute() or path.exists():
         return path
-    found = [*SHIPPED.glob(f"{path}.yaml"), *SHIPPED.glob(f"{path}-*.yaml")]
-    return found[0] if len(found) == 1 else path
+    matches = [*SHIPPED.glob(f"{path}.yaml"), *SHIPPED.glob(f"{path}-*.yaml")]
+    return matches[0] if len(matches) == 1 else path
 
 
 def study_of(tree: object, name: str) -> StudyFile:
@@ -194,16 +194,16 @@ def arms_in(value: object) -> tuple[Arm, ...]:
     for name in map(str, value):
         if not name.isprintable():
             raise ConfigError("arms", f"the name '{name}' has characters that cannot be printed.")
-    return tuple(Arm(str(name), split(f"arms.{name}", words)) for name, words in value.items())
+    return tuple(Arm(str(name), split(f"arms.{name}", text)) for name, text in value.items())
 
 
 def split(key: str, text: object) -> tuple[str, ...]:
     """Split overrides, which are quoted as in a shell. Raises ConfigError for other words."""
-    words = unquoted(key, str(text or ""))
-    for word in words:
+    overrides = unquoted(key, str(text or ""))
+    for word in overrides:
         if "=" not in word:
             raise ConfigError(key, f"'{word}' is no setting; write key=value, such as algo=sgp.")
-    return tuple(words)
+    return tuple(overrides)
 
 
 def unquoted(key: str, text: str) -> list[str]:
@@ -253,21 +253,21 @@ def several(key: str, value: object) -> list[str]:
     values = value if isinstance(value, list) else [value]
     if not values:
         raise ConfigError(key, "the list is empty: leave the key out, or give a value.")
-    return [str(each) for each in values]
+    return [str(item) for item in values]
 
 
 def cluster_in(text: str) -> ArmCluster:
     """Return the overrides of ``sgp_ethernet bandwidth=1Gbit/s``."""
-    words = []
+    overrides = []
     for word in unquoted("clusters", text):
         key = word.partition("=")[0]
         if "=" not in word:
-            words.append(f"cluster={word}")
+            overrides.append(f"cluster={word}")
         elif key.partition(".")[0] == "cluster":
-            words.append(word)
+            overrides.append(word)
         else:
-            words.append(f"cluster.{word}")
-    return ArmCluster(tuple(words))
+            overrides.append(f"cluster.{word}")
+    return ArmCluster(tuple(overrides))
 
 
 def measures_in(value: object) -> tuple[Measure, ...]:
@@ -310,8 +310,8 @@ def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
     if text == LADDER:
         return first
     try:
-        found = re.fullmatch(rf"{LADDER}\((.+),(.+)\)", text)
-        low, high = sorted(float(part) for part in found.groups()) if found else (0.0, 0.0)
+        match = re.fullmatch(rf"{LADDER}\((.+),(.+)\)", text)
+        low, high = sorted(float(part) for part in match.groups()) if match else (0.0, 0.0)
     except ValueError:
         low = high = 0.0
     doubled = [low * 2.0**power for power in range(1, 11)]
@@ -330,7 +330,7 @@ def task_words(task: object) -> tuple[str, ...]:
     if str(task) not in TASKS:
         hint = nearest(str(task), TASKS)
         raise ConfigError("task", f"'{task}' is none of {', '.join(TASKS)}.{hint}")
-    return TASKS[str(task)].all_words
+    return TASKS[str(task)].all_overrides
 
 
 def shared_words(tree: Mapping[str, Any]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def table_tex(done: Conducted, compared: Sequence[Compared], heads: Sequence[str
         [
             str(compared[0].ranks[arm.arm.name]),
             escaped(arm.arm.name),
-            *(tex_cell(each, arm.arm.name) for each in compared),
+            *(tex_cell(column, arm.arm.name) for column in compared),
         ]
         for arm in ranked(done, compared)
     ]
@@ -97,23 +97,23 @@ def booktabs(
     return str(style.to_latex(column_format=columns, hrules=True, **options))
 
 
-def tex_cell(each: Compared, name: str) -> str:
-    values = each.values[name]
-    value = escaped(each.text(name))
-    if fmean(values) == each.best:
+def tex_cell(column: Compared, name: str) -> str:
+    values = column.values[name]
+    value = escaped(column.text(name))
+    if fmean(values) == column.best:
         value = f"\\textbf{{{value}}}"
-    comparison = each.comparisons.get(name)
+    comparison = column.comparisons.get(name)
     mark = MARKS[comparison.verdict] if comparison else ""
-    found = each.reached.get(name)
-    if found and found.count < len(found.at):
-        return f"{value}{mark} {{\\scriptsize ({found.count}/{len(found.at)})}}"
+    reached = column.reached.get(name)
+    if reached and reached.count < len(reached.at):
+        return f"{value}{mark} {{\\scriptsize ({reached.count}/{len(reached.at)})}}"
     if not all(map(isfinite, values)):
         return value
     interval = mean_of(values)
     if interval.spreadless:
         return f"{value}{mark}"
-    width = each.measure.difference(
-        (interval.high - interval.low) / 2, unit=bool(each.measure.cost)
+    width = column.measure.difference(
+        (interval.high - interval.low) / 2, unit=bool(column.measure.cost)
     )
     return f"{value}{mark} {{\\scriptsize $\\pm$ {escaped(width)}}}"
 
@@ -146,23 +146,23 @@ def code(text: object) -> str:
 
 def settings_of(maker: RunMaker, arm: ArmResult) -> dict[str, str]:
     """Return every setting that changes the results of the runs of an arm that decide."""
-    experiment = maker.experiment(maker.words(arm.arm, arm.settings), arm.arm.name)
+    experiment = maker.experiment(maker.overrides(arm.arm, arm.settings), arm.arm.name)
     return {key: str(value) for key, value in flat(experiment.settings) if key != "seed"}
 
 
 def settings_tex(maker: RunMaker, done: Conducted) -> str:
     """Return all settings of all arms, the searches, seeds and versions as LaTeX tables."""
-    known = {arm.arm.name: settings_of(maker, arm) for arm in done.arms}
-    first, *others = known.values()
+    settings_by_arm = {arm.arm.name: settings_of(maker, arm) for arm in done.arms}
+    first, *others = settings_by_arm.values()
     shared = {
         key: value
         for key, value in first.items()
         if all(other.get(key) == value for other in others)
     }
-    own = [
+    differing = [
         [escaped(name), code(key), code(value)]
-        for name, each in known.items()
-        for key, value in each.items()
+        for name, settings in settings_by_arm.items()
+        for key, value in settings.items()
         if key not in shared
     ]
     searches = [
@@ -184,7 +184,7 @@ def settings_tex(maker: RunMaker, done: Conducted) -> str:
                 "Settings in which the arms differ",
                 "llp{0.35\\linewidth}",
                 ["arm", "setting", "value"],
-                own,
+                differing,
             ),
             longtable(
                 f"Searches, with at most {counted(done.study.tune.budget, 'run')} for each arm",
@@ -208,7 +208,7 @@ def searched(arm: ArmResult) -> Iterator[str]:
     """Yield the candidates of a search, as overrides."""
     if arm.space.size > 1:
         for candidate in sorted(arm.tuned.scores()):
-            yield " ".join(arm.space.words(candidate))
+            yield " ".join(arm.space.overrides(candidate))
 
 
 def longtable(title: str, columns: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -246,7 +246,7 @@ def methods_tex(
             f"A difference below {study.matters:g} counts as none, which two one-sided tests "
             "show~\\cite{schuirmann1987}."
         )
-    if any(each.reached for each in compared):
+    if any(column.reached for column in compared):
         sentences.append(
             "If a run does not reach a target, the restricted mean~\\cite{royston2013} is reported "
             "with the share of the runs that reach it."
@@ -304,8 +304,8 @@ def cited(part: object) -> str:
 
 
 def key_of(source: str) -> str:
-    found = ENTRY.match(source.strip())
-    return found[1] if found else source
+    match = ENTRY.match(source.strip())
+    return match[1] if match else source
 
 
 def sources_of(part: object) -> Iterator[str]:
@@ -321,7 +321,13 @@ def references(maker: RunMaker, done: Conducted, methods: str) -> str:
     """Return the BibTeX entries that ``methods.tex`` cites."""
     text = files("sgp_runner.studies").joinpath("references.bib").read_text(encoding="utf-8")
     runs = [maker.run(arm) for arm in done.study.arms]
-    own = [source for run in runs for part in (run.algo, run.data) for source in sources_of(part)]
-    known = {found[1]: found[0] for each in (text, *own) for found in ENTRY.finditer(each.strip())}
+    sources = [
+        source for run in runs for part in (run.algo, run.data) for source in sources_of(part)
+    ]
+    entries = {
+        match[1]: match[0]
+        for bibtex in (text, *sources)
+        for match in ENTRY.finditer(bibtex.strip())
+    }
     keys = {key for keys in re.findall(r"\\cite\{([^}]*)\}", methods) for key in keys.split(",")}
-    return "\n\n".join(known[key] for key in sorted(keys & known.keys())) + "\n"
+    return "\n\n".join(entries[key] for key in sorted(keys & entries.keys())) + "\n"

@@ -89,16 +89,16 @@ def findings_of(maker: RunMaker, done: Conducted, record: StudyRecord) -> Findin
     )
 
 
-def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyPage:
+def write_study(maker: RunMaker, findings: Findings, record: StudyRecord) -> StudyPage:
     """Write the page, the tables, the figures and the LaTeX files into the study's folder."""
-    done, table, budget = found.done, found.table, found.budget
-    study, out, clock = done.study, done.study.folder, found.clock
+    done, table, budget = findings.done, findings.table, findings.budget
+    study, out, clock = done.study, done.study.folder, findings.clock
     sections = [
         Section(
             "Loss against time",
             "The averaged model is evaluated. "
             + ("Times are simulated." if clock == "simulated" else "Times are measured."),
-            [*loss_plots(done, found.clusters, clock)],
+            [*loss_plots(done, findings.clusters, clock)],
             "All runs diverged.",
         ),
         Section(
@@ -112,7 +112,7 @@ def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyP
     try:
         (out / "plots").mkdir(parents=True, exist_ok=True)
         save_tables((table, budget), out)
-        write_latex(maker, done, found.compared, table.head[2:], record)
+        write_latex(maker, done, findings.compared, table.head[2:], record)
         save_pictures((plot for section in sections for plot in section.plots), out / "plots")
         if sections[0].plots and installed("matplotlib"):
             from sgp_runner.report.render.pictures import save
@@ -122,22 +122,22 @@ def write_study(maker: RunMaker, found: Findings, record: StudyRecord) -> StudyP
             "study.html",
             [plot for section in sections for plot in section.plots],
             title=study.question,
-            headline=found.headline,
-            answer=found.answer,
-            verdict=found.compared[0].comparisons[study.primary].verdict,
+            headline=findings.headline,
+            answer=findings.answer,
+            verdict=findings.compared[0].comparisons[study.primary].verdict,
             table=table,
             legend=legend(done),
             file=yaml.safe_dump(dict(study.content), sort_keys=False, allow_unicode=True),
             sections=sections,
             budget=budget,
             facts=[*facts(done, record)],
-            deviations=[*deviations(maker, done, record, found.compared)],
+            deviations=[*deviations(maker, done, record, findings.compared)],
             glyphs={},
         )
         page.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ConfigError("results", f"cannot write to {out}: {error.strerror}.") from error
-    return StudyPage(page, found.answer, found.headline, table.raw, table_text(table))
+    return StudyPage(page, findings.answer, findings.headline, table.raw, table_text(table))
 
 
 def legend(done: Conducted) -> str:

@@ -66,18 +66,18 @@ def loss_plots(done: Conducted, clusters: Sequence[str], clock: str) -> Iterator
 
 def mean_curve(runs: Sequence[RunResult]) -> list[Point]:
     """Return the mean over the seeds at each epoch that all have; diverged runs are left out."""
-    found = [
+    curves = [
         {
-            round(float(each["epoch"]), 6): (float(each["time_s"]), float(each["loss"]))
-            for each in run.curve
+            round(float(point["epoch"]), 6): (float(point["time_s"]), float(point["loss"]))
+            for point in run.curve
         }
         for run in runs
         if not run.job.diverged
     ]
-    epochs = sorted(set.intersection(*map(set, found))) if found else []
+    epochs = sorted(set.intersection(*map(set, curves))) if curves else []
     out = []
     for epoch in epochs:
-        times, losses = zip(*(points[epoch] for points in found), strict=True)
+        times, losses = zip(*(points[epoch] for points in curves), strict=True)
         out.append((fmean(times), fmean(losses), min(losses), max(losses)))
     return out
 
@@ -103,7 +103,7 @@ def loss_plot(
             for name, points in curves.items()
         )
     ]
-    xs = [float(x) for each in series for x in each.x]
+    xs = [float(x) for line in series for x in line.x]
     what = CLOCK[clock]
     x = Axis(
         f"{what} in {unit}",
@@ -121,7 +121,7 @@ def loss_plot(
             f"{BARS if single else BAND} Each has {counted(len(done.seeds), 'seed')}.{cut}",
             x,
             loss_axis(
-                [value for each in series for value in (*(each.low or ()), *(each.high or ()))]
+                [value for line in series for value in (*(line.low or ()), *(line.high or ()))]
             ),
             series,
             "y" if single else "band",
@@ -130,17 +130,17 @@ def loss_plot(
 
 
 def loss_axis(values: Sequence[float], title: str = LOSS) -> Axis:
-    known = [value for value in values if isfinite(value)]
-    log = 0 < MAX_LOSS_RATIO * min(known) < max(known)
-    return Axis(title, "log", ticks_between(min(known), max(known))) if log else Axis(title)
+    finite = [value for value in values if isfinite(value)]
+    log = 0 < MAX_LOSS_RATIO * min(finite) < max(finite)
+    return Axis(title, "log", ticks_between(min(finite), max(finite))) if log else Axis(title)
 
 
 def tuning_plots(done: Conducted, clock: str = "simulated") -> Iterator[Plot]:
     """Yield a plot of the searches for each number that they try, the learning rate first."""
-    tried = (numbers_of(each) for arm in ordered(done) for each in arm.tuned.scores())
+    tried = (numbers_of(candidate) for arm in ordered(done) for candidate in arm.tuned.scores())
     for key in dict.fromkeys((RATE, *(key for numbers in tried for key in numbers))):
         series = [line for arm in ordered(done) for line in tuning_lines(done, arm, key)]
-        values = sorted({float(x) for each in series for x in each.x})
+        values = sorted({float(x) for line in series for x in line.x})
         if len(values) > (key != RATE):  # of other settings, at least two values
             yield tuning_plot(done, key, values, series, clock)
 
@@ -149,10 +149,10 @@ def tuning_plot(
     done: Conducted, key: str, values: Sequence[float], series: Sequence[Series], clock: str
 ) -> Plot:
     by, what, unit, size = done.study.tune.by, LOSS, "", 1.0
-    ys = [float(y) for each in series for y in each.y]
+    ys = [float(y) for line in series for y in line.y]
     if by is not None:
         what, (unit, size) = by.on(clock), (time_unit if by.cost == "time" else byte_unit)(max(ys))
-        series = [replace(each, y=[float(y) / size for y in each.y]) for each in series]
+        series = [replace(line, y=[float(y) / size for y in line.y]) for line in series]
     ticks = values if len(values) <= MAX_TICKS else ticks_between(values[0], values[-1])
     setting = "the learning rate" if key == RATE else key
     plot = labelled(
@@ -164,7 +164,7 @@ def tuning_plot(
             f"{'Diverged runs' if by is None else 'Runs that miss it'} are not drawn.",
             Axis("learning rate", "log", ticks) if key == RATE else Axis(key),
             loss_axis([y / size for y in ys], f"{what} in {unit}" if unit else what),
-            [each for each in series if each.style.dash],
+            [line for line in series if line.style.dash],
         )
     )
     return replace(plot, series=series)
@@ -173,24 +173,24 @@ def tuning_plot(
 def numbers_of(candidate: Candidate) -> dict[str, float]:
     """Return the numbers among the values of a candidate; ``algo.sgp.tau`` is ``algo.tau``."""
     rated = with_rate(candidate)
-    found = {} if rated.value is None else {RATE: rated.value}
+    numbers = {} if rated.value is None else {RATE: rated.value}
     for key, _, text in (word.partition("=") for word in rated.others):
         with suppress(ValueError):
-            found[f"{key.partition('.')[0]}.{short_key(key)}"] = float(text)
-    return found
+            numbers[f"{key.partition('.')[0]}.{short_key(key)}"] = float(text)
+    return numbers
 
 
 def tuning_lines(done: Conducted, arm: ArmResult, key: str) -> Iterator[Series]:
     """Yield the best result at each value of a setting, and a marker for the choice."""
     drawn = [
-        (numbers_of(each)[key], fmean(losses), each)
-        for each, losses in arm.tuned.scores().items()
-        if all(map(isfinite, losses)) and key in numbers_of(each)
+        (numbers_of(candidate)[key], fmean(losses), candidate)
+        for candidate, losses in arm.tuned.scores().items()
+        if all(map(isfinite, losses)) and key in numbers_of(candidate)
     ]
     name, best = arm.arm.name, {x: y for x, y, _ in sorted(drawn, reverse=True)}
     if best:
         look = replace(style_of(done, name, "circle"), fill="hollow")
         yield Series(name, look, sorted(best), [best[x] for x in sorted(best)])
-    for x, y in ((x, y) for x, y, each in drawn if each == arm.tuned.chosen):
+    for x, y in ((x, y) for x, y, candidate in drawn if candidate == arm.tuned.chosen):
         look = replace(style_of(done, name, "diamond"), dash=None)
         yield Series(f"{name}, chosen", look, [x], [y], texts=[f"chosen: {key}={x:g}"])

@@ -37,20 +37,20 @@ class StudyRecord:
     @property
     def amendments(self) -> list[tuple[str, str]]:
         """The time and the reason of each change after the first run."""
-        return [(str(each["started"]), str(each["amended"])) for each in self.versions[1:]]
+        return [(str(version["started"]), str(version["amended"])) for version in self.versions[1:]]
 
     @property
     def looks(self) -> int:
         """1, plus 1 for each change of the seeds after results were known."""
-        seeds = [str(each["content"].get("seeds")) for each in self.versions]
+        seeds = [str(version["content"].get("seeds")) for version in self.versions]
         return 1 + sum(before != after for before, after in pairwise(seeds))
 
     @property
     def sources(self) -> list[str]:
         """A description of each study that was merged into this one."""
         return [
-            f"{each['name']} (set down {each['started']}; {', '.join(each['arms'])})"
-            for each in self.versions[0].get("merged", ())
+            f"{source['name']} (set down {source['started']}; {', '.join(source['arms'])})"
+            for source in self.versions[0].get("merged", ())
         ]
 
     @property
@@ -80,8 +80,8 @@ def set_down(study: StudyFile) -> StudyRecord:
     if versions and versions[-1]["digest"] == study.digest:
         return StudyRecord(versions)
     if versions:
-        known = {str(each.get("amended")) for each in versions}
-        if not study.amended or study.amended in known:
+        reasons = {str(version.get("amended")) for version in versions}
+        if not study.amended or study.amended in reasons:
             raise ConfigError(
                 "study",
                 f"{', '.join(changed(versions[-1]['content'], study.content))} changed after the "
@@ -114,7 +114,7 @@ def as_set_down(study: StudyFile, record: StudyRecord) -> StudyFile:
 def read_versions(path: Path) -> list[Mapping[str, Any]]:
     try:
         versions = read_json(path)["versions"]
-        assert all(isinstance(each["digest"], str) for each in versions)
+        assert all(isinstance(version["digest"], str) for version in versions)
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AssertionError):

@@ -44,12 +44,12 @@ def comparison_table(
 ) -> ReportTable:
     """Return the ranked table, with a column for each measure on each cluster."""
     arms = ranked(done, compared)
-    heads = [head_of(each, clusters, clock) for each in compared]
+    heads = [head_of(column, clusters, clock) for column in compared]
     rows = [
         [
             text(compared[0].ranks[arm.arm.name]),
             arm_cell(done, arm),
-            *(value_cell(each, arm.arm.name) for each in compared),
+            *(value_cell(column, arm.arm.name) for column in compared),
         ]
         for arm in arms
     ]
@@ -64,9 +64,9 @@ def comparison_table(
     )
 
 
-def head_of(each: Compared, clusters: Sequence[str], clock: str) -> str:
-    where = f", {clusters[each.cluster]}" if each.by_cluster else ""
-    return f"{each.measure.on(clock)}{where}"
+def head_of(column: Compared, clusters: Sequence[str], clock: str) -> str:
+    where = f", {clusters[column.cluster]}" if column.by_cluster else ""
+    return f"{column.measure.on(clock)}{where}"
 
 
 def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
@@ -77,23 +77,23 @@ def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
     return replace(cell, strong=name == done.study.primary)
 
 
-def value_cell(each: Compared, name: str) -> Cell:
+def value_cell(column: Compared, name: str) -> Cell:
     """Return the mean over the seeds, with the difference to the baseline below it."""
-    mean = fmean(each.values[name])
-    notes = [reached_note(each, name), difference_note(each.comparisons.get(name))]
-    best = isfinite(mean) and mean == each.best
+    mean = fmean(column.values[name])
+    notes = [reached_note(column, name), difference_note(column.comparisons.get(name))]
+    best = isfinite(mean) and mean == column.best
     return replace(
-        text(each.text(name), "; ".join(filter(None, notes))),
+        text(column.text(name), "; ".join(filter(None, notes))),
         strong=best,
     )
 
 
-def reached_note(each: Compared, name: str) -> str:
+def reached_note(column: Compared, name: str) -> str:
     """Return how many runs reach the target; empty if all runs of all arms do."""
-    share = each.share(name)
-    if not share or not each.reached[name].count:
+    share = column.share(name)
+    if not share or not column.reached[name].count:
         return share
-    return f"{share}, median {each.measure.text(each.reached[name].median)}, restricted mean"
+    return f"{share}, median {column.measure.text(column.reached[name].median)}, restricted mean"
 
 
 def difference_note(comparison: Comparison | None) -> str:
@@ -120,20 +120,20 @@ def raw_lines(
 ) -> Iterator[dict[str, object]]:
     """Yield a line for each measure of an arm on each cluster, in SI units and shares."""
     name = arm.arm.name
-    for each in compared:
-        values = each.values[name]
-        comparison, reached = each.comparisons.get(name), each.reached.get(name)
+    for column in compared:
+        values = column.values[name]
+        comparison, reached = column.comparisons.get(name), column.reached.get(name)
         interval = mean_of(values) if all(map(isfinite, values)) else None
         effect = comparison.effect if comparison else None
         yield {
-            "rank": each.ranks[name],
+            "rank": column.ranks[name],
             "arm": name,
             "settings": " ".join(arm.settings),
             "at_the_edge": arm.tuned.at_the_edge,
             "search_runs": arm.tuned.runs,
-            "measure": str(each.measure),
-            "cluster": clusters[each.cluster],
-            "clock": clock if each.measure.cost == "time" else "",
+            "measure": str(column.measure),
+            "cluster": clusters[column.cluster],
+            "clock": clock if column.measure.cost == "time" else "",
             "seeds": len(values),
             "mean": fmean(values),
             "mean_low": interval.low if interval else None,
@@ -155,8 +155,8 @@ def budget_table(done: Conducted) -> ReportTable:
     raw, by = [], done.study.tune.by
     for arm in done.arms:
         summaries = [run.job.summary or {} for run in arm.runs[0]]
-        steps = max((float(str(each.get("steps", 0))) for each in summaries), default=0.0)
-        seconds = sum(float(str(each.get("real_s", 0))) for each in summaries)
+        steps = max((float(str(summary.get("steps", 0))) for summary in summaries), default=0.0)
+        seconds = sum(float(str(summary.get("real_s", 0))) for summary in summaries)
         raw.append(
             {
                 "arm": arm.arm.name,
@@ -186,7 +186,7 @@ def budget_table(done: Conducted) -> ReportTable:
 def search_text(arm: ArmResult, by: Measure | None) -> str:
     """Return the score of each candidate and its number of seeds."""
     return "; ".join(
-        f"{' '.join(map(short_key, arm.space.words(candidate)))}: "
+        f"{' '.join(map(short_key, arm.space.overrides(candidate)))}: "
         f"{by.text(fmean(values)) if by else f'{fmean(values):.4g}'} ({len(values)})"
         for candidate, values in sorted(arm.tuned.scores().items())
     )

@@ -23,15 +23,15 @@ NODES = 8
 class StudyTask:
     """A model, its data and its schedule.
 
-    name: the beginning of the names of runs. words: settings of model, data and optimizer. tuning:
-    additional settings in searches. epochs: length of the schedule. update: number of samples of
-    all nodes per update. rates: the first learning rates of a search; then it tries half and double
-    the best rate. guess: the loss of random guessing, which also replaces the loss of a diverged
-    run. accuracy: whether accuracy is measured.
+    name: the beginning of the names of runs. overrides: settings of model, data and optimizer.
+    tuning: additional settings in searches. epochs: length of the schedule. update: number of
+    samples of all nodes per update. rates: the first learning rates of a search; then it tries half
+    and double the best rate. guess: the loss of random guessing, which also replaces the loss of a
+    diverged run. accuracy: whether accuracy is measured.
     """
 
     name: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     tuning: tuple[str, ...]
     epochs: int
     update: int
@@ -44,7 +44,7 @@ class StudyTask:
         """Return all settings of a run except the learning rate and the seed."""
         epochs = self.epochs * times
         return (
-            *self.words,
+            *self.overrides,
             f"algo={algo}",
             f"nodes={nodes}",
             f"batch_size={self.batch or self.update // nodes}",
@@ -55,10 +55,10 @@ class StudyTask:
         )
 
     @property
-    def all_words(self) -> tuple[str, ...]:
+    def all_overrides(self) -> tuple[str, ...]:
         """The settings that the arms of a study share, on `NODES` nodes."""
         return (
-            *self.words,
+            *self.overrides,
             f"nodes={NODES}",
             f"batch_size={self.batch or self.update // NODES}",
             f"epochs={self.epochs}",
@@ -68,7 +68,7 @@ class StudyTask:
 # 250 steps per epoch. The warm-up takes 125 steps and begins at the learning rate for 8 samples.
 IMAGES = StudyTask(
     name="images",
-    words=(
+    overrides=(
         "model=mlp",
         "optim.lr_reference_batch=256",
         "optim.schedule.reference_batch=8",
@@ -90,7 +90,7 @@ IMAGES = StudyTask(
 # 1,024 steps of text that never repeats. A tenth of the steps are warm-up.
 GRAMMAR = StudyTask(
     name="grammar",
-    words=(
+    overrides=(
         "model=gpt",
         "model.layers=1",
         "model.width=32",

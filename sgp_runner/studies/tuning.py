@@ -107,10 +107,10 @@ class Space:
     def ladder(self) -> tuple[float, ...]:
         return doublings(self.first[0]) if self.first else ()
 
-    def words(self, candidate: Candidate) -> tuple[str, ...]:
+    def overrides(self, candidate: Candidate) -> tuple[str, ...]:
         """Return the overrides that set the values of a candidate."""
-        own = (f"{self.key}={candidate.value:g}",) if candidate.value is not None else ()
-        return (*candidate.others, *own)
+        rate = (f"{self.key}={candidate.value:g}",) if candidate.value is not None else ()
+        return (*candidate.others, *rate)
 
     @property
     def size(self) -> int:
@@ -192,33 +192,36 @@ def search(space: Space, budget: int) -> Search:
         tried = by_candidate(scores)
         best = {
             others: min(
-                map(score, (each for each in tried if each.others == others)), default=WORST
+                map(score, (candidate for candidate in tried if candidate.others == others)),
+                default=WORST,
             )
             for others in alive
         }
         alive = sorted(alive, key=best.__getitem__)[: halved(len(alive))]
-    everything = sorted(by_candidate(scores), key=lambda each: (score(each), each))
+    everything = sorted(by_candidate(scores), key=lambda candidate: (score(candidate), candidate))
     left = [
-        each
-        for each in everything[: max(2, halved(len(everything)))]
-        if isfinite(score(each).value)
+        candidate
+        for candidate in everything[: max(2, halved(len(everything)))]
+        if isfinite(score(candidate).value)
     ]
     left = left or everything[:1]
     seeds = 1
     while 1 < len(left) <= budget - len(scores) and seeds < MAX_SEEDS:
         seeds += 1
-        due = [Trial(each, FIRST_SEED + seeds - 1) for each in left]
+        due = [Trial(candidate, FIRST_SEED + seeds - 1) for candidate in left]
         scores |= zip(due, (yield due), strict=True)
         left = near_ties(left, by_candidate(scores))
     edges = set(at_edges(everything))
     best_first = left if seeds > 1 else left[:1]
-    chosen = min(best_first, key=lambda each: (each in edges, with_rate(each).value or 0.0))
+    chosen = min(
+        best_first, key=lambda candidate: (candidate in edges, with_rate(candidate).value or 0.0)
+    )
     return Tuned(
         chosen,
-        {trial: each.loss for trial, each in scores.items()},
+        {trial: result.loss for trial, result in scores.items()},
         chosen in edges,
         seeds > 1 and len(left) > 1,
-        {trial: each.value for trial, each in scores.items()},
+        {trial: result.value for trial, result in scores.items()},
     )
 
 
@@ -248,8 +251,11 @@ def near_ties(
 
     Each has the same seeds, at least two.
     """
-    means = {each: Score(*map(fmean, zip(*scores[each], strict=True))) for each in candidates}
-    ordered = sorted(candidates, key=lambda each: (means[each], each))
+    means = {
+        candidate: Score(*map(fmean, zip(*scores[candidate], strict=True)))
+        for candidate in candidates
+    }
+    ordered = sorted(candidates, key=lambda candidate: (means[candidate], candidate))
     best = ordered[0]
     if not isfinite(means[best].value):
         return ordered[:1]
@@ -261,16 +267,16 @@ def near_ties(
         differences = [a.value - b.value for a, b in pairs]
         return fmean(differences) <= WIDTH * stdev(differences) / sqrt(len(differences))
 
-    return [each for each in ordered if tied(each)]
+    return [candidate for candidate in ordered if tied(candidate)]
 
 
 def at_edges(candidates: Sequence[Candidate]) -> Iterable[Candidate]:
     """Yield the candidates at the ends of the tried rates, for each combination of the others."""
     tried: dict[tuple[str, ...], dict[float, Candidate]] = {}
-    for each in candidates:
-        rated = with_rate(each)
+    for candidate in candidates:
+        rated = with_rate(candidate)
         if rated.value is not None:
-            tried.setdefault(rated.others, {})[rated.value] = each
+            tried.setdefault(rated.others, {})[rated.value] = candidate
     for rates in tried.values():
         if len(rates) > 1:
             yield rates[min(rates)]

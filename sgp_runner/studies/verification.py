@@ -54,7 +54,7 @@ class OpenedStudy:
     """
 
     maker: RunMaker
-    found: Findings
+    findings: Findings
     record: StudyRecord
     archive: StudyArchive
     files: NamedFiles
@@ -79,15 +79,15 @@ def opened(path: Path, plugins: Sequence[str] = ()) -> Iterator[OpenedStudy]:
             study, record = archived_study(archive, scratch)
             files = NamedFiles(plugins, recorded_hashes(archive) if plugins else {})
             maker = RunMaker(study, refuse_runs, files.local)
-            found = findings_of(maker, conduct(maker, check_arms(maker)), record)
+            findings = findings_of(maker, conduct(maker, check_arms(maker)), record)
             check_runs(maker, archive)
-            for name, table in zip(TABLES, (found.table, found.budget), strict=True):
+            for name, table in zip(TABLES, (findings.table, findings.budget), strict=True):
                 compare_rows(name, rows_in(archive.folder / name), rows_of(csv(table)))
-        if found.answer != archive.answer:
+        if findings.answer != archive.answer:
             raise VerificationFailed(
-                f"the answer does not follow from the runs, which give: {found.answer}"
+                f"the answer does not follow from the runs, which give: {findings.answer}"
             )
-        yield OpenedStudy(maker, found, record, archive, files)
+        yield OpenedStudy(maker, findings, record, archive, files)
 
 
 def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, StudyRecord]:
@@ -108,18 +108,21 @@ def archived_study(archive: StudyArchive, results: Path) -> tuple[StudyFile, Stu
 
 def recorded_hashes(archive: StudyArchive) -> dict[str, set[str]]:
     """Return the hashes of the plug-ins with which the runs were made, by the plug-ins' names."""
-    found: dict[str, set[str]] = {}
+    hashes: dict[str, set[str]] = {}
     for folder in archive.runs:
         for name, digest in read_yaml(folder / "config.yaml").get(KEY, {}).items():
-            found.setdefault(str(name), set()).add(str(digest))
-    return found
+            hashes.setdefault(str(name), set()).add(str(digest))
+    return hashes
 
 
 def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
     """Raise VerificationFailed if a run is missing, or older than a correction of the code."""
     for job in jobs:
         if isinstance(job, RunJob) and job.replaces:
-            what = "; ".join(each.what for each in job.since) or "its format is another one"
+            what = (
+                "; ".join(correction.what for correction in job.since)
+                or "its format is another one"
+            )
             raise VerificationFailed(f"{job.name} is from before a correction: {what}.")
         if job.due:
             raise VerificationFailed(
@@ -146,12 +149,14 @@ def check_runs(maker: RunMaker, archive: StudyArchive) -> None:
             raise VerificationFailed(f"{place}: summary.json differs from the end of its metrics.")
 
 
-def compare_rows(name: str, given: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> None:
+def compare_rows(
+    name: str, stored: Sequence[Sequence[str]], computed: Sequence[Sequence[str]]
+) -> None:
     """Raise VerificationFailed, which names the number, if two tables differ."""
-    if [row[:2] for row in given] != [row[:2] for row in found] or given[:1] != found[:1]:
+    if [row[:2] for row in stored] != [row[:2] for row in computed] or stored[:1] != computed[:1]:
         raise VerificationFailed(f"{name} has other lines than the runs give.")
-    for number, (ours, theirs) in enumerate(zip(given, found, strict=True), start=1):
-        for column, was, now in zip_longest(found[0], ours, theirs, fillvalue=""):
+    for number, (ours, theirs) in enumerate(zip(stored, computed, strict=True), start=1):
+        for column, was, now in zip_longest(computed[0], ours, theirs, fillvalue=""):
             if not same_text(was, now):
                 raise VerificationFailed(
                     f"{name}, line {number}: {column} is {was}, but the runs give {now}."
@@ -202,12 +207,12 @@ def compare_runs(archived: Path, repeated: Path) -> str:
     before, after, other = results_in(archived), results_in(repeated), differing_parts(archived)
     if before.keys() != after.keys():
         raise VerificationFailed(f"{archived.name}: one of the run and its repetition diverged.")
-    shown = [
+    differences = [
         f"{key} {before[key]:.6g} in the archive, {after[key]:.6g} here"
         for key in before
         if before[key] != after[key]
     ]
-    text = "; ".join(shown[:3]) or "a record of a worker has other values"
+    text = "; ".join(differences[:3]) or "a record of a worker has other values"
     close = all(isclose(before[key], after[key], rel_tol=TOLERANCE) for key in before)
     if not other or not close:
         why = f"other {', '.join(other)} than in the archive" if other else "the same machine"
@@ -225,12 +230,12 @@ def results_in(folder: Path) -> dict[str, float]:
     """Return the losses of the averaged model, the bytes of a node and, if simulated, the time."""
     summary: Mapping[str, Any] = read_summary(folder) or {}
     costs = ("bytes_per_node",) if summary.get("clock") == "wall" else ("bytes_per_node", "time_s")
-    found = {
+    results = {
         f"loss at epoch {record['epoch']:g}": record.get("loss")
         for record in read_metrics(folder)
         if record["kind"] == "average"
     } | {key: summary.get(key) for key in costs}
-    return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
+    return {key: float(value) for key, value in results.items() if isinstance(value, int | float)}
 
 
 def differing_parts(archived: Path) -> list[str]:
@@ -243,7 +248,7 @@ def differing_parts(archived: Path) -> list[str]:
     real = ["timing of real processes"] if config.get("clock") == "wall" else []
     other = [key for key in SAME_MACHINE if here[key] != there.get(key)] + real
     if load_experiment(archived / "config.yaml", None).run.pretrain.steps:
-        makers = (read_json(each / "environment.json") for each in archived.parent.iterdir())
-        if any(each["processor"] != here["processor"] for each in makers):
+        makers = (read_json(folder / "environment.json") for folder in archived.parent.iterdir())
+        if any(folder["processor"] != here["processor"] for folder in makers):
             other.append("processor of the pretrained model")
     return other

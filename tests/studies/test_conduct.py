@@ -436,7 +436,7 @@ def test_a_study_of_a_time_searches_by_this_time(folder: Path) -> None:
     assert "lr=0.05: never (1); lr=0.1: never (1); lr=0.2: " in html
     assert f"A search decides by the {title}, and" in (page.page.parent / "methods.tex").read_text()
     with opened(page.page.parent / "study.zip") as study:
-        arm = study.found.done.arms[0]
+        arm = study.findings.done.arms[0]
         trial = Trial(arm.tuned.chosen, FIRST_SEED)
         job = tuning_job(study.maker, arm.space, "SGP", trial)
         time, _ = RunResult(job).reached(study.study.measures[0])

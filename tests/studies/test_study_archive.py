@@ -273,7 +273,7 @@ def test_a_run_that_lost_state_is_marked_on_the_page(archive: Path, tmp_path: Pa
     names = ("metrics.jsonl", "summary.json")
     edits = {f"{deciding(archive)}/{name}": marked for name in names}
     with opened(forged(archive, tmp_path / "a.zip", edits)) as study:
-        said = deviations(study.maker, study.found.done, study.record, study.found.compared)
+        said = deviations(study.maker, study.findings.done, study.record, study.findings.compared)
         assert (
             "1 run of SGP resumed without state of the algorithm that its checkpoints do not have: "
             "repeat the runs, or keep it with worker.state." in [*said]
@@ -428,10 +428,10 @@ def test_merge_joins_searches_of_settings_of_different_algorithms(
     with opened(Path("results/studies/searches/study.zip")) as both:
         lists = {"algo.osgp.tau": ("1", "2"), "algo.slowmo.beta": ("0.3", "0.6")}
         assert both.study.tune.lists == lists
-        together = searches(both.found.budget.raw)
+        together = searches(both.findings.budget.raw)
     for path in (osgp, slowmo):
         with opened(path) as alone:
-            assert together.items() >= searches(alone.found.budget.raw).items()
+            assert together.items() >= searches(alone.findings.budget.raw).items()
     other = study("osgp", "algo.osgp.tau", [1, 3])
     sentence = r"\(tune: {'algo.osgp.tau': \[1, 2\], .*} and {'algo.osgp.tau': \[1, 3\], .*}\)"
     with pytest.raises(sgp.ConfigError, match=sentence):
@@ -453,7 +453,7 @@ def test_a_board_ranks_the_arms_of_all_archives(
     )
     monkeypatch.setattr(board, "TRACKS", tracks)
     monkeypatch.setattr(board, "CLUSTER", "laptop bandwidth={}")
-    monkeypatch.setattr(board, "TASKS", {"grammar": SimpleNamespace(all_words=common)})
+    monkeypatch.setattr(board, "TASKS", {"grammar": SimpleNamespace(all_overrides=common)})
     assert main(["study", "board", str(tmp_path), str(out)]) == 0
     table = pd.read_csv(out / "time-100Mbit.csv")
     assert sorted(table["arm"]) == ["AR-SGD", "AR-SGD", "OSGP", "SGP"]

@@ -54,7 +54,7 @@ def test_a_file_has_settings_of_runs_and_keys_of_its_own(tmp_path: Path) -> None
         "loss",
         "time_to_accuracy(0.9)",
     ]
-    assert study.clusters[1].words == ("cluster=sgp_ethernet", "cluster.bandwidth=1Gbit/s")
+    assert study.clusters[1].overrides == ("cluster=sgp_ethernet", "cluster.bandwidth=1Gbit/s")
     assert study.folder == Path("results/studies/mine")
 
 
@@ -202,7 +202,7 @@ def test_searches_decide_by_the_target_of_the_first_measure_except_in_earlier_re
     assert study_of({**content, "measures": ["loss", "time"]}, "small").tune.by is None
     assert study_of({**content, "measures": ["time"]}, "small").tune.by is None
     maker = RunMaker(study)
-    words = maker.words(study.arms[0], role="tuning")
+    words = maker.overrides(study.arms[0], role="tuning")
     assert "eval_every=0.05" in words  # 20 evaluations of one epoch
     record = set_down(study)
     assert record.searched_by == "time_to_loss(0.3)" and as_set_down(study, record) == study
@@ -210,7 +210,7 @@ def test_searches_decide_by_the_target_of_the_first_measure_except_in_earlier_re
     earlier = StudyRecord([{key: version[key] for key in version if key != "searched_by"}])
     assert as_set_down(study, earlier).tune == replace(study.tune, by=None)
     maker.study = as_set_down(study, earlier)
-    assert "eval_every=1" in maker.words(study.arms[0], role="tuning")
+    assert "eval_every=1" in maker.overrides(study.arms[0], role="tuning")
 
 
 def test_a_changed_file_is_another_study_unless_it_says_why(tmp_path: Path) -> None:

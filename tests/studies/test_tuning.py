@@ -53,7 +53,7 @@ def test_a_ladder_grows_until_the_best_value_lies_inside() -> None:
     ]
     assert tuned.chosen == Candidate(0.05) and tuned.runs == 5
     assert not tuned.at_the_edge and not tuned.tied
-    assert RATES.words(tuned.chosen) == ("optim.lr=0.05",)
+    assert RATES.overrides(tuned.chosen) == ("optim.lr=0.05",)
 
 
 def test_the_budget_ends_a_search_at_an_edge() -> None:
