@@ -142,7 +142,7 @@ class Constants:
     decode_seconds: Mapping[str, float]
 
 
-def constants(found: Measured) -> Constants:
+def constants(measurement: Measured) -> Constants:
     """Return the constants with which the simulator reproduces the measured times.
 
     If the ranks of a host share its cores, measured work is slowed down by a factor ``sharing``.
@@ -157,18 +157,20 @@ def constants(found: Measured) -> Constants:
     serving_seconds_per_byte: time of a server per answer, alone or under load, whichever is shorter
     encode_seconds, decode_seconds: time per number of the model's tensors, by codec
     """
-    step, n = median(found.steps), found.nodes
-    sharing = max(1.0, found.ranks_per_host / found.cores_per_host)
-    messages = fit_line(found.exchanges, found.num_bytes)
-    rings = fit_line(found.all_reduces, found.num_bytes)
-    locked = median(found.locked_steps) - median(found.barriers)
-    hosts = max(1, n // found.ranks_per_host) if sharing > 1 else n
-    alike = found.ranks_per_host if sharing > 1 else 1  # ranks of a host, whose times add up
+    step, n = median(measurement.steps), measurement.nodes
+    sharing = max(1.0, measurement.ranks_per_host / measurement.cores_per_host)
+    messages = fit_line(measurement.exchanges, measurement.num_bytes)
+    rings = fit_line(measurement.all_reduces, measurement.num_bytes)
+    locked = median(measurement.locked_steps) - median(measurement.barriers)
+    hosts = max(1, n // measurement.ranks_per_host) if sharing > 1 else n
+    alike = measurement.ranks_per_host if sharing > 1 else 1  # ranks of a host, whose times add up
     cv = max(0.0, locked / step - 1) * math.sqrt(alike) / slowest(hosts) if hosts > 1 else 0.0
-    turns = zip(found.busy_steps, found.quiet_steps, found.busy_bytes, strict=True)
+    turns = zip(
+        measurement.busy_steps, measurement.quiet_steps, measurement.busy_bytes, strict=True
+    )
     longer = max(0.0, median((busy - quiet) / num_bytes for busy, quiet, num_bytes in turns))
-    passing, serving = longer / sharing, median(found.serving)
-    saved = locked + rings(found.num_bytes) - median(found.mean_steps)
+    passing, serving = longer / sharing, median(measurement.serving)
+    saved = locked + rings(measurement.num_bytes) - median(measurement.mean_steps)
     return Constants(
         step_seconds=step / sharing,
         cv=cv if cv >= MIN_CV else 0.0,
@@ -177,22 +179,23 @@ def constants(found: Measured) -> Constants:
         all_reduce_latency_seconds=(rings.start + max(0.0, -saved)) / (2 * (n - 1)),
         all_reduce_bandwidth=16 * (n - 1) / n / rings.slope,
         overlap=min(max(0.0, saved / step), 0.99),
-        cores_per_host=found.cores_per_host,
-        ranks_per_host=found.ranks_per_host,
+        cores_per_host=measurement.cores_per_host,
+        ranks_per_host=measurement.ranks_per_host,
         passing_seconds_per_byte=passing,
-        mixing_seconds_per_byte=median(found.mixing) / sharing / found.num_bytes,
-        serving_seconds_per_byte=min(serving, median(found.streaming)) / found.num_bytes,
-        encode_seconds=per_number(found, found.encodes, sharing),
-        decode_seconds=per_number(found, found.decodes, sharing),
+        mixing_seconds_per_byte=median(measurement.mixing) / sharing / measurement.num_bytes,
+        serving_seconds_per_byte=min(serving, median(measurement.streaming))
+        / measurement.num_bytes,
+        encode_seconds=per_number(measurement, measurement.encodes, sharing),
+        decode_seconds=per_number(measurement, measurement.decodes, sharing),
     )
 
 
 def per_number(
-    found: Measured, measured: Mapping[str, Repeats], sharing: float
+    measurement: Measured, measured: Mapping[str, Repeats], sharing: float
 ) -> dict[str, float]:
     """Return the seconds to code one number, by codec."""
     return {
-        name: fit_proportion(repeats, found.model_works[name]).slope / sharing
+        name: fit_proportion(repeats, measurement.model_works[name]).slope / sharing
         for name, repeats in measured.items()
     }
 

@@ -109,13 +109,13 @@ class Measured:
         for key in ("exchanges", "all_reduces"):
             facts[key] = by_number(facts[key])
         for key in ("encodes", "decodes"):
-            facts[key] = {name: by_number(found) for name, found in facts.get(key, {}).items()}
+            facts[key] = {name: by_number(sizes) for name, sizes in facts.get(key, {}).items()}
         return cls(**facts)
 
 
-def by_number(found: Mapping[str, list[float]]) -> dict[int, list[float]]:
-    """Return ``found`` with whole numbers as keys, which are text in JSON."""
-    return {int(size): repeats for size, repeats in found.items()}
+def by_number(by_size: Mapping[str, list[float]]) -> dict[int, list[float]]:
+    """Return ``by_size`` with whole numbers as keys, which are text in JSON."""
+    return {int(size): repeats for size, repeats in by_size.items()}
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Probe(Algorithm):
         x.copy_(start)
         num_bytes = x.numel() * x.element_size()
         times = steps, barriers, locked_steps, mean_steps, mixing, serving, streaming
-        found = Measured(
+        measurement = Measured(
             worker.size,
             cores,
             sum(int(other[0]) == host for other in locations),
@@ -172,7 +172,7 @@ class Probe(Algorithm):
             *coding,
         )
         if worker.rank == 0:
-            replace_file(self.folder / FILE, found.to_json())
+            replace_file(self.folder / FILE, measurement.to_json())
 
     # Timed operations.
     async def step(self, worker: Worker) -> None:
@@ -239,27 +239,27 @@ class Probe(Algorithm):
         """Time every codec on the model's tensors and on matrices, `LowRank` with several ranks."""
         encodes: dict[str, dict[int, list[float]]] = {}
         decodes: dict[str, dict[int, list[float]]] = {}
-        own: dict[str, int] = {}
+        works: dict[str, int] = {}
         matrices = [{"matrix": (max(1, count // WIDTH), WIDTH)} for count in self.coded]
         for name, codec in CODECS.items():
-            own[name] = codec.work([*worker.shapes.values()])
+            works[name] = codec.work([*worker.shapes.values()])
             variants: list[tuple[Codec, Shapes]] = (
                 [(LowRank(rank), worker.shapes) for rank in LOW_RANKS]
                 if isinstance(codec, LowRank)
                 else [(codec, shapes) for shapes in (worker.shapes, *matrices)]
             )
-            for each, shapes in variants if own[name] else ():
-                coder = Coder(worker, each, shapes=shapes)
+            for variant, shapes in variants if works[name] else ():
+                coder = Coder(worker, variant, shapes=shapes)
                 x = torch.randn(numel([*shapes.values()])).to(worker.params)
                 message, seconds = await coder.encode(x, 0), self.seconds / 10
-                for found, work in (
+                for times, work in (
                     (encodes, partial(coder.encode, x, 0)),
                     (decodes, partial(coder.decode, message, worker.rank, 0)),
                 ):
                     repeats = await self.repeat(worker, work, seconds)
                     if max(repeats):  # in a simulation, a codec may take no time
-                        found.setdefault(name, {})[coder.work] = repeats
-        return encodes, decodes, own
+                        times.setdefault(name, {})[coder.work] = repeats
+        return encodes, decodes, works
 
     # Timing.
 
@@ -275,19 +275,19 @@ class Probe(Algorithm):
     async def over_sizes(
         self, worker: Worker, work: Callable[[Tensor], Awaitable[None]]
     ) -> dict[int, list[float]]:
-        found: dict[int, list[float]] = {}
+        times: dict[int, list[float]] = {}
         x = worker.params
         for size in sorted({*self.sizes, x.numel() * x.element_size()}):
             if (
-                len(found) >= MIN_SIZES
-                and median(found[last := max(found)]) * size / last > LONGEST_SECONDS
+                len(times) >= MIN_SIZES
+                and median(times[last := max(times)]) * size / last > LONGEST_SECONDS
             ):
                 break
             message = x.new_zeros(size // x.element_size())
-            found[size] = await self.repeat(
+            times[size] = await self.repeat(
                 worker, partial(work, message), self.seconds / len(self.sizes)
             )
-        return found
+        return times
 
     async def repeat(
         self, worker: Worker, work: Callable[[], Awaitable[object]], seconds: float | None = None

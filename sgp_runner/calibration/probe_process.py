@@ -9,11 +9,11 @@ from typing import Any
 from sgp_runner.assembly import rank_process
 
 
-def main(words: Sequence[str], **sizes: Any) -> int:
+def main(arguments: Sequence[str], **sizes: Any) -> int:
     """Measure with the experiment in a file; options ``--plugin=...`` may follow the path."""
     from sgp_runner.calibration.probe import measuring
 
-    return rank_process.main(words, partial(measuring, **sizes))
+    return rank_process.main(arguments, partial(measuring, **sizes))
 
 
 if __name__ == "__main__":

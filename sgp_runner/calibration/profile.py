@@ -81,26 +81,29 @@ class CalibratedSetting:
     when: str
 
 
-def profile(found: Measured, setting: CalibratedSetting) -> str:
+def profile(measurement: Measured, setting: CalibratedSetting) -> str:
     """Return the text of the profile."""
-    return "\n".join([*head(found, setting), body(found, setting), *foot(found)]) + "\n"
+    return (
+        "\n".join([*head(measurement, setting), body(measurement, setting), *foot(measurement)])
+        + "\n"
+    )
 
 
-def head(found: Measured, setting: CalibratedSetting) -> Iterator[str]:
+def head(measurement: Measured, setting: CalibratedSetting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
     yield f"# on {setting.where}, {setting.when}."
-    yield f"# It holds for {found.nodes} nodes of these machines and for this model."
+    yield f"# It holds for {measurement.nodes} nodes of these machines and for this model."
     errors = (
-        leave_one_out(points_of(repeats, found.num_bytes))
-        for repeats in (found.exchanges, found.all_reduces)
+        leave_one_out(points_of(repeats, measurement.num_bytes))
+        for repeats in (measurement.exchanges, measurement.all_reduces)
     )
     yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(
         *errors
     )
 
 
-def body(found: Measured, setting: CalibratedSetting) -> str:
-    have = constants(found)
+def body(measurement: Measured, setting: CalibratedSetting) -> str:
+    have = constants(measurement)
     return BODY.format(
         law="log_normal" if have.cv else "constant",
         compute_time=COMPUTE_TIME.format(have.cv) if have.cv else "",
@@ -110,7 +113,7 @@ def body(found: Measured, setting: CalibratedSetting) -> str:
         name=setting.name,
         model=setting.model,
         protocol=setting.protocol,
-        nodes=found.nodes,
+        nodes=measurement.nodes,
         batch_size=setting.batch_size,
     )
 
@@ -118,20 +121,23 @@ def body(found: Measured, setting: CalibratedSetting) -> str:
 def by_codec(seconds: Mapping[str, float]) -> str:
     """Return the seconds that each codec takes to code a number, one line for each."""
     lines = [
-        f"\n    {name}: {each:.4g}  # s/number{COLUMN.get(name, '')}"
-        for name, each in seconds.items()
+        f"\n    {name}: {per_number:.4g}  # s/number{COLUMN.get(name, '')}"
+        for name, per_number in seconds.items()
     ]
     return "".join(lines) or "{}"
 
 
-def foot(found: Measured) -> Iterator[str]:
-    for what, repeats in (("message", found.exchanges), ("all-reduce", found.all_reduces)):
+def foot(measurement: Measured) -> Iterator[str]:
+    for what, repeats in (
+        ("message", measurement.exchanges),
+        ("all-reduce", measurement.all_reduces),
+    ):
         yield from (
             "",
             f"# {what}, bytes: median ms (range of repeats) | by the fit | without this size",
         )
-        yield from map(line, points_of(repeats, found.num_bytes))
-    yield from ("", f"# model of {found.num_bytes} bytes: median ms (range of repeats)")
+        yield from map(line, points_of(repeats, measurement.num_bytes))
+    yield from ("", f"# model of {measurement.num_bytes} bytes: median ms (range of repeats)")
     for what in (
         "steps",
         "barriers",
@@ -143,15 +149,15 @@ def foot(found: Measured) -> Iterator[str]:
         "quiet_steps",
         "busy_steps",
     ):
-        yield f"#   {what}: {summed_up(getattr(found, what))}"
-    yield f"#   {median(found.busy_bytes):.4g} bytes pass in each of the busy steps"
-    for what, measured in (("encode", found.encodes), ("decode", found.decodes)):
+        yield f"#   {what}: {summed_up(getattr(measurement, what))}"
+    yield f"#   {median(measurement.busy_bytes):.4g} bytes pass in each of the busy steps"
+    for what, measured in (("encode", measurement.encodes), ("decode", measurement.decodes)):
         for name, repeats in measured.items():
-            points = points_of(repeats, found.model_works[name], fit_proportion)
+            points = points_of(repeats, measurement.model_works[name], fit_proportion)
             yield ""
             yield (
                 f"# {what} {name}, numbers: median ms (range of repeats) | in proportion to the "
-                f"model's {found.model_works[name]} | without this size, "
+                f"model's {measurement.model_works[name]} | without this size, "
                 f"mean error {leave_one_out(points):.1%}"
             )
             yield from map(line, points)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from sgp_runner.assembly import rank_process
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure with the experiment in a file; options ``--plugin=...`` may follow the path."""
     from sgp_runner.calibration.symptoms import diagnosing
 
-    return rank_process.main(words, diagnosing)
+    return rank_process.main(arguments, diagnosing)
 
 
 if __name__ == "__main__":

@@ -87,27 +87,29 @@ class SymptomProbe(Algorithm):
         x, probe = worker.params, Probe(self.folder, SIZES, (), self.seconds)
         start = x.clone()
         steps = await probe.in_blocks(worker, lambda: probe.step(worker))
-        own = worker.now
+        begin = worker.now
         await probe.step(worker)
-        taken = await worker.comm.all_gather(vector(worker, worker.now - own))
+        durations = await worker.comm.all_gather(vector(worker, worker.now - begin))
         together = await probe.in_blocks(worker, lambda: probe.mean_step(worker))
-        all_reduces = await probe.over_sizes(worker, lambda each: probe.all_reduce(worker, each))
+        all_reduces = await probe.over_sizes(
+            worker, lambda message: probe.all_reduce(worker, message)
+        )
         loading = await probe.average(worker, self.loading(worker.rank))
         streams = await rates_of_streams(worker, self.seconds)
         x.copy_(start)
-        each = [float(seconds) for seconds in taken]
-        found = Symptoms(
+        step_seconds = [float(seconds) for seconds in durations]
+        symptoms = Symptoms(
             worker.size,
             x.numel() * x.element_size(),
             median(steps),
             median(together),
-            max(each) * len(each) / sum(each),
+            max(step_seconds) * len(step_seconds) / sum(step_seconds),
             loading,
             {size: median(repeats) for size, repeats in all_reduces.items()},
             streams,
         )
         if worker.rank == 0:
-            replace_file(self.folder / SYMPTOMS, json.dumps(asdict(found), indent=1) + "\n")
+            replace_file(self.folder / SYMPTOMS, json.dumps(asdict(symptoms), indent=1) + "\n")
 
     def loading(self, rank: int) -> float:
         """Return the mean seconds to load a batch, after the first one."""
@@ -125,7 +127,7 @@ def vector(worker: Worker, *values: float) -> torch.Tensor:
 
 async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
     """Return the bit/s that rank 1 receives from rank 0 over several TCP connections."""
-    found = {}
+    by_count = {}
     for count in CONNECTIONS:
         with ExitStack() as ending:
             listener, place = None, [0.0] * 5
@@ -144,8 +146,8 @@ async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
                     sent((host, port), count, seconds)
             rates = await worker.comm.all_gather(vector(worker, rate))
         if float(rates[1]):
-            found[count] = float(rates[1])
-    return found
+            by_count[count] = float(rates[1])
+    return by_count
 
 
 def address_in(places: Sequence[torch.Tensor]) -> tuple[str, int]:
@@ -156,10 +158,10 @@ def address_in(places: Sequence[torch.Tensor]) -> tuple[str, int]:
 
 def listening_address() -> str:
     """Return the IPv4 address of the interface that the ranks use."""
-    known = {name: own for name, own in interfaces().items() if ":" not in own}
+    addresses = {name: address for name, address in interfaces().items() if ":" not in address}
     chosen = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME")
-    names = matching([*known], chosen) if chosen else []
-    return known[names[0]] if names else own_address()
+    names = matching([*addresses], chosen) if chosen else []
+    return addresses[names[0]] if names else own_address()
 
 
 def sent(address: tuple[str, int], count: int, seconds: float) -> None:
@@ -193,37 +195,37 @@ def received(listener: socket.socket, count: int) -> float:
 
 
 def in_threads(work: Sequence[object]) -> None:
-    threads = [threading.Thread(target=each) for each in work]  # type: ignore[arg-type]
+    threads = [threading.Thread(target=target) for target in work]  # type: ignore[arg-type]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def observed_words(found: Symptoms) -> list[str]:
+def observed_words(symptoms: Symptoms) -> list[str]:
     """Return the words of ``sgp-run doctor`` for measured values.
 
     The latency is the latency of a round, from a line fitted to the times of all-reduces.
     """
-    line = fit_line({size: [seconds] for size, seconds in found.all_reduces.items()})
+    line = fit_line({size: [seconds] for size, seconds in symptoms.all_reduces.items()})
     return [
-        f"step.1={found.alone:.4g}s",
-        f"step.{found.nodes}={found.together:.4g}s",
-        f"parameters={found.num_bytes // 4}",
+        f"step.1={symptoms.alone:.4g}s",
+        f"step.{symptoms.nodes}={symptoms.together:.4g}s",
+        f"parameters={symptoms.num_bytes // 4}",
         "bytes_per_parameter=4",
         "devices=1",
-        f"latency={line.start / (2 * (found.nodes - 1)):.3g}s",
-        *(f"streams.{count}={rate / 1e9:.4g}Gbit/s" for count, rate in found.streams.items()),
-        f"loading={max(found.loading, 1e-9):.3g}s",
-        f"slowest={found.slowest:.4g}",
+        f"latency={line.start / (2 * (symptoms.nodes - 1)):.3g}s",
+        *(f"streams.{count}={rate / 1e9:.4g}Gbit/s" for count, rate in symptoms.streams.items()),
+        f"loading={max(symptoms.loading, 1e-9):.3g}s",
+        f"slowest={symptoms.slowest:.4g}",
     ]
 
 
-def all_reduce_text(found: Symptoms) -> str:
+def all_reduce_text(symptoms: Symptoms) -> str:
     """Return the measured all-reduces as a sentence."""
     parts = (
         f"{num_bytes(size)} in {duration(seconds)}"
-        for size, seconds in sorted(found.all_reduces.items())
+        for size, seconds in sorted(symptoms.all_reduces.items())
     )
     return f"Measured all-reduces: {', '.join(parts)}."
 
