@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sgp_runner.cli.argparser import put
 from sgp_runner.plan.diagnosis import diagnose, text_lines
 from sgp_runner.plan.observation import KEYS, read_observation
-from sgp_runner.plan.words import described
+from sgp_runner.plan.words import help_lines
 from sgp_runner.utils.errors import ConfigError
 
 WIDTH = 80
@@ -34,7 +34,7 @@ keys; one_node= is step.1=, two_nodes= is step.2=
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
     if "--help" in argv or "-h" in argv:
-        put(USAGE.format(keys=described(KEYS)))
+        put(USAGE.format(keys=help_lines(KEYS)))
         return 0
     if "--measure" in argv:
         return measured([word for word in argv if word != "--measure"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sgp_runner.cli.argparser import put
 from sgp_runner.plan.keys import KEYS
-from sgp_runner.plan.words import both_ends, described, split_options
+from sgp_runner.plan.words import both_ends, help_lines, split_options
 from sgp_runner.utils.errors import ConfigError
 
 USAGE = """usage: sgp-run plan [KEY=VALUE ...] [--json FILE] [--html FILE]
@@ -33,7 +33,7 @@ minutes, and writes a page with sliders and a map of the fastest method."""
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
     if "--help" in argv or "-h" in argv:
-        put(USAGE.format(keys=described(KEYS)))
+        put(USAGE.format(keys=help_lines(KEYS)))
         return 0
     from sgp_runner.config.command_line import search_in
     from sgp_runner.plan.comparison import as_json, compare

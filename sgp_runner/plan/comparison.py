@@ -112,8 +112,10 @@ def compare(request: Request, rates: bool = True) -> PlannedMethods:
 
     rates: whether to search the rates below which methods pay, and to simulate faults
     """
-    prepare_algorithms(request.words, [each.words for each in (DATA_PARALLEL, *request.methods)])
-    base = experiment_of([*request.words, *DATA_PARALLEL.words]).run
+    prepare_algorithms(
+        request.overrides, [method.overrides for method in (DATA_PARALLEL, *request.methods)]
+    )
+    base = experiment_of([*request.overrides, *DATA_PARALLEL.overrides]).run
     left_out: dict[str, str] = {}
     timing = time_steps(base)
     times = TimesByRate(base, timing)
@@ -122,7 +124,7 @@ def compare(request: Request, rates: bool = True) -> PlannedMethods:
         if method is DATA_PARALLEL:
             continue
         try:
-            run = experiment_of([*request.words, *method.words]).run
+            run = experiment_of([*request.overrides, *method.overrides]).run
             timing = time_steps(run)
             costs = fault_costs(run, timing) if rates else None
         except (ConfigError, RankFailed) as error:
@@ -173,7 +175,7 @@ def priced(
         "optimizer": timing.optimizer,
         "method": timing.method,
     }
-    memory = {name: STATE_BYTES * request.parameters * each for name, each in vectors.items()}
+    memory = {name: STATE_BYTES * request.parameters * count for name, count in vectors.items()}
     return MethodCost(method, timing, rate, hours, kwh, cost, memory, faults)
 
 
@@ -201,7 +203,7 @@ def row_as_json(row: MethodCost, request: Request) -> dict[str, object]:
     rest = {} if row.pays_below is None else {"pays_below": finite(row.pays_below)}
     return {
         "method": row.method.title,
-        "command": " ".join(["sgp-run", *request.words, *row.method.words]),
+        "command": " ".join(["sgp-run", *request.overrides, *row.method.overrides]),
         "seconds_per_step": row.timing.seconds,
         "computing": row.timing.computing,
         "bytes_per_node_and_step": row.timing.num_bytes,
@@ -210,7 +212,7 @@ def row_as_json(row: MethodCost, request: Request) -> dict[str, object]:
         "kwh": row.kwh,
         "cost": row.cost,
         "memory_bytes_per_device": dict(row.memory),
-        "quality": [known.text for known in known_quality(row.method)],
+        "quality": [figure.text for figure in known_quality(row.method)],
         "faults": None if row.faults is None else asdict(row.faults),
         **rest,
     }

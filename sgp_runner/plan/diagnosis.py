@@ -109,7 +109,7 @@ def of_link(seen: Observation, low: float, high: float) -> str:
     """Return the share of the claimed rate as text; empty if no rate was claimed."""
     if seen.bandwidth is None or high == inf:
         return ""
-    shares = sorted({f"{100 * each / seen.bandwidth:.0f}" for each in (low, high)}, key=float)
+    shares = sorted({f"{100 * rate / seen.bandwidth:.0f}" for rate in (low, high)}, key=float)
     return f", {' to '.join(shares)} % of {bit_rate(seen.bandwidth)}"
 
 
@@ -319,26 +319,26 @@ def judged(verdict: Verdict, what: str, seconds: float | None, gap: float) -> tu
     if seconds is None:
         return verdict, ""
     share = seconds / gap
-    found: Verdict = "likely" if share > PARTIAL else "possible" if share > 0.1 else "excluded"
-    return found, f" Measured: {what}{duration(seconds)}, {percent(min(share, 1))} of the gap."
+    result: Verdict = "likely" if share > PARTIAL else "possible" if share > 0.1 else "excluded"
+    return result, f" Measured: {what}{duration(seconds)}, {percent(min(share, 1))} of the gap."
 
 
-def text_lines(made: Diagnosis) -> Iterator[str]:
+def text_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the paragraphs of a diagnosis: the answer, rates, causes and what is assumed."""
-    seen = made.observation
-    yield made.answer
+    seen = diagnosis.observation
+    yield diagnosis.answer
     yield ""
-    for nodes, (low, high) in made.rates.items():
+    for nodes, (low, high) in diagnosis.rates.items():
         yield (
             f"{counted(nodes, 'node')}: {duration(seen.together[nodes])} per step, alone "
             f"{duration(seen.alone)}. Rate of a ring over {nodes * seen.devices} devices with "
             f"{num_bytes(seen.num_bytes)}: {span(low, high)}, from all communication hidden to "
             "none."
         )
-    if made.causes:
+    if diagnosis.causes:
         yield ""
         yield "Causes, and the observation that would confirm each:"
-    for cause in made.causes:
+    for cause in diagnosis.causes:
         yield f"- {cause.name}: {cause.verdict}. {cause.why}"
         if cause.observation:
             yield f"  Confirmed if: {cause.observation}"
@@ -346,15 +346,15 @@ def text_lines(made: Diagnosis) -> Iterator[str]:
     if seen.assumed:
         yield ""
         yield "Assumed:"
-        yield from (f"- {each}" for each in seen.assumed)
-    low, high = made.rates[made.nodes]
+        yield from (f"- {assumption}" for assumption in seen.assumed)
+    low, high = diagnosis.rates[diagnosis.nodes]
     rate = low if high == inf else high
-    a_rate = made.one_rate and made.rate_explains is not False
-    if seen.gap(made.nodes) > 0 and rate != inf and a_rate and seen.model:
+    a_rate = diagnosis.one_rate and diagnosis.rate_explains is not False
+    if seen.gap(diagnosis.nodes) > 0 and rate != inf and a_rate and seen.model:
         yield ""
         yield (
             f"Which method would help at this rate: sgp-run plan {seen.model} "
-            f"step={seen.alone:.3g}s nodes={made.nodes} devices={seen.devices} "
+            f"step={seen.alone:.3g}s nodes={diagnosis.nodes} devices={seen.devices} "
             f"bandwidth={rate / 1e9:.3g}Gbit/s cluster.collectives.ring_over=devices "
             "cluster.collectives.overlap=0"
         )

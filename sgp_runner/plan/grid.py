@@ -51,7 +51,7 @@ def axes_of(arguments: Sequence[str], search: Sequence[str], request: Request) -
 
     A profile with regions has one number of nodes.
     """
-    run = experiment_of([*request.words, *DATA_PARALLEL.words]).run
+    run = experiment_of([*request.overrides, *DATA_PARALLEL.overrides]).run
     rates = including(RATES, rate_of(run))
     latencies = including(LATENCIES, latency_of(run.cluster))
     nodes = [
@@ -62,14 +62,14 @@ def axes_of(arguments: Sequence[str], search: Sequence[str], request: Request) -
     return Axes(rates, latencies, list(map(round, nodes)), PERIODS)
 
 
-def including(values: Sequence[float], own: float) -> list[float]:
-    """Return ``values`` with the nearest one, in proportion, replaced by ``own``."""
+def including(values: Sequence[float], point: float) -> list[float]:
+    """Return ``values`` with the nearest one, in proportion, replaced by ``point``."""
 
     def distance(value: float) -> float:
-        return abs(log(max(value, LEAST_LATENCY) / max(own, LEAST_LATENCY)))
+        return abs(log(max(value, LEAST_LATENCY) / max(point, LEAST_LATENCY)))
 
     nearest = min(values, key=distance)
-    return sorted({own, *values} - ({nearest} - {own}))
+    return sorted({point, *values} - ({nearest} - {point}))
 
 
 def can_plan(arguments: Sequence[str], search: Sequence[str]) -> bool:
@@ -93,8 +93,8 @@ def simulated_grid(
     """
     request = read_request(arguments, search)
     axes = axes or axes_of(arguments, search, request)
-    run = experiment_of([*request.words, *DATA_PARALLEL.words]).run
-    wanted = {each.algorithm for each in request.methods}
+    run = experiment_of([*request.overrides, *DATA_PARALLEL.overrides]).run
+    wanted = {method.algorithm for method in request.methods}
     budget = request.budget
     return {
         "machines": machines(request),
@@ -120,25 +120,29 @@ def simulated_grid(
         },
         "assumed": list(request.assumed),
         "methods": [
-            described(each, list(times(each, arguments, search, axes)))
-            for each in EXPLORED
-            if each.algorithm in wanted
+            grid_entry(method, list(times(method, arguments, search, axes)))
+            for method in EXPLORED
+            if method.algorithm in wanted
         ],
     }
 
 
-def described(each: Method, seconds: list[float | None]) -> dict[str, Any]:
+def grid_entry(method: Method, seconds: list[float | None]) -> dict[str, Any]:
     """Return a method of the grid as plain data."""
-    prefix = " ".join(each.words[:1])
-    known = {words: figures for words, figures in all_known().items() if words.split()[0] == prefix}
-    close = bool(known) and all(map(is_close, known.values()))
+    prefix = " ".join(method.overrides[:1])
+    catalogue = {
+        overrides: figures
+        for overrides, figures in all_known().items()
+        if overrides.split()[0] == prefix
+    }
+    close = bool(catalogue) and all(map(is_close, catalogue.values()))
     return {
-        "title": each.title,
-        "periodic": each.algorithm in PERIODIC,
-        "near": each is DATA_PARALLEL or close,
+        "title": method.title,
+        "periodic": method.algorithm in PERIODIC,
+        "near": method is DATA_PARALLEL or close,
         "quality": [
-            f"{' '.join(words.split()[1:])}: {figure.text}".removeprefix(": ")
-            for words, figures in known.items()
+            f"{' '.join(overrides.split()[1:])}: {figure.text}".removeprefix(": ")
+            for overrides, figures in catalogue.items()
             for figure in figures
         ],
         "seconds": seconds,
@@ -146,20 +150,20 @@ def described(each: Method, seconds: list[float | None]) -> dict[str, Any]:
 
 
 def times(
-    each: Method, arguments: Sequence[str], search: Sequence[str], axes: Axes
+    method: Method, arguments: Sequence[str], search: Sequence[str], axes: Axes
 ) -> Iterator[float | None]:
     """Yield the seconds of a step of a method, in the order of `simulated_grid`."""
     for nodes in axes.nodes:
         request = read_request([*arguments, f"nodes={nodes}"], search)
-        found: dict[tuple[float, float, int], float | None] = {}
+        seconds: dict[tuple[float, float, int], float | None] = {}
         try:
-            run = experiment_of([*request.words, *each.words]).run
-            found = simulated(run, axes, axes.periods if each.algorithm in PERIODIC else (0,))
+            run = experiment_of([*request.overrides, *method.overrides]).run
+            seconds = simulated(run, axes, axes.periods if method.algorithm in PERIODIC else (0,))
         except (ConfigError, RankFailed):
             pass
         for latency, rate in product(axes.latencies, axes.rates):
-            for period in axes.periods if each.algorithm in PERIODIC else (0,):
-                yield found.get((latency, rate, period))
+            for period in axes.periods if method.algorithm in PERIODIC else (0,):
+                yield seconds.get((latency, rate, period))
 
 
 def simulated(
@@ -172,7 +176,7 @@ def simulated(
 
     periods: (0,): the algorithm has no H
     """
-    found: dict[tuple[float, float, int], float | None] = {}
+    seconds: dict[tuple[float, float, int], float | None] = {}
     hidden: list[tuple[float, float, int]] = []
     for latency, rate, period in product(reversed(axes.latencies), axes.rates, periods):
         here = latency, rate, period
@@ -182,14 +186,14 @@ def simulated(
             if point[0] >= latency and point[1] <= rate and point[2] <= period
         ]
         if worse:
-            found[here] = found[worse[0]]
+            seconds[here] = seconds[worse[0]]
             continue
         at = at_rate(replace(run, cluster=with_latency(run.cluster, latency)), rate)
         if period:
             algo: Any = at.algo
             at = replace(at, algo=replace(algo, period=period))
         timing = time_steps(at)
-        found[here] = float(f"{timing.seconds:.6g}")
+        seconds[here] = float(f"{timing.seconds:.6g}")
         if timing.seconds <= HIDDEN * timing.compute < inf:
             hidden.append(here)
-    return found
+    return seconds

@@ -53,18 +53,18 @@ class Known:
 @functools.cache
 def all_known() -> Mapping[str, Sequence[Known]]:
     """Return the known figures of each method, by the words that select the method."""
-    found: dict[str, list[Known]] = {}
+    catalogue: dict[str, list[Known]] = {}
     with PATH.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             baseline = float(line["baseline"]) if line["baseline"] else None
             texts = (line[key] for key in ("unit", "better", "conditions", "source"))
-            known = Known(baseline, float(line["value"]), *texts)
-            found.setdefault(line["words"], []).append(known)
-    return found
+            figure = Known(baseline, float(line["value"]), *texts)
+            catalogue.setdefault(line["words"], []).append(figure)
+    return catalogue
 
 
 def known_quality(method: Method) -> Sequence[Known]:
-    return all_known().get(" ".join(method.words), ())
+    return all_known().get(" ".join(method.overrides), ())
 
 
 def is_near(method: Method) -> bool:
@@ -74,5 +74,5 @@ def is_near(method: Method) -> bool:
 
 def is_close(figures: Sequence[Known]) -> bool:
     """Return whether there are published figures, each at most `NEAR` worse."""
-    losses = [each.worse for each in figures if each.worse is not None]
+    losses = [figure.worse for figure in figures if figure.worse is not None]
     return bool(losses) and max(losses) <= NEAR

@@ -14,19 +14,19 @@ class Method:
     """An algorithm with settings.
 
     title: name in the table
-    words: settings, as words of ``sgp-run``; the first one chooses the algorithm
+    overrides: settings, as words of ``sgp-run``; the first one chooses the algorithm
     """
 
     title: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
 
     @property
     def algorithm(self) -> str:
-        return self.words[0].partition("=")[2]
+        return self.overrides[0].partition("=")[2]
 
 
 def method(title: str, algorithm: str, *settings: str) -> Method:
-    return Method(title, (f"algo={algorithm}", *(f"algo.{each}" for each in settings)))
+    return Method(title, (f"algo={algorithm}", *(f"algo.{setting}" for setting in settings)))
 
 
 DATA_PARALLEL = method("Data parallel", "ar_sgd")
@@ -85,13 +85,14 @@ def chosen(names: str | None, periods: str | None) -> Iterator[Method]:
     periods: numbers of steps H, joined by commas; None: the usual ones
     """
     every = methods(None if periods is None else list(map(steps_in, periods.split(","))))
-    known = {each.algorithm for each in every}
-    wanted = known if names is None else set(names.split(","))
-    for name in sorted(wanted - known):
+    algorithms = {method.algorithm for method in every}
+    wanted = algorithms if names is None else set(names.split(","))
+    for name in sorted(wanted - algorithms):
         raise ConfigError(
-            "methods", f"'{name}' is none of {', '.join(sorted(known))}.{nearest(name, known)}"
+            "methods",
+            f"'{name}' is none of {', '.join(sorted(algorithms))}.{nearest(name, algorithms)}",
         )
-    yield from (each for each in every if each is DATA_PARALLEL or each.algorithm in wanted)
+    yield from (method for method in every if method is DATA_PARALLEL or method.algorithm in wanted)
 
 
 def steps_in(text: str) -> int:

@@ -15,11 +15,11 @@ MODELS = Path(__file__).with_name("models.csv")
 def known_models() -> Mapping[str, tuple[int, str]]:
     """Return the number of parameters of each known model, and its source."""
     with MODELS.open(encoding="utf-8", newline="") as file:
-        known = {
+        sizes = {
             line["model"]: (int(line["parameters"]), line["source"])
             for line in csv.DictReader(file)
         }
-    return known | {
+    return sizes | {
         name: (model.num_parameters, "Douillard et al. 2025")
         for name, model in LANGUAGE_MODELS.items()
     }
@@ -29,11 +29,11 @@ def known_size(name: str | None) -> tuple[int, str]:
     """Return the number of parameters of a model, and its source."""
     if name is None:
         raise ConfigError("model", "there is none: write model=gpt2, or parameters=1e9.")
-    known = known_models()
-    if name not in known:
+    sizes = known_models()
+    if name not in sizes:
         raise ConfigError(
             "model",
-            f"the size of '{name}' is not known.{nearest(name, known)} Write "
+            f"the size of '{name}' is not known.{nearest(name, sizes)} Write "
             "parameters=, for example parameters=7e9.",
         )
-    return known[name]
+    return sizes[name]

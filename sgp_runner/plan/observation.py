@@ -128,22 +128,22 @@ class Observation:
 def read_observation(arguments: Sequence[str]) -> Observation:
     """Return the observation of a command line: words, or folders of runs."""
     runs = [of_run(Path(word)) for word in arguments if "=" not in word]
-    found: dict[str, float | int | str] = {}
+    from_runs: dict[str, float | int | str] = {}
     for _, values in sorted(runs, key=lambda run: -run[0]):  # one node last: it replaces estimates
-        found |= values
+        from_runs |= values
     words = read_words([word for word in arguments if "=" in word], keys_for(arguments), ALIASES)
-    return observation_of(Words({**found, **words.values}))
+    return observation_of(Words({**from_runs, **words.values}))
 
 
 def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
     """Return the keys, with the numbers of nodes that are on a command line."""
     names = (
-        word.partition("=")[0] for word in [*arguments, *(f"{each}=" for each in ALIASES.values())]
+        word.partition("=")[0] for word in [*arguments, *(f"{key}=" for key in ALIASES.values())]
     )
     numbered = {
-        name: KEYS[f"{found[1]}.N"]
+        name: KEYS[f"{match[1]}.N"]
         for name in names
-        if (found := re.fullmatch(r"(step|samples|streams)\.[1-9]\d{0,5}", name))
+        if (match := re.fullmatch(r"(step|samples|streams)\.[1-9]\d{0,5}", name))
     }
     return {**KEYS, **numbered}
 
@@ -216,14 +216,14 @@ def traffic_bytes(words: Words, assumed: list[str]) -> tuple[float, str]:
 
     Adds to ``assumed``.
     """
-    if (given := words.number("bytes")) is not None:  # of a run
-        return given, ""
+    if (size := words.number("bytes")) is not None:  # of a run
+        return size, ""
     parameters = words.count("parameters")
     if parameters is None:
         parameters, source = known_size(words.text("model"))
         assumed.append(f"{words.text('model')} has {parameters:,} parameters ({source}).")
-    each = words.number("bytes_per_parameter")
-    if each is None:
+    per_parameter = words.number("bytes_per_parameter")
+    if per_parameter is None:
         assumed.append(
             "The gradient has 4 bytes per parameter (bytes_per_parameter=); with 2, the rate is "
             "half."
@@ -231,9 +231,9 @@ def traffic_bytes(words: Words, assumed: list[str]) -> tuple[float, str]:
     traffic = words.text("traffic") or "all_reduce"
     if traffic not in TRAFFIC:
         raise ConfigError("traffic", f"'{traffic}' is none of {', '.join(TRAFFIC)}.")
-    each = each or 4.0
-    model = f"parameters={parameters} bytes_per_parameter={each:g}"
-    return parameters * each * TRAFFIC[traffic], model
+    per_parameter = per_parameter or 4.0
+    model = f"parameters={parameters} bytes_per_parameter={per_parameter:g}"
+    return parameters * per_parameter * TRAFFIC[traffic], model
 
 
 def smaller(words: Words) -> tuple[float, float] | None:
@@ -274,9 +274,9 @@ def of_run(folder: Path) -> tuple[int, dict[str, float | int | str]]:
     if algo != "ar_sgd":
         raise ConfigError(str(folder), "give a run of algo=ar_sgd: every step of it all-reduces.")
     nodes, step = int(nodes), seconds / steps
-    found: dict[str, float | int | str] = {f"step.{nodes}": step}
+    values: dict[str, float | int | str] = {f"step.{nodes}": step}
     if nodes > 1:
-        found["bytes"] = sent / steps * nodes / (2 * (nodes - 1))
+        values["bytes"] = sent / steps * nodes / (2 * (nodes - 1))
         if waiting is not None:
-            found["step.1"] = step * (1 - waiting)
-    return nodes, found
+            values["step.1"] = step * (1 - waiting)
+    return nodes, values

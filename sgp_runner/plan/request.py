@@ -52,7 +52,7 @@ class Request:
     sites: int
     parameters: int
     cluster: Cluster
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     methods: tuple[Method, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
             "sites", f"{counted(nodes, 'node')} cannot be in {sites} sites: use sites={nodes}."
         )
     methods = tuple(chosen(words.text("methods"), words.text("periods")))
-    machines, assumed = machine_words(words, nodes, sites)
+    machines, assumed = machine_overrides(words, nodes, sites)
     machines = [*search, *machines]
     cluster = experiment_of(["model=timing_only", *machines]).run.cluster
     laws, sites = cluster.collectives, max(sites, len(cluster.links.regions))
@@ -86,7 +86,7 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         assumed.append(
             "Between sites, all-reduces are hierarchical: inside each site, then between sites."
         )
-    model, parameters, notes = model_words(words, cluster)
+    model, parameters, notes = model_overrides(words, cluster)
     study = words.text("quality")
     return Request(
         nodes,
@@ -112,12 +112,12 @@ def check_needed(words: Words) -> None:
             raise ConfigError(key, f"it has no effect without {listed}.")
 
 
-def machine_words(words: Words, nodes: int, sites: int) -> tuple[list[str], list[str]]:
+def machine_overrides(words: Words, nodes: int, sites: int) -> tuple[list[str], list[str]]:
     """Return the settings of the machines, and what they assume."""
     named = any(word.startswith("cluster=") for word in words.passed)
-    made, assumed = [f"nodes={nodes}"], []
+    overrides, assumed = [f"nodes={nodes}"], []
     if not any(word.startswith("optim=") for word in words.passed):
-        made.append("optim=adamw")
+        overrides.append("optim=adamw")
         assumed.append("The optimizer is AdamW (optim=).")
     rate, latency = words.number("bandwidth"), words.number("latency")
     if not named:
@@ -127,7 +127,7 @@ def machine_words(words: Words, nodes: int, sites: int) -> tuple[list[str], list
                 "the rate of a node's interface is missing: write bandwidth=10Gbit/s, or "
                 "cluster= with a profile.",
             )
-        made += [
+        overrides += [
             f"cluster={BASE}",
             "cluster.compute_time=constant",
             "cluster.collectives.library=nccl",
@@ -141,21 +141,21 @@ def machine_words(words: Words, nodes: int, sites: int) -> tuple[list[str], list
         if latency is None:
             assumed.append("The latency is 50 us, one way (latency=).")
     elif (devices := words.count("devices")) is not None:
-        made.append(f"cluster.devices_per_node={devices}")
-    made += words.passed
+        overrides.append(f"cluster.devices_per_node={devices}")
+    overrides += words.passed
     if rate is not None:  # also instead of rates that were measured at another one
-        made += [
+        overrides += [
             f"cluster.links.bandwidth={rate}bit/s",
             "cluster.collectives.all_reduce_bandwidth=null",
         ]
     if latency is not None:
-        made.append(f"cluster.links.latency_seconds={latency}s")
+        overrides.append(f"cluster.links.latency_seconds={latency}s")
     if sites > 1:
-        made.append(site_word(words, nodes, sites))
-    return made, assumed
+        overrides.append(site_override(words, nodes, sites))
+    return overrides, assumed
 
 
-def site_word(words: Words, nodes: int, sites: int) -> str:
+def site_override(words: Words, nodes: int, sites: int) -> str:
     """Return the setting of ``sites`` of nearly equal size."""
     rate, latency = words.number("site_bandwidth"), words.number("site_latency")
     if rate is None or latency is None:
@@ -170,7 +170,7 @@ def site_word(words: Words, nodes: int, sites: int) -> str:
     return f"cluster.links.regions=[{regions}]"
 
 
-def model_words(words: Words, cluster: Cluster) -> tuple[list[str], int, list[str]]:
+def model_overrides(words: Words, cluster: Cluster) -> tuple[list[str], int, list[str]]:
     """Return the settings of the model, its number of parameters, and what they assume."""
     name, assumed = words.text("model"), []
     parameters = words.count("parameters")
@@ -182,18 +182,18 @@ def model_words(words: Words, cluster: Cluster) -> tuple[list[str], int, list[st
         raise ConfigError("model", f"'{name}' is no name: use letters, digits and _.")
     seconds = words.number("step") or from_flops(words, cluster, parameters)
     if seconds is not None:
-        made = [f"cluster.compute.step_seconds.{name}={seconds}"]
-        made += (
+        overrides = [f"cluster.compute.step_seconds.{name}={seconds}"]
+        overrides += (
             [f"cluster.compute.step_batch.{name}=1"] if name in cluster.compute.step_batch else []
         )
-        made += ["timed_as.batch_size=1"]
+        overrides += ["timed_as.batch_size=1"]
     elif name in cluster.compute.step_seconds and name != "default":
         batch = words.count("batch") or cluster.compute.step_batch.get(name, 1)
-        made = [f"timed_as.batch_size={batch}"]
+        overrides = [f"timed_as.batch_size={batch}"]
         time = duration(cluster.compute.mean_step(name, batch, None))
         assumed.append(f"A step takes {time}, as in cluster={cluster.name} (step=).")
     elif name in LANGUAGE_MODELS:
-        made = ["timed_as.batch_size=1"]
+        overrides = ["timed_as.batch_size=1"]
         time = duration(LANGUAGE_MODELS[name].step_seconds)
         assumed.append(f"A step takes {time} (Douillard et al. 2025, Table 4; step=).")
     else:
@@ -203,12 +203,12 @@ def model_words(words: Words, cluster: Cluster) -> tuple[list[str], int, list[st
             "device_flops=50e12 with step_flops= or batch_tokens=.",
         )
     if name not in LANGUAGE_MODELS or words.count("parameters") is not None:
-        made.append(f"timed_as.num_parameters={parameters}")
-    each = words.number("bytes_per_parameter")
-    if each is None:
+        overrides.append(f"timed_as.num_parameters={parameters}")
+    per_parameter = words.number("bytes_per_parameter")
+    if per_parameter is None:
         assumed.append("Messages have 4 bytes per parameter (bytes_per_parameter=).")
-    made += [f"timed_as.bytes_per_parameter={each or 4}", f"timed_as.model={name}"]
-    return made, parameters, assumed
+    overrides += [f"timed_as.bytes_per_parameter={per_parameter or 4}", f"timed_as.model={name}"]
+    return overrides, parameters, assumed
 
 
 def from_flops(words: Words, cluster: Cluster, parameters: int) -> float | None:
@@ -238,17 +238,17 @@ def budget_of(words: Words, nodes: int) -> TrainingBudget:
 
 def steps_of_budget(words: Words, nodes: int) -> int | None:
     """Return the steps of a node; None without a budget."""
-    given = [key for key in BUDGETS if key in words.values]
-    if len(given) > 1:
-        raise ConfigError(given[1], f"the budget is given twice: leave out {given[0]}=.")
-    if not given:
+    budgets = [key for key in BUDGETS if key in words.values]
+    if len(budgets) > 1:
+        raise ConfigError(budgets[1], f"the budget is given twice: leave out {budgets[0]}=.")
+    if not budgets:
         return None
-    if given == ["steps"]:
+    if budgets == ["steps"]:
         return words.count("steps")
-    batch = "batch_tokens" if given == ["tokens"] else "batch"
-    for key in [batch] if given == ["tokens"] else [batch, "samples"]:
+    batch = "batch_tokens" if budgets == ["tokens"] else "batch"
+    for key in [batch] if budgets == ["tokens"] else [batch, "samples"]:
         if key not in words.values:
-            raise ConfigError(key, f"{given[0]}= needs it: {KEYS[key].text}.")
+            raise ConfigError(key, f"{budgets[0]}= needs it: {KEYS[key].text}.")
     total = words.number("tokens") or (words.number("epochs") or 0) * (words.count("samples") or 0)
     return max(1, round(total / ((words.count(batch) or 1) * nodes)))
 

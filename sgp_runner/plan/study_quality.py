@@ -83,28 +83,28 @@ def texts_of(path: Path) -> dict[str, str]:
     if path.is_dir():
         return {name: (path / name).read_text(encoding="utf-8") for name in (RECORD, TABLE)}
     with ZipFile(path) as archive:
-        found = {}
-        for each in sorted(archive.infolist(), key=lambda each: each.filename.count("/")):
-            name = each.filename.rpartition("/")[2]
-            if name in (RECORD, TABLE) and name not in found and each.file_size <= LARGEST:
-                found[name] = archive.read(each).decode("utf-8")
-    return found
+        texts = {}
+        for member in sorted(archive.infolist(), key=lambda member: member.filename.count("/")):
+            name = member.filename.rpartition("/")[2]
+            if name in (RECORD, TABLE) and name not in texts and member.file_size <= LARGEST:
+                texts[name] = archive.read(member).decode("utf-8")
+    return texts
 
 
 def losses_of(
     arms: Mapping[str, Any], lines: Sequence[Mapping[str, str]]
 ) -> tuple[MeasuredLoss, ...]:
     """Return the losses of the arms on the first cluster, in the order of H."""
-    found: dict[str, MeasuredLoss] = {}
+    losses: dict[str, MeasuredLoss] = {}
     for line in lines:
         name = line["arm"]
-        if line["measure"] != "loss" or name in found:
+        if line["measure"] != "loss" or name in losses:
             continue
-        words = " ".join([str(arms.get(name, "")), line["settings"]]).strip()
-        steps = STEPS.search(words)
+        overrides = " ".join([str(arms.get(name, "")), line["settings"]]).strip()
+        steps = STEPS.search(overrides)
         low, high = (float(line[key]) if line[key] else None for key in ("mean_low", "mean_high"))
-        found[name] = MeasuredLoss(
-            name, words, int(steps[1]) if steps else 1, float(line["mean"]), low, high,
+        losses[name] = MeasuredLoss(
+            name, overrides, int(steps[1]) if steps else 1, float(line["mean"]), low, high,
             int(line["seeds"]),
         )  # fmt: skip
-    return tuple(sorted(found.values(), key=lambda each: each.period))
+    return tuple(sorted(losses.values(), key=lambda loss: loss.period))

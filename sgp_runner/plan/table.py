@@ -19,7 +19,7 @@ from sgp_runner.utils.units import num_bytes, with_prefix
 WIDTH = 80
 
 
-def shown(value: float | None) -> str:
+def short_number(value: float | None) -> str:
     """Return a number in at most seven characters; empty for None."""
     if value is None:
         return ""
@@ -34,14 +34,14 @@ def rate(value: float | None) -> str:
 
 
 COLUMNS: tuple[tuple[str, Callable[[MethodCost], str]], ...] = (
-    ("s/step", lambda row: shown(row.timing.seconds)),
+    ("s/step", lambda row: short_number(row.timing.seconds)),
     ("comp.", lambda row: f"{100 * row.timing.computing:.0f} %"),
-    ("hours", lambda row: shown(row.hours)),
-    ("coding", lambda row: shown(row.timing.coding or None)),
+    ("hours", lambda row: short_number(row.hours)),
+    ("coding", lambda row: short_number(row.timing.coding or None)),
     ("sent", lambda row: num_bytes(row.timing.num_bytes)),
     ("memory", lambda row: num_bytes(sum(row.memory.values()))),
-    ("cost", lambda row: shown(row.cost)),
-    ("kWh", lambda row: shown(row.kwh)),
+    ("cost", lambda row: short_number(row.cost)),
+    ("kWh", lambda row: short_number(row.kwh)),
     ("pays <", lambda row: rate(row.pays_below)),
 )
 
@@ -109,14 +109,14 @@ def legend(plan: PlannedMethods) -> Iterator[str]:
 
 def quality(plan: PlannedMethods) -> Iterator[str]:
     """Yield what is known about the quality of methods."""
-    known = [
-        f"- {row.method.title}: {each.text}"
+    lines = [
+        f"- {row.method.title}: {figure.text}"
         for row in plan.rows
-        for each in known_quality(row.method)
+        for figure in known_quality(row.method)
     ]
     others = "(nothing is known here about the other methods):"
-    yield f"Known quality {others}" if known else "Nothing is known here about the quality."
-    for text in known:
+    yield f"Known quality {others}" if lines else "Nothing is known here about the quality."
+    for text in lines:
         yield from folded(text, "  ")
     if (study := plan.request.quality) is not None:
         yield ""
@@ -124,8 +124,8 @@ def quality(plan: PlannedMethods) -> Iterator[str]:
             f"Measured in the study {study.name} ({study.setting}), validation loss by the steps H "
             "between exchanges; other sizes of the model were not measured:"
         )
-        for each in study.losses:
-            yield from folded(f"- {each.text}", "  ")
+        for loss in study.losses:
+            yield from folded(f"- {loss.text}", "  ")
 
 
 def faults(plan: PlannedMethods) -> Iterator[str]:
@@ -150,7 +150,7 @@ def by_value(values: Iterable[tuple[str, str]]) -> Iterator[str]:
     titles: dict[str, list[str]] = {}
     for title, value in values:
         titles.setdefault(value, []).append(title)
-    for value, same in sorted(titles.items(), key=lambda each: float(each[0].split()[0])):
+    for value, same in sorted(titles.items(), key=lambda item: float(item[0].split()[0])):
         yield from folded(f"- {value}: {'; '.join(same)}", "  ")
 
 
@@ -159,8 +159,8 @@ def assumptions(plan: PlannedMethods) -> Iterator[str]:
     yield "Assumed:"
     times = plan.request.cluster.codecs
     coding = "Coding and decoding of messages take no time (cluster.codecs)."
-    if known := {*times.encode_seconds, *times.decode_seconds}:
-        coding = f"Coding takes the time of cluster.codecs: {', '.join(sorted(known))}; else none."
+    if codecs := {*times.encode_seconds, *times.decode_seconds}:
+        coding = f"Coding takes the time of cluster.codecs: {', '.join(sorted(codecs))}; else none."
     if plan.request.budget.watts is not None:
         coding += " The power does not depend on the method."
     texts = [*plan.request.assumed, coding]
@@ -168,7 +168,7 @@ def assumptions(plan: PlannedMethods) -> Iterator[str]:
         texts.append(
             f"An all-reduce can begin {100 * overlap:.0f} % of a gradient's time before its end; "
             f"if none is hidden (cluster.collectives.overlap=0), data parallel takes "
-            f"{shown(plan.without_overlap)} s per step."
+            f"{short_number(plan.without_overlap)} s per step."
         )
     for text in texts:
         yield from folded(f"- {text}", "  ")

@@ -65,7 +65,7 @@ class Ends:
         self.marks = {warm_up * nodes, (warm_up + measured) * nodes}
         self.ended = 0
         self.workers: dict[int, Worker] = {}
-        self.found: list[tuple[float, float]] = []
+        self.readings: list[tuple[float, float]] = []
 
     def start_of_step(self, worker: Worker) -> None:
         self.workers[worker.rank] = worker
@@ -73,12 +73,12 @@ class Ends:
     def end_of_step(self, worker: Worker) -> None:
         self.ended += 1
         if self.ended in self.marks:
-            self.found.append((worker.now, self.num_bytes))
+            self.readings.append((worker.now, self.num_bytes))
 
     @property
     def num_bytes(self) -> float:
         """The bytes that all workers have sent."""
-        return sum(each.comm.num_bytes_sent for each in self.workers.values())
+        return sum(worker.comm.num_bytes_sent for worker in self.workers.values())
 
 
 def time_steps(run: Run) -> Timing:
@@ -91,8 +91,8 @@ def time_steps(run: Run) -> Timing:
     simulation, workers = simulate_times(run, problem, listener=ends)
     simulation.run()
     if run.algo.asynchronous:  # messages may fall ever further behind the gradients
-        ends.found = [(0.0, 0.0), (simulation.now(), ends.num_bytes)]
-    (begin, before), (end, after) = ends.found
+        ends.readings = [(0.0, 0.0), (simulation.now(), ends.num_bytes)]
+    (begin, before), (end, after) = ends.readings
     counted = sum(steps) + TAIL if run.algo.asynchronous else steps[1]
     return Timing(
         (end - begin) / counted,
@@ -128,8 +128,8 @@ def vectors_in(state: Any, worker: Worker) -> float:
 def entries(value: Any) -> Iterator[int]:
     """Yield the number of entries of each vector in a worker's state; counters are left out."""
     if isinstance(value, dict | list | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from entries(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from entries(item)
     elif hasattr(value, "numel") and value.numel() > 1:
         yield value.numel()
 
@@ -150,9 +150,11 @@ def with_rate(cluster: Cluster, rate: float) -> Cluster:
         bandwidth=rate,
         bandwidth_up=scaled(links.bandwidth_up),
         bandwidth_down=scaled(links.bandwidth_down),
-        node_bandwidth_up={rank: each * factor for rank, each in links.node_bandwidth_up.items()},
+        node_bandwidth_up={
+            rank: node_rate * factor for rank, node_rate in links.node_bandwidth_up.items()
+        },
         node_bandwidth_down={
-            rank: each * factor for rank, each in links.node_bandwidth_down.items()
+            rank: node_rate * factor for rank, node_rate in links.node_bandwidth_down.items()
         },
     )
     laws = replace(laws, all_reduce_bandwidth=scaled(laws.all_reduce_bandwidth))
@@ -164,11 +166,11 @@ def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
 
     All of these links change in proportion.
     """
-    factor = rate / min(each for _, each in cluster.links.crossings())
+    factor = rate / min(site_rate for _, site_rate in cluster.links.crossings())
     regions = tuple(
         replace(
             region,
-            bandwidth_up=[each * factor for each in as_list(region.bandwidth_up)],
+            bandwidth_up=[site_rate * factor for site_rate in as_list(region.bandwidth_up)],
             bandwidth_down=region.bandwidth_down * factor,
         )
         for region in cluster.links.regions
@@ -204,7 +206,7 @@ def latency_of(cluster: Cluster) -> float:
     """Return the latency that `with_latency` sets, in seconds."""
     links = cluster.links
     return max(
-        (each - links.message_overhead_seconds for each, _ in links.crossings()),
+        (latency - links.message_overhead_seconds for latency, _ in links.crossings()),
         default=links.latency_seconds,
     )
 
@@ -229,8 +231,8 @@ class TimesByRate:
         """Return the seconds of a step at ``rate``."""
         if rate not in self.seconds:
             hidden = any(
-                each <= rate and seconds <= HIDDEN * self.compute
-                for each, seconds in self.seconds.items()
+                other <= rate and seconds <= HIDDEN * self.compute
+                for other, seconds in self.seconds.items()
             )
             self.seconds[rate] = (
                 self.compute if hidden else time_steps(at_rate(self.run, rate)).seconds

@@ -103,31 +103,34 @@ def split_options(
     arguments: Sequence[str], options: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the words and the ``options`` of a command line, each option with its value."""
-    words, values, rest = [], [], iter(arguments)
+    positional, values, rest = [], [], iter(arguments)
     for argument in rest:
         option, equals, value = argument.partition("=")
         if not argument.startswith("-"):
-            words.append(argument)
+            positional.append(argument)
         elif option not in options:
             raise ConfigError(option, f"there is no such option; there are {', '.join(options)}.")
         elif not (value := value if equals else next(rest, "")):
             raise ConfigError(option, f"its value is missing, for example {option} out.")
         else:
             values.append((option, value))
-    return words, values
+    return positional, values
 
 
-def both_ends(words: Sequence[str]) -> list[list[str]]:
+def both_ends(arguments: Sequence[str]) -> list[list[str]]:
     """Return the words, once for each end of an interval such as bandwidth=4..10Gbit/s."""
-    for number, word in enumerate(words):
+    for number, word in enumerate(arguments):
         name, _, text = word.partition("=")
         ends = RATE_INTERVAL.number(text) if name.endswith("bandwidth") else None
         if ends is not None:
-            return [[*words[:number], f"{name}={end}bit/s", *words[number + 1 :]] for end in ends]
-    return [list(words)]
+            return [
+                [*arguments[:number], f"{name}={end}bit/s", *arguments[number + 1 :]]
+                for end in ends
+            ]
+    return [list(arguments)]
 
 
-def described(keys: Mapping[str, Key]) -> str:
+def help_lines(keys: Mapping[str, Key]) -> str:
     """Return the lines of a help text, of 80 columns, that describe ``keys``."""
     return "\n".join(
         line
@@ -171,14 +174,14 @@ def plain_number(text: str, short: bool) -> float | None:
 
     short: whether a suffix such as M is allowed
     """
-    found = re.fullmatch(r"([+-]?\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
-    if found is None or (found[2] and not short):
+    match = re.fullmatch(r"([+-]?\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?)([kMGTB]?)", text)
+    if match is None or (match[2] and not short):
         return None
-    return float(found[1]) * SUFFIXES[found[2]]
+    return float(match[1]) * SUFFIXES[match[2]]
 
 
 def no_rate(name: str, text: str) -> ConfigError:
     """Return the error of a text that is not a rate, with the rate that is probably meant."""
-    found = re.fullmatch(r"([\d.]+) ?([kMGT]?).*", text)
-    meant = f"{found[1]}{found[2] or 'G'}bit/s" if found and ".." not in text else "10Gbit/s"
+    match = re.fullmatch(r"([\d.]+) ?([kMGT]?).*", text)
+    meant = f"{match[1]}{match[2] or 'G'}bit/s" if match and ".." not in text else "10Gbit/s"
     return ConfigError(name, f"'{text}' is not a rate: write {name}={meant}, for example.")

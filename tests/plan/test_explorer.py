@@ -107,7 +107,7 @@ def test_points_of_the_documentations_explorer_are_simulated_again() -> None:
             ("DiLoCo", "algo=diloco", "algo.period=100"),
             ("OSGP, tau 1", "algo=osgp", "algo.tau=1"),
         ):
-            run = at_rate(experiment_of([*request.words, *method]).run, rate)
+            run = at_rate(experiment_of([*request.overrides, *method]).run, rate)
             assert times[title] == pytest.approx(time_steps(run).seconds, rel=1e-5)
 
 

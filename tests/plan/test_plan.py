@@ -100,7 +100,12 @@ def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
     for each in made.rows:
         if each.method.title == "DiLoCo, H 30, delayed":
             continue  # a study ends with an all-reduce that nothing hides
-        words = [*made.request.words, *each.method.words, "model.sample_steps=120", "logger=jsonl"]
+        words = [
+            *made.request.overrides,
+            *each.method.overrides,
+            "model.sample_steps=120",
+            "logger=jsonl",
+        ]
         study = run(*words, results=str(tmp_path))
         assert study.summary["ms_per_iteration"] == pytest.approx(
             1000 * each.timing.seconds, rel=1e-3
@@ -148,7 +153,7 @@ def test_the_baseline_of_a_profile_with_regions_is_hierarchical_too() -> None:
     words = ["cluster=regions_2x4", "model=llama_1b", "nodes=8", "methods=diloco", "periods=100"]
     request = read_request(words)
     assert request.sites == 2
-    assert request.words.count("cluster.collectives.algorithm=hierarchical") == 1
+    assert request.overrides.count("cluster.collectives.algorithm=hierarchical") == 1
     flat = read_request([*words, "cluster.collectives.algorithm=ring"])
     assert flat.cluster.collectives.algorithm == "ring"
     made = compare(request)
