@@ -110,7 +110,7 @@ def write_tables() -> None:
             done,
             OUT / "report",
             title="Published results, reproduced as far as one machine can",
-            kept=archived,
+            link_target=archived,
         )
     (ROOT / "results" / "README.md").write_text(
         README + "\n\n".join(filter(None, parts)) + "\n", encoding="utf-8"

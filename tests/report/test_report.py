@@ -392,7 +392,7 @@ def test_links_lead_to_where_runs_are_kept(tmp_path: Path) -> None:
     write_report(
         [tmp_path / "runs"],
         tmp_path / "report",
-        kept=lambda folder: tmp_path / f"logs.tar#{folder.name}",
+        link_target=lambda folder: tmp_path / f"logs.tar#{folder.name}",
     )
     runs = (tmp_path / "report" / "runs.md").read_text()
     assert (

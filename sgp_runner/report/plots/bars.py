@@ -58,16 +58,16 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
     names_of_rows = [wrap_label(network(ranking)) for ranking in drawn]
     series = []
     rows = [(name, row) for name, pair in zip(names_of_rows, pairs, strict=True) for row in pair]
-    for algorithm, found in group_by(rows, lambda each: each[1].setting.algorithm).items():
+    for algorithm, members in group_by(rows, lambda item: item[1].setting.algorithm).items():
         series.append(
             Series(
                 algorithm,
-                look.of(found[0][1].setting, line=False),
-                [row.time / size for _, row in found],
-                [name for name, _ in found],
-                [min(row.times) / size for _, row in found],
-                [max(row.times) / size for _, row in found],
-                [row.name for _, row in found],
+                look.of(members[0][1].setting, line=False),
+                [row.time / size for _, row in members],
+                [name for name, _ in members],
+                [min(row.times) / size for _, row in members],
+                [max(row.times) / size for _, row in members],
+                [row.name for _, row in members],
             )
         )
     first = drawn[0]
@@ -175,8 +175,8 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
     ]
     if stars:
         series.append(stars_of([pair for _, pair in stars], y=[row for row, _ in stars]))
-    shown = [float(x) for one in series for x in one.x]
-    axis = axis_over(f"{CLOCK[first.clock]} per iteration in ms", shown)
+    xs = [float(x) for one in series for x in one.x]
+    axis = axis_over(f"{CLOCK[first.clock]} per iteration in ms", xs)
     bars = axis.scale == "linear"
     where = (first.clock, first.model, first.data, timed_models([first]), first.cluster)
     return plot_rows(
@@ -228,7 +228,7 @@ def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) ->
     series = [replace(stars_of(pairs, y=rows), texts=origins)]
     keys = []
     for ours_is, members in group_by(
-        zip(rows, pairs, strict=True), lambda each: each[1].ours_is
+        zip(rows, pairs, strict=True), lambda item: item[1].ours_is
     ).items():
         shape = MARKS.get(ours_is, "circle")
         keys.append(f"{shape}: {ours_is}")

@@ -84,8 +84,8 @@ class Series:
             first, last = last, first
         x = [*(self.fastest or self.x), *reversed(self.x)]
         outline = zip(map(float, x), [*first, *reversed(last)], strict=True)
-        shown = [point for point in outline if all(map(math.isfinite, point))]
-        return [x for x, _ in shown], [y for _, y in shown]
+        points = [point for point in outline if all(map(math.isfinite, point))]
+        return [x for x, _ in points], [y for _, y in points]
 
     def reach(self, middle: Sequence[float | str]) -> tuple[list[float], list[float]]:
         """Return the distances from each point down to ``low`` and up to ``high``.
@@ -250,8 +250,8 @@ def spanned(axis: Axis, values: Sequence[float], edge: float) -> Axis:
     if axis.span is not None:
         return axis
     log = axis.scale == "log"
-    shown = [value for value in values if value > 0 or not log]
-    low, high = min(shown), max(shown)
+    visible = [value for value in values if value > 0 or not log]
+    low, high = min(visible), max(visible)
     if log:
         wide = (high / low) ** edge if high > low else 2.0
         return replace(axis, span=(low / wide, high * wide))

@@ -160,7 +160,9 @@ def curves(
     look, series = StyleMap(settings), []
     for label, setting in zip(names(settings), settings, strict=True):
         curve = setting.curve[(setting.curve[key] > 0) | (axis.scale != "log")]
-        shown = label if len(counts) == 1 else f"{label} · {counted(len(setting.seeds), 'seed')}"
+        line_name = (
+            label if len(counts) == 1 else f"{label} · {counted(len(setting.seeds), 'seed')}"
+        )
         y, low, high = (
             [scaled(value, metric, error) for value in curve[part]]
             for part in ("quality", "low", "high")
@@ -168,10 +170,10 @@ def curves(
         several = len(setting.seeds) > 1
         time = times.get(id(setting), 0.0)
         if axis.span is not None and time > size * axis.span[1]:
-            shown += f" ({duration(time)})"
+            line_name += f" ({duration(time)})"
         series.append(
             Series(
-                shown,
+                line_name,
                 look.of(setting),
                 list(curve[key] / size),
                 y,
@@ -184,9 +186,9 @@ def curves(
     what = ERROR if error else AXIS[metric]
     xs = [float(x) for line in series for x in line.x]
     values = [float(y) for line in series for y in (*line.y, *(line.low or ()), *(line.high or ()))]
-    known = [value for value in values if math.isfinite(value)]
-    log = (error or metric == "loss") and 0 < MAX_LOSS_RATIO * min(known) < max(known)
-    ticks = ticks_between(min(known), max(known)) if log else ()
+    finite = [value for value in values if math.isfinite(value)]
+    log = (error or metric == "loss") and 0 < MAX_LOSS_RATIO * min(finite) < max(finite)
+    ticks = ticks_between(min(finite), max(finite)) if log else ()
     if target is not None:
         begin, end = axis.span or (min(xs) if axis.scale == "log" else 0.0, max(xs))
         levels = [scaled(target.value, metric, error)] * 2

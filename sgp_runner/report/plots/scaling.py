@@ -51,7 +51,7 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
             )
         if theirs:
             series.append(stars_of(theirs, x=[int(pair.setting.nodes) for pair in theirs]))
-        shown = [float(y) for one in series for y in one.y]
+        ys = [float(y) for one in series for y in one.y]
         ranged = any(setting.ranged for setting in members)
         plot = Plot(
             file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
@@ -60,7 +60,7 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
             f"{', at the lowest rate; bands' if ranged else '; bars'}: {spread_of(members)}."
             f"{' Stars: published.' if theirs else ''}",
             nodes_axis(members),
-            axis_over(f"{CLOCK[clock]} per iteration in ms", shown),
+            axis_over(f"{CLOCK[clock]} per iteration in ms", ys),
             series,
             "band" if ranged else "y",
         )
@@ -103,9 +103,9 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
         lines = select_lines(every, algorithm_of)
         hidden = [label for label, line in every if (label, line) not in lines]
         look = StyleMap([setting for _, line in lines for setting in line])
-        shown = [setting for _, line in lines for setting in line]
+        line_settings = [setting for _, line in lines for setting in line]
         starts = sorted({int(line[0].nodes) for _, line in lines})
-        most = max(int(setting.nodes) for setting in shown)
+        most = max(int(setting.nodes) for setting in line_settings)
         series = []
         for label, line in lines:
             nodes = [int(setting.nodes) for setting in line]
@@ -149,10 +149,10 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
         ):
             plot = Plot(
                 file_name(what, *filter(None, (clock, model, data, timed, cluster))),
-                f"{what} against nodes · {kinds(shown)}{on_cluster(shown)}",
+                f"{what} against nodes · {kinds(line_settings)}{on_cluster(line_settings)}",
                 f"From {CLOCK[clock]}, mean over the seeds. "
                 "Each line begins at the method's smallest number of nodes.",
-                nodes_axis(shown),
+                nodes_axis(line_settings),
                 axis,
                 drawn,
             )

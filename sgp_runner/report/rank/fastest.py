@@ -22,7 +22,7 @@ def fastest_tables(rankings: Sequence[Ranking]) -> Iterator[ReportTable]:
     studies = [ranking for ranking in rankings if ranking.target is None]
     tasks = group_by(studies, lambda ranking: (ranking.task, ranking.timed, ranking.clock))
     for task, members in tasks.items():
-        nodes = sorted({int(row.setting.nodes) for each in members for row in each.rows})
+        nodes = sorted({int(row.setting.nodes) for ranking in members for row in ranking.rows})
         if min(len(members), len(nodes)) > 1 and len(members) * len(nodes) >= MIN_CELLS:
             yield of_task(
                 "fastest" if len(tasks) == 1 else file_name("fastest", *task), members, nodes

@@ -87,7 +87,7 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
         (head, lambda row, rate=rate: text(rate(row.setting)), head != FLOPS)  # type: ignore[misc]
         for head, rate in rate_columns(ranking.settings)
     ]
-    shown = [(head, cell) for head, cell, wanted in columns if wanted]
+    selection = [(head, cell) for head, cell, wanted in columns if wanted]
     raw = pd.DataFrame([raw_row(ranking, row) for row in rows]).astype({"rank": "Int64"})
     if computing:
         raw["compute_utilisation"] = [row.setting.utilisation for row in rows]
@@ -101,8 +101,8 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
         f"{CLOCK[ranking.clock].capitalize()} {measure}",
         note_of(ranking, nodes, overs),
         raw,
-        [head for head, _ in shown],
-        [[cell(row) for _, cell in shown] for row in rows],
+        [head for head, _ in selection],
+        [[cell(row) for _, cell in selection] for row in rows],
         (ALGORITHM,),
     )
 
@@ -151,8 +151,8 @@ def speed_cell(row: Row, overs: set[str]) -> Cell:
 
 
 def raw_row(ranking: Ranking, row: Row) -> dict[str, object]:
-    each, target = row.setting, ranking.target
-    low, high = each.range("quality")
+    setting, target = row.setting, ranking.target
+    low, high = setting.range("quality")
     times = {
         "seconds": row.time,
         "seconds_min": min(row.times, default=None),
@@ -162,23 +162,23 @@ def raw_row(ranking: Ranking, row: Row) -> dict[str, object]:
     return {
         "rank": row.rank,
         "ranked_by": ranking.ranked_by,
-        "algorithm": each.algorithm,
+        "algorithm": setting.algorithm,
         "settings": " ".join(row.overrides),
-        "state": each.state,
-        "model": each.model,
-        "data": each.data,
+        "state": setting.state,
+        "model": setting.model,
+        "data": setting.data,
         "cluster": ranking.cluster,
         "clock": ranking.clock,
-        "nodes": each.nodes,
-        "seeds": joined(each.seeds),
+        "nodes": setting.nodes,
+        "seeds": joined(setting.seeds),
         "target": None if target is None else target.value,
         **{f"{what}_{key}": value for key, value in times.items()},
         "seeds_with_time": len(row.times),
         "speed_up": row.speed_up,
         "over": row.over,
-        "metric": each.metric,
-        "quality": each.mean("quality"),
+        "metric": setting.metric,
+        "quality": setting.mean("quality"),
         "quality_min": low,
         "quality_max": high,
-        "bytes_per_node": each.mean("bytes_per_node"),
+        "bytes_per_node": setting.mean("bytes_per_node"),
     }

@@ -152,7 +152,9 @@ def too_coarse(settings: Sequence[RunGroup], target: float) -> bool:
 
     An evaluation tells only that the target lies between the previous one and itself.
     """
-    before = [each.evaluations_before(target) for each in settings if each.times_to(target)]
+    before = [
+        setting.evaluations_before(target) for setting in settings if setting.times_to(target)
+    ]
     return bool(before) and median_low(before) < MIN_EVALUATIONS
 
 
@@ -189,9 +191,9 @@ def order(row: Row, by_quality: bool) -> tuple[float, ...]:
     quality, so have all rows that have finished."""
     quality = row.setting.mean("quality")
     worst = math.isnan(quality)
-    known = worst, 0.0 if worst else -row.setting.better * quality
+    by_value = worst, 0.0 if worst else -row.setting.better * quality
     times = (row.missing, row.time) if row.times else (math.inf, math.inf)
-    return (not row.setting.finished, *known, *times) if by_quality else (*times, *known)
+    return (not row.setting.finished, *by_value, *times) if by_quality else (*times, *by_value)
 
 
 def with_rank(row: Row, rank: int, rows: Iterable[Row], by_quality: bool) -> Row:

@@ -42,7 +42,7 @@ def run_summary(settings: Sequence[RunGroup]) -> RunSummary:
         "epochs": [float(setting.epochs) for setting in settings],
         "seeds": [seed for setting in settings for seed in setting.seeds],
     }
-    rows = [(name, listed(found)) for name, found in facts.items()]
+    rows = [(name, listed(items)) for name, items in facts.items()]
     return RunSummary([(name, text) for name, text in rows if text], shared(settings))
 
 
@@ -63,10 +63,10 @@ def values(settings: Sequence[RunGroup], key: str) -> list[object]:
     return [setting.settings[key] for setting in settings if key in setting.settings]
 
 
-def listed(found: Iterable[object]) -> str:
+def listed(values: Iterable[object]) -> str:
     """Return the distinct values as text; numbers are sorted."""
     distinct = dict.fromkeys(
-        value if isinstance(value, int | float) else printable(str(value)) for value in found
+        value if isinstance(value, int | float) else printable(str(value)) for value in values
     )
     distinct.pop("", None)
     numbers = [value for value in distinct if isinstance(value, int | float)]
@@ -113,5 +113,5 @@ def shared(settings: Sequence[RunGroup]) -> list[str]:
 
 def columns(setting: RunGroup, keys: Iterable[str]) -> dict[str, object]:
     """Return the values of the main keys and of the differing ``keys``, as columns of a table."""
-    found: Mapping[str, object] = setting.settings
-    return {key: found.get(key) for key in dict.fromkeys([*MAIN, *keys])}
+    settings: Mapping[str, object] = setting.settings
+    return {key: settings.get(key) for key in dict.fromkeys([*MAIN, *keys])}

@@ -80,9 +80,9 @@ def tables(settings: Sequence[RunGroup], pairs: Sequence[Pair], link: Linker) ->
 
 
 def of_settings(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> ReportTable:
-    raw, cells, known = [], [], known_rates(settings)
-    shown = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
-    clusters, rates = len({each.cluster for each in settings}) > 1, rate_columns(settings)
+    raw, cells, rate_names = [], [], known_rates(settings)
+    setting_keys = [key for key in keys if not key.startswith(CLUSTER)]  # a cluster has its column
+    clusters, rates = len({setting.cluster for setting in settings}) > 1, rate_columns(settings)
     for label, setting in zip(labels(settings), settings, strict=True):
         low, high = setting.range("quality")
         facts = {
@@ -105,7 +105,7 @@ def of_settings(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker)
             "commits": joined(commits(setting.runs)),
             "logs": joined(link(path, LOG) for path in setting.runs["folder"]),
         }
-        facts |= {name: setting.mean(name) for name in known}
+        facts |= {name: setting.mean(name) for name in rate_names}
         raw.append({**facts, **columns(setting, keys), **facts, **files})
         cells.append(
             [
@@ -115,7 +115,7 @@ def of_settings(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker)
                 *([text(setting.cluster)] if clusters else []),
                 *(
                     text("".join(as_overrides(setting.settings, [key])).partition("=")[2])
-                    for key in shown
+                    for key in setting_keys
                 ),
                 text(
                     quality_text(facts["quality"], setting.metric),
@@ -140,7 +140,7 @@ def of_settings(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker)
         "kind",
         "nodes",
         *(["cluster"] if clusters else []),
-        *(printable(key.removesuffix(".name")[:MAX_OVERRIDE_LENGTH]) for key in shown),
+        *(printable(key.removesuffix(".name")[:MAX_OVERRIDE_LENGTH]) for key in setting_keys),
         "workers",
         "averaged model",
         "time",
@@ -224,8 +224,8 @@ def of_runs(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> 
 def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
     raw, cells = [], []
     for pair in pairs:
-        figure, each = pair.published, pair.setting
-        logs = [link(path, LOG) for path in each.runs["folder"]]
+        figure, setting = pair.published, pair.setting
+        logs = [link(path, LOG) for path in setting.runs["folder"]]
         raw.append(
             {
                 "row": pair.row,
@@ -240,8 +240,8 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
                 "error_percent": pair.error,
                 "ours_is": pair.ours_is,
                 "source": figure.origin,
-                "seeds": joined(each.seeds),
-                "commits": joined(commits(each.runs)),
+                "seeds": joined(setting.seeds),
+                "commits": joined(commits(setting.runs)),
                 "logs": joined(logs),
             }
         )
@@ -267,9 +267,12 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
                 Cell([CellLink(pair.ours_is)], pair.kind),
                 text(figure.origin),
                 Cell(
-                    [CellLink(str(seed), log) for seed, log in zip(each.seeds, logs, strict=True)]
+                    [
+                        CellLink(str(seed), log)
+                        for seed, log in zip(setting.seeds, logs, strict=True)
+                    ]
                 ),
-                text(joined(commits(each.runs))),
+                text(joined(commits(setting.runs))),
             ]
         )
     head = ["row", "metric", "published", "ours", "error", "ours is", "source", "seeds", "commit"]

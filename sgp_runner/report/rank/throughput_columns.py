@@ -24,16 +24,16 @@ Column: TypeAlias = tuple[str, Callable[[RunGroup], str]]
 
 def known_rates(settings: Sequence[RunGroup]) -> list[str]:
     """Return the rates that some setting has."""
-    return [name for name in RATES if not all(isnan(each.mean(name)) for each in settings)]
+    return [name for name in RATES if not all(isnan(setting.mean(name)) for setting in settings)]
 
 
 def rate_columns(settings: Sequence[RunGroup]) -> list[Column]:
     """Return the columns of the `known_rates`; tokens take the place of samples."""
-    known = known_rates(settings)
+    names = known_rates(settings)
     return [
         (FORMS[name][0], lambda setting, name=name: rate_text(setting, name))  # type: ignore[misc]
-        for name in known
-        if name != "samples_per_s" or "tokens_per_s" not in known
+        for name in names
+        if name != "samples_per_s" or "tokens_per_s" not in names
     ]
 
 

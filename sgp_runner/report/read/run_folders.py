@@ -34,8 +34,8 @@ def run_folders(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
         while waiting:
             path = waiting.pop()
             try:
-                found, inner = contents(path, seen)
-                for run in found:
+                run_paths, inner = contents(path, seen)
+                for run in run_paths:
                     runs.setdefault(run.resolve(), run)
                 waiting += reversed(inner)
             except (OSError, ValueError, csv.Error) as error:

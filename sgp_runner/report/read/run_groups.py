@@ -92,8 +92,8 @@ class RunGroup:
         model = str(self.settings.get("timed_as.model"))
         if self.clock != "simulated" or model not in LANGUAGE_MODELS:
             return math.nan
-        own = LANGUAGE_MODELS[model].step_seconds
-        seconds = number(self.settings.get(f"{CLUSTER}compute.step_seconds.{model}", own))
+        default = LANGUAGE_MODELS[model].step_seconds
+        seconds = number(self.settings.get(f"{CLUSTER}compute.step_seconds.{model}", default))
         return 1000 * (seconds or math.nan) / self.mean("ms_per_iteration")
 
     @property
@@ -230,9 +230,9 @@ def cluster_name(machines: Mapping[str, object]) -> str:
     name = machines.get(CLUSTER_NAME)
     if name is None:
         return ""
-    given = machines.get(f"{LINKS}bandwidth")
-    ends = [each for each in map(number, given) if each] if isinstance(given, list) else []
-    both = min(ends, default=number(given))
+    bandwidth = machines.get(f"{LINKS}bandwidth")
+    ends = [end for end in map(number, bandwidth) if end] if isinstance(bandwidth, list) else []
+    both = min(ends, default=number(bandwidth))
     up, down = (number(machines.get(f"{LINKS}{key}")) for key in ("bandwidth_up", "bandwidth_down"))
     up, down = up or both, down or both
     rates, rate = [], math.inf
@@ -246,7 +246,7 @@ def cluster_name(machines: Mapping[str, object]) -> str:
         for key, value in machines.items()
         if key.startswith((f"{LINKS}node_bandwidth_up.", f"{LINKS}node_bandwidth_down."))
     ]
-    if (slowest := min((each for each in single if each), default=rate)) < rate:
+    if (slowest := min((node_rate for node_rate in single if node_rate), default=rate)) < rate:
         rates.append(f"slowest node {bit_rate(slowest)}")
     sizes, least = regions_in(machines.get(f"{LINKS}regions"))
     if len(sizes) > 1:
@@ -259,14 +259,14 @@ def cluster_name(machines: Mapping[str, object]) -> str:
 
 def regions_in(value: object) -> tuple[list[float], float]:
     """Return the nodes of each non-empty region, and the lowest bandwidth of a link (bit/s)."""
-    known = (
+    regions = (
         [region for region in value if isinstance(region, dict)] if isinstance(value, list) else []
     )
-    found = [
+    limits = [
         [lowest(region.get(key)) for key in ("nodes", "bandwidth_up", "bandwidth_down")]
-        for region in known
+        for region in regions
     ]
-    inhabited = [region for region in found if min(region) > 0]
+    inhabited = [region for region in limits if min(region) > 0]
     return [nodes for nodes, *_ in inhabited], min(
         (rate for _, *rates in inhabited for rate in rates), default=math.inf
     )
@@ -275,7 +275,7 @@ def regions_in(value: object) -> tuple[list[float], float]:
 def lowest(value: object) -> float:
     """Return a number, or the lowest number of a list; 0 if there is none."""
     return (
-        min((number(each) or 0 for each in value), default=0)
+        min((number(item) or 0 for item in value), default=0)
         if isinstance(value, list)
         else (number(value) or 0)
     )
@@ -292,8 +292,8 @@ def overrides_of(lines: Sequence[Mapping[str, Any]], clusters: Sequence[str]) ->
         where = *task(line), cluster, str(line["nodes"])
         cells.setdefault(where, []).append(line["settings"])
     for cell, members in cells.items():
-        known = keys.setdefault(cell[:-2], [])
-        known += [key for key in distinguishing(members, known) if key not in known]
+        preferred = keys.setdefault(cell[:-2], [])
+        preferred += [key for key in distinguishing(members, preferred) if key not in preferred]
     return [as_overrides(line["settings"], keys[task(line)]) for line in lines]
 
 
@@ -302,14 +302,14 @@ def task(line: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(line[key]) for key in ("algorithm", "model", "data", "network"))
 
 
-def distinguishing(members: Sequence[Mapping[str, object]], known: Sequence[str]) -> list[str]:
-    """Choose keys whose values together distinguish all members; prefer the ``known`` keys.
+def distinguishing(members: Sequence[Mapping[str, object]], preferred: Sequence[str]) -> list[str]:
+    """Choose keys whose values together distinguish all members; prefer the keys in ``preferred``.
 
     A key is chosen only if it separates members that the keys chosen before do not separate.
     """
     chosen: list[str] = []
     groups = 1
-    keys = dict.fromkeys([*known, *(key for member in members for key in member)])
+    keys = dict.fromkeys([*preferred, *(key for member in members for key in member)])
     # A cluster's name is clearer than its numbers, so it comes first.
     for key in sorted(keys, key=lambda key: key != CLUSTER_NAME):
         values = {repr([member.get(name) for name in (*chosen, key)]) for member in members}

@@ -74,8 +74,8 @@ class Runs:
 def read_runs(folders: Sequence[Path]) -> Runs:
     """Read every run in or below the folders. Raises ConfigError if there is none."""
     lines, curves = [], []
-    found, skipped = run_folders(folders)
-    for path in found:
+    paths, skipped = run_folders(folders)
+    for path in paths:
         try:
             line, curve = read_run(path)
         except Damaged as error:
@@ -110,8 +110,8 @@ def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     check_facts(facts)
     try:
         records = read_metrics(folder)
-        own = not facts["server"] and config.get("eval_workers", True)
-        curve = curve_of(checked(records), "eval" if own else "average")
+        by_worker = not facts["server"] and config.get("eval_workers", True)
+        curve = curve_of(checked(records), "eval" if by_worker else "average")
         evaluated: Any = facts.get("evaluated_fastest") or ()
         fastest = {round(float(epoch), 6): seconds for epoch, seconds in evaluated}
         fastest_s = curve["epoch"].map(fastest).astype(float)
@@ -211,21 +211,22 @@ def curve_of(records: Sequence[Mapping[str, object]], kind: str) -> pd.DataFrame
     """
     frame = pd.DataFrame([record for record in records if record["kind"] in ("eval", "average")])
     frames = {kind: part for kind, part in frame.groupby("kind")} if len(frame) else {}
-    average, each = frames.get("average"), frames.get(kind)
-    if each is None:
+    average, evaluations = frames.get("average"), frames.get(kind)
+    if evaluations is None:
         empty = pd.DataFrame(columns=list(CURVE), dtype=float)
         empty.attrs["metric"] = None
         return empty
     metric = next(
         name
         for name in ("bleu", "accuracy", "loss")
-        if (name in each and each[name].notna().any()) or name == "loss"
+        if (name in evaluations and evaluations[name].notna().any()) or name == "loss"
     )
-    each = each.assign(
-        epoch=each["epoch"].astype(float).round(6), rank=0 if kind == "average" else each["rank"]
+    evaluations = evaluations.assign(
+        epoch=evaluations["epoch"].astype(float).round(6),
+        rank=0 if kind == "average" else evaluations["rank"],
     ).drop_duplicates(["epoch", "rank"], keep="last")
-    epochs = each.groupby("epoch")
-    values = each[metric].astype(float).groupby(each["epoch"])
+    epochs = evaluations.groupby("epoch")
+    values = evaluations[metric].astype(float).groupby(evaluations["epoch"])
     out = pd.DataFrame(
         {
             "time_s": epochs["time_s"].max(),
@@ -234,7 +235,7 @@ def curve_of(records: Sequence[Mapping[str, object]], kind: str) -> pd.DataFrame
             "high": values.max(),
         }
     )
-    out = out[epochs["rank"].count() == each["rank"].nunique()]
+    out = out[epochs["rank"].count() == evaluations["rank"].nunique()]
     averages = pd.DataFrame(columns=["epoch"]) if average is None else average
     averages = (
         averages.assign(epoch=averages["epoch"].astype(float).round(6))
@@ -293,10 +294,14 @@ def completed(configs: Sequence[Settings]) -> list[Settings]:
     for text, config in different.items():
         by_keys.setdefault(keys[text], []).append(config)
     larger = {
-        own: [config for other, members in by_keys.items() if other > own for config in members]
-        for own in by_keys
+        key_set: [
+            config for other, members in by_keys.items() if other > key_set for config in members
+        ]
+        for key_set in by_keys
     }
-    completions = {text: completion(each, larger[keys[text]]) for text, each in different.items()}
+    completions = {
+        text: completion(config, larger[keys[text]]) for text, config in different.items()
+    }
     return [completions[text] for text in texts]
 
 
@@ -308,8 +313,8 @@ def all_keys(node: Settings, parent: str = "") -> Iterator[str]:
             yield from all_keys(value, key)
 
 
-def completion(config: Settings, known: Sequence[Settings]) -> Settings:
-    newer = [other for other in known if extends(other, config)]
+def completion(config: Settings, candidates: Sequence[Settings]) -> Settings:
+    newer = [other for other in candidates if extends(other, config)]
     newest = [
         one for one in newer if not any(other is not one and extends(other, one) for other in newer)
     ]

@@ -124,8 +124,8 @@ def checked(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 raise Damaged(f"its records have the {name} {cut(repr(value))}.")
         if not is_between(record.get(CONSENSUS) or 0, 0, MAX_NUMBER):
             raise Damaged(f"its records have the {CONSENSUS} {cut(repr(record[CONSENSUS]))}.")
-        kept = (*names, *METRICS, CONSENSUS) if kind != "train" else names
-        out.append({"kind": kind, **{name: record[name] for name in kept if name in record}})
+        fields = (*names, *METRICS, CONSENSUS) if kind != "train" else names
+        out.append({"kind": kind, **{name: record[name] for name in fields if name in record}})
     return out
 
 

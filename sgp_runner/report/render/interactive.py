@@ -119,8 +119,8 @@ def points_of(series: Series) -> dict[str, Any]:
 
 def hover(plot: Plot, series: Series) -> str:
     x, y = (
-        "%{x}" if each.scale == "category" else f"%{{{name}:.4~g}}"
-        for name, each in (("x", plot.x), ("y", plot.y))
+        "%{x}" if axis.scale == "category" else f"%{{{name}:.4~g}}"
+        for name, axis in (("x", plot.x), ("y", plot.y))
     )
     y = "%{y}" if plot.y.scale == "category" else y
     where = f"{plot.x.title}: {x}" + (f"<br>{plot.y.title}: {y}" if plot.y.title else "")

@@ -77,7 +77,7 @@ def save_all(plots: Iterable[Plot], folder: Path) -> None:
     count = max(1, min(present_cores(), len(plots) // FORKED_PLOTS)) if forks else 1
     shares = [plots[first::count] for first in range(count)]
     context: Any = get_context("fork" if forks else None)
-    others = [context.Process(target=save_share, args=(each, folder)) for each in shares[1:]]
+    others = [context.Process(target=save_share, args=(share, folder)) for share in shares[1:]]
     for process in others:
         process.start()
     save_share(shares[0], folder)

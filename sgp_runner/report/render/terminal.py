@@ -116,7 +116,7 @@ def terminal_plot(ranking: Ranking) -> str:
     """Draw the first settings of a ranking, one for each of `MARKS`; empty without curves."""
     several = len({row.setting.nodes for row in ranking.rows}) > 1
     rows = [
-        (mark, shown(row, several), curve)
+        (mark, row_label(row, several), curve)
         for mark, row in zip(MARKS, ranking.rows, strict=False)
         # Time 0 has no logarithm.
         if len(curve := row.setting.curve[row.setting.curve["time_s"] > 0]) > 1
@@ -164,7 +164,7 @@ def terminal_plot(ranking: Ranking) -> str:
     return "\n".join([*heading, *picture, *time_axis(ticks), *wrapped(names)])
 
 
-def shown(row: Row, with_nodes: bool) -> str:
+def row_label(row: Row, with_nodes: bool) -> str:
     nodes = [f"· {counted(row.setting.nodes, 'node')}"] if with_nodes else []
     return " ".join(filter(None, [row.setting.algorithm, row.note, *nodes]))
 

@@ -38,18 +38,18 @@ def markdown_table(
 
 def markdown(table: ReportTable) -> str:
     def row(cells: Sequence[Cell]) -> Iterator[str]:
-        for name, each in zip(table.head, cells, strict=True):
-            text = cell(each)
+        for name, content in zip(table.head, cells, strict=True):
+            text = cell(content)
             yield str(inert(text)) if name in table.text_columns else text
 
-    def cell(each: Cell) -> str:
+    def cell(content: Cell) -> str:
         text = " ".join(
             literal(link.text) if link.href is None else f"[{literal(link.text)}]({link.href})"
-            for link in each.links
+            for link in content.links
         )
-        text = f"**{text}**" if each.strong else text
-        text += f" ({literal(each.note)})" if each.note else ""
-        return f"{GLYPHS[each.kind]} {text}" if each.kind else text
+        text = f"**{text}**" if content.strong else text
+        text += f" ({literal(content.note)})" if content.note else ""
+        return f"{GLYPHS[content.kind]} {text}" if content.kind else text
 
     def literal(text: str) -> str:
         return re.sub(r"[\\|`<\[\]]", r"\\\g<0>", text)

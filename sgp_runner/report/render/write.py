@@ -69,10 +69,10 @@ def write_report(
     out: Path,
     target: float | None = None,
     title: str = "sgp-run report",
-    kept: Callable[[Path], Path] = lambda folder: folder,
+    link_target: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
     """Write a report on the runs in ``folders`` (`report_on`). Raises ConfigError without runs."""
-    return report_on(read_runs(folders), out, target, title, kept)
+    return report_on(read_runs(folders), out, target, title, link_target)
 
 
 def report_on(
@@ -80,18 +80,18 @@ def report_on(
     out: Path,
     target: float | None = None,
     title: str = "sgp-run report",
-    kept: Callable[[Path], Path] = lambda folder: folder,
+    link_target: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
     """Write a report on ``runs`` to ``out``, replacing an earlier report there.
 
     target: quality for which the times to reach it are compared; None: one is chosen
-    kept: maps the folder of a run to the folder that links in the report point to
+    link_target: maps the folder of a run to the folder that links in the report point to
 
     Raises ConfigError for an impossible target, or if ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
-        path = os.path.relpath(kept(Path(folder)) / file, out)
+        path = os.path.relpath(link_target(Path(folder)) / file, out)
         # A browser must not read a name such as javascript:... as a scheme.
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
@@ -107,7 +107,7 @@ def report_on(
         )
     pairs = pairs_of(settings)
     ranked = rankings(settings, target)
-    shown = sections(settings, ranked, pairs)
+    page_sections = sections(settings, ranked, pairs)
     overview, first = [*fastest_tables(ranked)], ranked_tables(ranked)
     others = tables(settings, pairs, link)
     box = run_summary(settings)
@@ -126,9 +126,11 @@ def report_on(
             for path in out.glob(pattern):
                 path.unlink()
         save_tables((*overview, *first, *others), out)
-        save_pictures((plot for section in shown for plot in section.plots), out / "plots")
+        save_pictures((plot for section in page_sections for plot in section.plots), out / "plots")
         page.write_text(
-            render(title, subtitle, box, configs, first, shown, others, runs.skipped, overview),
+            render(
+                title, subtitle, box, configs, first, page_sections, others, runs.skipped, overview
+            ),
             encoding="utf-8",
         )
     except OSError as error:
