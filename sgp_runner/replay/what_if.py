@@ -163,13 +163,13 @@ class RecordedGradients:
     The durations of a rank are in their recorded order and repeat."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
-        own = [
+        by_rank = [
             [event.seconds for event in recording.events if event.kind == "gradient"]
             for recording in recordings
         ]
-        together = [seconds for durations in own for seconds in durations]
+        together = [seconds for durations in by_rank for seconds in durations]
         # A node may have drawn no step from a shared budget.
-        self.seconds = [cycle(durations or together) for durations in own]
+        self.seconds = [cycle(durations or together) for durations in by_rank]
 
     def __call__(self, rank: int) -> float:
         return next(self.seconds[rank])
@@ -246,11 +246,15 @@ def machines(cluster: Cluster, delays: Delays) -> Cluster:
     small, large = min(by_size), max(by_size)
     latency = median(by_size[small]) if 100 * small < large else 0.0
     bandwidth = 8 * max(1, large) / max(median(by_size[large]) - latency, 1e-9)
-    given = cluster.collectives
+    collectives = cluster.collectives
     return Cluster(
         ConstantTime(),
         StepTimes({"default": 1.0}),
         Links(bandwidth, latency),
-        Collectives(given.algorithm, overlap=given.overlap, bucket_bytes=given.bucket_bytes),
+        Collectives(
+            collectives.algorithm,
+            overlap=collectives.overlap,
+            bucket_bytes=collectives.bucket_bytes,
+        ),
         name="recorded",
     )
