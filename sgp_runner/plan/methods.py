@@ -66,7 +66,7 @@ def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
         method("NoLoCo, H 50", "noloco", "period=50"),
         method("SparseLoCo, H 30", "sparseloco", "period=30"),
     )
-    rest = set(groups()["algo"]) - {each.algorithm for each in special} - {"hybrid"}
+    rest = set(groups()["algo"]) - {method.algorithm for method in special} - {"hybrid"}
     return (*special, *(method(title_of(name), name) for name in sorted(rest)))
 
 

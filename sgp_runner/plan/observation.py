@@ -14,7 +14,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.links import Links
 from sgp_runner.cluster.nodes import StepTimes
 from sgp_runner.plan.models import known_size
-from sgp_runner.plan.words import Key, Words, read_words
+from sgp_runner.plan.words import Key, PlanSettings, read_settings
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_json, read_yaml
 
@@ -126,13 +126,15 @@ class Observation:
 
 
 def read_observation(arguments: Sequence[str]) -> Observation:
-    """Return the observation of a command line: words, or folders of runs."""
+    """Return the observation of a command line: settings, or folders of runs."""
     runs = [of_run(Path(word)) for word in arguments if "=" not in word]
     from_runs: dict[str, float | int | str] = {}
     for _, values in sorted(runs, key=lambda run: -run[0]):  # one node last: it replaces estimates
         from_runs |= values
-    words = read_words([word for word in arguments if "=" in word], keys_for(arguments), ALIASES)
-    return observation_of(Words({**from_runs, **words.values}))
+    settings = read_settings(
+        [word for word in arguments if "=" in word], keys_for(arguments), ALIASES
+    )
+    return observation_of(PlanSettings({**from_runs, **settings.values}))
 
 
 def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
@@ -148,14 +150,14 @@ def keys_for(arguments: Sequence[str]) -> Mapping[str, Key]:
     return {**KEYS, **numbered}
 
 
-def observation_of(words: Words) -> Observation:
-    """Return the observation of ``words``. Raises ConfigError for what is missing."""
+def observation_of(settings: PlanSettings) -> Observation:
+    """Return the observation of ``settings``. Raises ConfigError for what is missing."""
     assumed: list[str] = []
-    devices = words.count("devices")
-    if devices is None and "bytes" not in words.values:
+    devices = settings.count("devices")
+    if devices is None and "bytes" not in settings.values:
         assumed.append("A node has one device (devices=).")
     devices = devices or 1
-    steps = steps_of(words, devices, assumed)
+    steps = steps_of(settings, devices, assumed)
     if 1 not in steps:
         raise ConfigError(
             "one_node", "the time of a step on one node is missing: write one_node=0.5s."
@@ -166,33 +168,33 @@ def observation_of(words: Words) -> Observation:
             "the time of a step on several nodes is missing: write two_nodes=4s, or step.8=4s for "
             "eight.",
         )
-    latency = words.number("latency")
+    latency = settings.number("latency")
     if latency is None:
         assumed.append("The latency is 50 us, one way (latency=).")
         latency = LATENCY
-    size, model = traffic_bytes(words, assumed)
+    size, model = traffic_bytes(settings, assumed)
     return Observation(
         steps.pop(1),
         steps,
         size,
         devices,
-        words.number("bandwidth"),
+        settings.number("bandwidth"),
         latency,
-        words.count("window"),
-        words.count("connections") or 1,
-        numbered(words, "streams"),
-        words.number("loading"),
-        words.number("slowest"),
-        smaller(words),
+        settings.count("window"),
+        settings.count("connections") or 1,
+        numbered(settings, "streams"),
+        settings.number("loading"),
+        settings.number("slowest"),
+        smaller(settings),
         model,
         tuple(assumed),
     )
 
 
-def steps_of(words: Words, devices: int, assumed: list[str]) -> dict[int, float]:
+def steps_of(settings: PlanSettings, devices: int, assumed: list[str]) -> dict[int, float]:
     """Return the seconds of a step by number of nodes; adds to ``assumed``."""
-    steps, rates = numbered(words, "step"), numbered(words, "samples")
-    batch = words.count("batch")
+    steps, rates = numbered(settings, "step"), numbered(settings, "samples")
+    batch = settings.count("batch")
     if rates and batch is None:
         assumed.append(
             "A device has 32 samples per step (batch=); with twice as many, the rate is half."
@@ -201,34 +203,34 @@ def steps_of(words: Words, devices: int, assumed: list[str]) -> dict[int, float]
     return {**{n: batch * devices * n / rate for n, rate in rates.items()}, **steps}
 
 
-def numbered(words: Words, name: str) -> dict[int, float]:
+def numbered(settings: PlanSettings, name: str) -> dict[int, float]:
     """Return the values of the keys ``name.N`` by N."""
     return {
         int(number): float(value)
-        for key, value in words.values.items()
+        for key, value in settings.values.items()
         for prefix, _, number in [key.partition(".")]
         if prefix == name and number
     }
 
 
-def traffic_bytes(words: Words, assumed: list[str]) -> tuple[float, str]:
+def traffic_bytes(settings: PlanSettings, assumed: list[str]) -> tuple[float, str]:
     """Return the bytes of an all-reduce with the traffic of a step, and words for the model.
 
     Adds to ``assumed``.
     """
-    if (size := words.number("bytes")) is not None:  # of a run
+    if (size := settings.number("bytes")) is not None:  # of a run
         return size, ""
-    parameters = words.count("parameters")
+    parameters = settings.count("parameters")
     if parameters is None:
-        parameters, source = known_size(words.text("model"))
-        assumed.append(f"{words.text('model')} has {parameters:,} parameters ({source}).")
-    per_parameter = words.number("bytes_per_parameter")
+        parameters, source = known_size(settings.text("model"))
+        assumed.append(f"{settings.text('model')} has {parameters:,} parameters ({source}).")
+    per_parameter = settings.number("bytes_per_parameter")
     if per_parameter is None:
         assumed.append(
             "The gradient has 4 bytes per parameter (bytes_per_parameter=); with 2, the rate is "
             "half."
         )
-    traffic = words.text("traffic") or "all_reduce"
+    traffic = settings.text("traffic") or "all_reduce"
     if traffic not in TRAFFIC:
         raise ConfigError("traffic", f"'{traffic}' is none of {', '.join(TRAFFIC)}.")
     per_parameter = per_parameter or 4.0
@@ -236,9 +238,9 @@ def traffic_bytes(words: Words, assumed: list[str]) -> tuple[float, str]:
     return parameters * per_parameter * TRAFFIC[traffic], model
 
 
-def smaller(words: Words) -> tuple[float, float] | None:
+def smaller(settings: PlanSettings) -> tuple[float, float] | None:
     """Return the observation of a smaller model, if there is one."""
-    share, gap = words.number("small"), words.number("small_gap")
+    share, gap = settings.number("small"), settings.number("small_gap")
     if share is None and gap is None:
         return None
     if share is None or gap is None:

@@ -14,7 +14,7 @@ from sgp_runner.plan.keys import ALIASES, BUDGETS, KEYS, NEEDED
 from sgp_runner.plan.methods import Method, chosen
 from sgp_runner.plan.models import known_size
 from sgp_runner.plan.study_quality import StudyQuality, read_quality
-from sgp_runner.plan.words import Words, read_words
+from sgp_runner.plan.words import PlanSettings, read_settings
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import bit_rate, counted, duration
 
@@ -42,7 +42,7 @@ class TrainingBudget:
 class Request:
     """A request whose machines and model are known.
 
-    words: settings of the timing studies, as words of ``sgp-run``
+    overrides: settings of the timing studies, as words of ``sgp-run``
     assumed: sentences about values that were not given
     quality: what a study measured; None: no study was given
     """
@@ -64,21 +64,21 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
 
     search: overrides that add folders of presets
     """
-    words = read_words(arguments, KEYS, ALIASES, GROUPS)
-    check_needed(words)
-    nodes, sites = words.count("nodes") or 2, words.count("sites") or 1
+    settings = read_settings(arguments, KEYS, ALIASES, GROUPS)
+    check_needed(settings)
+    nodes, sites = settings.count("nodes") or 2, settings.count("sites") or 1
     if nodes < 2:
         raise ConfigError("nodes", "a single node sends no messages: use nodes=2 or more.")
     if sites > nodes:
         raise ConfigError(
             "sites", f"{counted(nodes, 'node')} cannot be in {sites} sites: use sites={nodes}."
         )
-    methods = tuple(chosen(words.text("methods"), words.text("periods")))
-    machines, assumed = machine_overrides(words, nodes, sites)
+    methods = tuple(chosen(settings.text("methods"), settings.text("periods")))
+    machines, assumed = machine_overrides(settings, nodes, sites)
     machines = [*search, *machines]
     cluster = experiment_of(["model=timing_only", *machines]).run.cluster
     laws, sites = cluster.collectives, max(sites, len(cluster.links.regions))
-    chosen_law = any(word.startswith(LAW) for word in words.passed)
+    chosen_law = any(word.startswith(LAW) for word in settings.passed)
     if cluster.links.regions and laws.algorithm == "ring" and not chosen_law:
         machines.append(f"{LAW}hierarchical")
         laws = replace(laws, algorithm="hierarchical")
@@ -86,8 +86,8 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         assumed.append(
             "Between sites, all-reduces are hierarchical: inside each site, then between sites."
         )
-    model, parameters, notes = model_overrides(words, cluster)
-    study = words.text("quality")
+    model, parameters, notes = model_overrides(settings, cluster)
+    study = settings.text("quality")
     return Request(
         nodes,
         cluster.devices_per_node,
@@ -95,31 +95,33 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         parameters,
         cluster,
         ("model=timing_only", *machines, *model),
-        budget_of(words, nodes),
+        budget_of(settings, nodes),
         methods,
         (*assumed, *notes),
         None if study is None else read_quality(Path(study)),
     )
 
 
-def check_needed(words: Words) -> None:
+def check_needed(settings: PlanSettings) -> None:
     """Raise ConfigError for a plan without a model, or a key without an effect."""
-    if "parameters" not in words.values:
-        known_size(words.text("model"))
+    if "parameters" not in settings.values:
+        known_size(settings.text("model"))
     for key, others in NEEDED.items():
-        if key in words.values and not any(other in words.values for other in others):
+        if key in settings.values and not any(other in settings.values for other in others):
             listed = " or ".join(f"{other}=" for other in others)
             raise ConfigError(key, f"it has no effect without {listed}.")
 
 
-def machine_overrides(words: Words, nodes: int, sites: int) -> tuple[list[str], list[str]]:
+def machine_overrides(
+    settings: PlanSettings, nodes: int, sites: int
+) -> tuple[list[str], list[str]]:
     """Return the settings of the machines, and what they assume."""
-    named = any(word.startswith("cluster=") for word in words.passed)
+    named = any(word.startswith("cluster=") for word in settings.passed)
     overrides, assumed = [f"nodes={nodes}"], []
-    if not any(word.startswith("optim=") for word in words.passed):
+    if not any(word.startswith("optim=") for word in settings.passed):
         overrides.append("optim=adamw")
         assumed.append("The optimizer is AdamW (optim=).")
-    rate, latency = words.number("bandwidth"), words.number("latency")
+    rate, latency = settings.number("bandwidth"), settings.number("latency")
     if not named:
         if rate is None:
             raise ConfigError(
@@ -131,18 +133,18 @@ def machine_overrides(words: Words, nodes: int, sites: int) -> tuple[list[str], 
             f"cluster={BASE}",
             "cluster.compute_time=constant",
             "cluster.collectives.library=nccl",
-            f"cluster.devices_per_node={words.count('devices') or 1}",
+            f"cluster.devices_per_node={settings.count('devices') or 1}",
         ]
-        if not any("ring_over" in word for word in words.passed):
+        if not any("ring_over" in word for word in settings.passed):
             assumed.append(
                 "All-reduces are rings of NCCL over nodes, whose devices reduce first "
                 "(cluster.collectives.ring_over=nodes)."
             )
         if latency is None:
             assumed.append("The latency is 50 us, one way (latency=).")
-    elif (devices := words.count("devices")) is not None:
+    elif (devices := settings.count("devices")) is not None:
         overrides.append(f"cluster.devices_per_node={devices}")
-    overrides += words.passed
+    overrides += settings.passed
     if rate is not None:  # also instead of rates that were measured at another one
         overrides += [
             f"cluster.links.bandwidth={rate}bit/s",
@@ -151,13 +153,13 @@ def machine_overrides(words: Words, nodes: int, sites: int) -> tuple[list[str], 
     if latency is not None:
         overrides.append(f"cluster.links.latency_seconds={latency}s")
     if sites > 1:
-        overrides.append(site_override(words, nodes, sites))
+        overrides.append(site_override(settings, nodes, sites))
     return overrides, assumed
 
 
-def site_override(words: Words, nodes: int, sites: int) -> str:
+def site_override(settings: PlanSettings, nodes: int, sites: int) -> str:
     """Return the setting of ``sites`` of nearly equal size."""
-    rate, latency = words.number("site_bandwidth"), words.number("site_latency")
+    rate, latency = settings.number("site_bandwidth"), settings.number("site_latency")
     if rate is None or latency is None:
         key = "site_bandwidth" if rate is None else "site_latency"
         example = "site_bandwidth=1Gbit/s" if rate is None else "site_latency=30ms"
@@ -170,17 +172,17 @@ def site_override(words: Words, nodes: int, sites: int) -> str:
     return f"cluster.links.regions=[{regions}]"
 
 
-def model_overrides(words: Words, cluster: Cluster) -> tuple[list[str], int, list[str]]:
+def model_overrides(settings: PlanSettings, cluster: Cluster) -> tuple[list[str], int, list[str]]:
     """Return the settings of the model, its number of parameters, and what they assume."""
-    name, assumed = words.text("model"), []
-    parameters = words.count("parameters")
+    name, assumed = settings.text("model"), []
+    parameters = settings.count("parameters")
     if parameters is None:
         parameters, source = known_size(name)
         assumed.append(f"{name} has {parameters:,} parameters ({source}).")
     name = name or "planned"
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         raise ConfigError("model", f"'{name}' is no name: use letters, digits and _.")
-    seconds = words.number("step") or from_flops(words, cluster, parameters)
+    seconds = settings.number("step") or from_flops(settings, cluster, parameters)
     if seconds is not None:
         overrides = [f"cluster.compute.step_seconds.{name}={seconds}"]
         overrides += (
@@ -188,7 +190,7 @@ def model_overrides(words: Words, cluster: Cluster) -> tuple[list[str], int, lis
         )
         overrides += ["timed_as.batch_size=1"]
     elif name in cluster.compute.step_seconds and name != "default":
-        batch = words.count("batch") or cluster.compute.step_batch.get(name, 1)
+        batch = settings.count("batch") or cluster.compute.step_batch.get(name, 1)
         overrides = [f"timed_as.batch_size={batch}"]
         time = duration(cluster.compute.mean_step(name, batch, None))
         assumed.append(f"A step takes {time}, as in cluster={cluster.name} (step=).")
@@ -202,22 +204,22 @@ def model_overrides(words: Words, cluster: Cluster) -> tuple[list[str], int, lis
             f"the time of a gradient of {name} on one node is not known: write step=0.4s, or "
             "device_flops=50e12 with step_flops= or batch_tokens=.",
         )
-    if name not in LANGUAGE_MODELS or words.count("parameters") is not None:
+    if name not in LANGUAGE_MODELS or settings.count("parameters") is not None:
         overrides.append(f"timed_as.num_parameters={parameters}")
-    per_parameter = words.number("bytes_per_parameter")
+    per_parameter = settings.number("bytes_per_parameter")
     if per_parameter is None:
         assumed.append("Messages have 4 bytes per parameter (bytes_per_parameter=).")
     overrides += [f"timed_as.bytes_per_parameter={per_parameter or 4}", f"timed_as.model={name}"]
     return overrides, parameters, assumed
 
 
-def from_flops(words: Words, cluster: Cluster, parameters: int) -> float | None:
+def from_flops(settings: PlanSettings, cluster: Cluster, parameters: int) -> float | None:
     """Return the seconds of a step from its operations; None if no rate of a device is given."""
-    rate, flops = words.number("device_flops"), words.number("step_flops")
+    rate, flops = settings.number("device_flops"), settings.number("step_flops")
     if rate is None:
         return None
     if flops is None:
-        tokens = words.count("batch_tokens")
+        tokens = settings.count("batch_tokens")
         if tokens is None:
             raise ConfigError(
                 "device_flops", "it needs the work of a step: write batch_tokens= or step_flops=."
@@ -226,31 +228,33 @@ def from_flops(words: Words, cluster: Cluster, parameters: int) -> float | None:
     return flops / (rate * cluster.devices_per_node)
 
 
-def budget_of(words: Words, nodes: int) -> TrainingBudget:
+def budget_of(settings: PlanSettings, nodes: int) -> TrainingBudget:
     """Return the budget of a plan."""
     return TrainingBudget(
-        steps_of_budget(words, nodes),
-        words.number("price_per_hour"),
-        words.number("watts"),
-        words.number("kwh_price"),
+        steps_of_budget(settings, nodes),
+        settings.number("price_per_hour"),
+        settings.number("watts"),
+        settings.number("kwh_price"),
     )
 
 
-def steps_of_budget(words: Words, nodes: int) -> int | None:
+def steps_of_budget(settings: PlanSettings, nodes: int) -> int | None:
     """Return the steps of a node; None without a budget."""
-    budgets = [key for key in BUDGETS if key in words.values]
+    budgets = [key for key in BUDGETS if key in settings.values]
     if len(budgets) > 1:
         raise ConfigError(budgets[1], f"the budget is given twice: leave out {budgets[0]}=.")
     if not budgets:
         return None
     if budgets == ["steps"]:
-        return words.count("steps")
+        return settings.count("steps")
     batch = "batch_tokens" if budgets == ["tokens"] else "batch"
     for key in [batch] if budgets == ["tokens"] else [batch, "samples"]:
-        if key not in words.values:
+        if key not in settings.values:
             raise ConfigError(key, f"{budgets[0]}= needs it: {KEYS[key].text}.")
-    total = words.number("tokens") or (words.number("epochs") or 0) * (words.count("samples") or 0)
-    return max(1, round(total / ((words.count(batch) or 1) * nodes)))
+    total = settings.number("tokens") or (settings.number("epochs") or 0) * (
+        settings.count("samples") or 0
+    )
+    return max(1, round(total / ((settings.count(batch) or 1) * nodes)))
 
 
 def machines(request: Request) -> str:

@@ -42,8 +42,8 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Words:
-    """The words of a command line.
+class PlanSettings:
+    """The settings of a command line.
 
     values: by key, in the unit of the key: seconds, bytes or bit/s
     passed: words for ``sgp-run``, unchanged
@@ -68,12 +68,12 @@ class Words:
         return None if value is None else str(value)
 
 
-def read_words(
+def read_settings(
     arguments: Sequence[str],
     keys: Mapping[str, Key],
     aliases: Mapping[str, str] | None = None,
     groups: Sequence[str] = (),
-) -> Words:
+) -> PlanSettings:
     """Read a command line.
 
     keys: keys of the command
@@ -96,7 +96,7 @@ def read_words(
             raise ConfigError(
                 name, f"there is no such setting here.{nearest(name, keys)} --help lists all."
             )
-    return Words(values, tuple(passed))
+    return PlanSettings(values, tuple(passed))
 
 
 def split_options(
