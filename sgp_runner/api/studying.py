@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from sgp_runner.api.isolation import alone, torch_as_usual
-from sgp_runner.studies.performance import perform_study
+from sgp_runner.studies.run_study import run_study
 from sgp_runner.studies.study_file import read_study, study_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def study(
     """
     with alone(verbose), torch_as_usual(), without_main():
         asked = study_of(file, name) if isinstance(file, Mapping) else read_study(Path(file))
-        return perform_study(asked)
+        return run_study(asked)
 
 
 @contextmanager

@@ -90,14 +90,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if hours is not None:
         raise ConfigError("--hours", "it plans a study: write --dry-run too.")
-    from sgp_runner.studies.performance import perform_study
+    from sgp_runner.studies.run_study import run_study
 
     if "--sbatch" in flags:
         from sgp_runner.cli.study_jobs import through_slurm
 
-        show(perform_study(study, through_slurm(study.folder, words[1:])))
+        show(run_study(study, through_slurm(study.folder, words[1:])))
     else:
-        show(perform_study(study))
+        show(run_study(study))
     return 0
 
 

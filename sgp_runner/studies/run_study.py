@@ -12,7 +12,7 @@ from sgp_runner.studies.study_record import as_set_down, set_down
 from sgp_runner.utils.lock import locked
 
 
-def perform_study(study: StudyFile, run_all: RunAll = run_all) -> StudyPage:
+def run_study(study: StudyFile, run_all: RunAll = run_all) -> StudyPage:
     """Check the study, set it down, make its runs, and write its page and its archive.
 
     run_all: runs the jobs that are due

@@ -30,7 +30,7 @@ from sgp_runner.studies.conduct import (
     tuning_job,
 )
 from sgp_runner.studies.measures import RunResult, loss, measure_of
-from sgp_runner.studies.performance import perform_study
+from sgp_runner.studies.run_study import run_study
 from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_latex import table_tex
@@ -384,7 +384,7 @@ def test_pilot_runs_tell_the_number_of_seeds_and_arms_share_pretrained_models(fo
 
     content = {"model": "quadratic", "data.samples": 64, "nodes": 2, "epochs": 1, "eval_every": 1}
     content |= {"arms": CONTENT["arms"], "matters": 50, "measures": ["loss"], "pretrain.steps": 3}
-    page = perform_study(study_of(content, "planned"), here)
+    page = run_study(study_of(content, "planned"), here)
     assert set(page.table["seeds"]) == {3}
     html = page.page.read_text(encoding="utf-8")
     assert "number of seeds" in html and "Measured: a spread of " in html
@@ -411,7 +411,7 @@ def test_a_study_makes_at_most_one_experiment_per_run(
     content = {"model": "quadratic", "data.samples": 64, "nodes": 2, "epochs": 1, "eval_every": 1}
     content |= {"arms": CONTENT["arms"], "seeds": 2, "measures": ["loss"]}
     study = study_of(content | {"tune": {"optim.lr": [0.01, 0.02], "budget": 2}}, "counted")
-    perform_study(study, here)
+    run_study(study, here)
     runs = len([*(study.folder / "runs").iterdir()])
     # For each arm its settings and its two rates; another seed of the same settings is not made.
     assert (len(made), runs) == (2 * (1 + 2), 2 * (2 + 2))
