@@ -66,7 +66,7 @@ def content_of(overrides: Sequence[str]) -> dict[str, Any]:
         content["tune"] = {**tune, "budget": scalar(budget)}
     if machines:
         content["clusters"] = [
-            " ".join(combination) for combination in product(*words_for(machines))
+            " ".join(combination) for combination in product(*cluster_values(machines))
         ]
     content.setdefault("measures", ["loss", "time"] if machines else ["loss"])
     if "matters" not in content:
@@ -96,7 +96,7 @@ def machines_in(settings: Mapping[str, str]) -> dict[str, list[str]]:
     return machines if any(len(values) > 1 for values in machines.values()) else {}
 
 
-def words_for(machines: Mapping[str, Sequence[str]]) -> list[list[str]]:
+def cluster_values(machines: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return the values of each setting of the machines, as in the list of clusters."""
     return [
         [*values]

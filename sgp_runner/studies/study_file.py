@@ -168,7 +168,7 @@ def study_of(tree: object, name: str) -> StudyFile:
     return StudyFile(
         name,
         str(tree.get("question") or f"Is {primary} better than {baseline}?"),
-        (*task_words(tree.get("task")), *shared_words(tree)),
+        (*task_overrides(tree.get("task")), *shared_overrides(tree)),
         arms,
         baseline,
         primary,
@@ -324,7 +324,7 @@ def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:
     return low, high
 
 
-def task_words(task: object) -> tuple[str, ...]:
+def task_overrides(task: object) -> tuple[str, ...]:
     if task is None:
         return ()
     if str(task) not in TASKS:
@@ -333,7 +333,7 @@ def task_words(task: object) -> tuple[str, ...]:
     return TASKS[str(task)].all_overrides
 
 
-def shared_words(tree: Mapping[str, Any]) -> Iterator[str]:
+def shared_overrides(tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings of all arms, as overrides."""
     for key, value in tree.items():
         if key not in (*OWN, "results"):
