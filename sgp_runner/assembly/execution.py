@@ -25,7 +25,7 @@ from sgp_runner.config.experiment import (
 from sgp_runner.config.logger import NeedsPackages
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import shown
+from sgp_runner.config.schema import value_text
 from sgp_runner.config.size import check_memory
 from sgp_runner.recording.checkpoint import extendable, keep_only
 from sgp_runner.recording.divergence import FILE, record_divergence, refuse_to_repeat
@@ -236,7 +236,7 @@ def refuse_other_settings(experiment: Experiment) -> None:
             )
     for key in [*here, *there]:
         if key not in there or key not in here or here[key] != there[key]:
-            then, now = (shown(run[key]) if key in run else "not set" for run in (there, here))
+            then, now = (value_text(run[key]) if key in run else "not set" for run in (there, here))
             difference = f"{key} is {then} there and {now} here"
             raise ConfigError(
                 "name",

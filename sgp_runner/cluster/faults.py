@@ -132,7 +132,7 @@ class Faults:
                 "and push-sum would lose mass; use a time, such as 0.2.",
             )
 
-    def among(self, new: Mapping[int, int]) -> Faults:
+    def subset(self, new: Mapping[int, int]) -> Faults:
         """Return the faults of only the ranks in ``new``, which maps old ranks to new ranks."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])

@@ -87,7 +87,7 @@ class Cluster:
         check_ranks("cluster.links.node_bandwidth_down", links.node_bandwidth_down, ranks)
         check_regions(links.regions, nodes)
 
-    def among(self, new: Mapping[int, int]) -> Cluster:
+    def subset(self, new: Mapping[int, int]) -> Cluster:
         """Return the cluster of only the ranks in ``new``, which maps old ranks to new ranks."""
 
         def kept(values: Mapping[int, float]) -> dict[int, float]:

@@ -26,9 +26,9 @@ from sgp_runner.config.schema import (
     is_named,
     join,
     missing,
-    shown,
     too_long,
     unknown_key,
+    value_text,
 )
 from sgp_runner.utils.devices import AUTO
 from sgp_runner.utils.errors import ConfigError, nearest
@@ -114,7 +114,8 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
             return value
         choices = [str(arm) for arm in arms]
         raise ConfigError(
-            key, f"{shown(value)} is none of {', '.join(choices)}.{nearest(str(value), choices)}"
+            key,
+            f"{value_text(value)} is none of {', '.join(choices)}.{nearest(str(value), choices)}",
         )
     elif kind is types.NoneType:
         if value is None:
@@ -129,7 +130,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
             }
     elif kind in (Sequence, tuple, list):
         if isinstance(value, list):
-            return [check(each, arms[0], f"{key}[{i}]", root) for i, each in enumerate(value)]
+            return [check(item, arms[0], f"{key}[{i}]", root) for i, item in enumerate(value)]
     elif kind is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return finite(value, key)
@@ -137,7 +138,9 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         if type(value) is kind and not is_too_long(value):
             return value
         if kind is str and value is not None:
-            raise ConfigError(key, f"""{shown(value)} is not text; quote it: "{key}='{value}'".""")
+            raise ConfigError(
+                key, f"""{value_text(value)} is not text; quote it: "{key}='{value}'"."""
+            )
     elif isinstance(value, Mapping):
         cls: Any = kind if dataclasses.is_dataclass(kind) else class_at(value, key)
         if cls is None:
@@ -152,7 +155,7 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
             return check(int(value), hint, key, root)
         if is_too_long(value):
             raise too_long(key)
-    raise ConfigError(key, f"{shown(value)} is not {words_for(hint)}.")
+    raise ConfigError(key, f"{value_text(value)} is not {words_for(hint)}.")
 
 
 def kind_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -181,7 +184,9 @@ def check_name(name: object, hint: Any, key: str) -> object:
     if hint is int and isinstance(name, str) and name.isdecimal() and len(name) <= MAX_DIGITS:
         return int(name)
     if type(name) is not hint:
-        raise ConfigError(key, f"{shown(name)} is not {words_for(hint)}; write {key}={{0: ...}}.")
+        raise ConfigError(
+            key, f"{value_text(name)} is not {words_for(hint)}; write {key}={{0: ...}}."
+        )
     if is_too_long(name):
         raise too_long(key)
     return name
@@ -213,31 +218,31 @@ def built(value: object, key: str) -> object:
     if isinstance(value, CheckedPart):
         return build(value, key)
     return (
-        tuple(built(each, f"{key}[{i}]") for i, each in enumerate(value))
+        tuple(built(item, f"{key}[{i}]") for i, item in enumerate(value))
         if isinstance(value, list)
         else value
     )
 
 
-def plain(part: CheckedPart, made: object) -> dict[str, object]:
+def plain(part: CheckedPart, instance: object) -> dict[str, object]:
     """Return ``part`` as plain values for config.yaml.
 
-    made: the object built from ``part``; settings that are null or ``auto`` are replaced by its
+    instance: the object built from ``part``; settings that are null or ``auto`` are replaced by its
         attributes, for example the checksum of a file or the device that was found
     """
     named = {} if part.name is None else {NAME: part.name}
     return named | {
-        name: plain_value(value, getattr(made, name)) for name, value in part.values.items()
+        name: plain_value(value, getattr(instance, name)) for name, value in part.values.items()
     }
 
 
-def plain_value(value: object, made: Any) -> object:
+def plain_value(value: object, attribute: Any) -> object:
     if isinstance(value, list):
-        return [plain_value(each, other) for each, other in zip(value, made, strict=True)]
+        return [plain_value(item, other) for item, other in zip(value, attribute, strict=True)]
     return (
-        plain(value, made)
+        plain(value, attribute)
         if isinstance(value, CheckedPart)
-        else made
+        else attribute
         if value in (None, AUTO)
         else value
     )

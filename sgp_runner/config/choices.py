@@ -233,8 +233,8 @@ def own_groups() -> Mapping[str, tuple[str, ...]]:
 def groups() -> Mapping[str, tuple[str, ...]]:
     """Return group -> its choices, including extensions; the choices are sorted."""
     return {
-        group: tuple(sorted({*own, *(name for of, name in EXTENSIONS if of == group)}))
-        for group, own in own_groups().items()
+        group: tuple(sorted({*builtin, *(name for of, name in EXTENSIONS if of == group)}))
+        for group, builtin in own_groups().items()
     }
 
 
@@ -249,12 +249,12 @@ def class_of(group: str, choice: str) -> type[Any] | None:
 
     A base of SlowMo has the class of the algorithm with the same name.
     """
-    known = CLASSES["algo" if group == "base" else group]
-    if isinstance(known, str):
-        return imported(known)
+    classes = CLASSES["algo" if group == "base" else group]
+    if isinstance(classes, str):
+        return imported(classes)
     if (extension := EXTENSIONS.get((group, choice))) is not None:
         return extension.class_of("algo" if group == "base" else group, choice)
-    return imported(known[choice]) if choice in known and choice in groups()[group] else None
+    return imported(classes[choice]) if choice in classes and choice in groups()[group] else None
 
 
 def without_path(group: str, name: str) -> str:
@@ -275,13 +275,15 @@ def imported(name: str) -> type[Any]:
 
 def choice_of(group: str, cls: type[Any]) -> str | None:
     """Return the choice in ``group`` that has the class ``cls``; None if there is none."""
-    known = CLASSES["algo" if group == "base" else group]
-    if isinstance(known, str):
+    classes = CLASSES["algo" if group == "base" else group]
+    if isinstance(classes, str):
         return None
     full = f"{cls.__module__}:{cls.__qualname__}"
-    own = [choice for choice, name in known.items() if name == full]
-    own += [choice for of, choice in EXTENSIONS if of == group and class_of(group, choice) is cls]
-    return own[0] if own else None
+    matches = [choice for choice, name in classes.items() if name == full]
+    matches += [
+        choice for of, choice in EXTENSIONS if of == group and class_of(group, choice) is cls
+    ]
+    return matches[0] if matches else None
 
 
 def group_of(key: str) -> str | None:

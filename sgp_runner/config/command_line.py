@@ -165,7 +165,7 @@ def parse(overrides: Sequence[str]) -> list[Setting]:
     invalid override or an unknown choice.
     """
     parsed = [parse_with_hydra(override) for override in overrides]
-    search = [str(each.input_line) for each in parsed if each.key_or_group == "hydra.searchpath"]
+    search = [str(entry.input_line) for entry in parsed if entry.key_or_group == "hydra.searchpath"]
     return [setting_of(override, search) for override in parsed]
 
 
@@ -261,7 +261,7 @@ def choices_named(override: Override) -> list[str] | None:
     if override.is_discrete_sweep():
         value = [unescaped(text) for text in override.sweep_string_iterator()]
     values = value if isinstance(value, list) else [value]
-    plain = all(isinstance(each, str | int | float) for each in values)
+    plain = all(isinstance(item, str | int | float) for item in values)
     names = list(map(str, values))
     return names if plain and not re.search(r"[${}]", "".join(names)) else None
 

@@ -72,16 +72,16 @@ def compose_algorithms(run: Sequence[Setting], algorithms: Sequence[Sequence[Set
     rest = tuple(setting.line for setting in run if setting.composed)
     if not is_fixed(rest):
         return
-    chosen = [[each.line for each in settings if each.composed] for settings in algorithms]
+    chosen = [[setting.line for setting in settings if setting.composed] for settings in algorithms]
     lines = [
         re.sub(r"^algo=", f"+algo@algo{number}=", line.replace("@algo.", f"@algo{number}."))
-        for number, words in enumerate(chosen)
-        for line in words
+        for number, overrides in enumerate(chosen)
+        for line in overrides
     ]
     composed = compose("config", overrides=lines)
-    for number, words in enumerate(chosen):
+    for number, overrides in enumerate(chosen):
         node = OmegaConf.to_container(composed[f"algo{number}"])
-        PREPARED[*rest, *words] = rest, words[0].partition("=")[2], node
+        PREPARED[*rest, *overrides] = rest, overrides[0].partition("=")[2], node
 
 
 def chosen(lines: tuple[str, ...], chooses: bool, hydra_too: bool = False) -> DictConfig:
@@ -113,8 +113,8 @@ def optimizer_needed(composed: DictConfig) -> str | None:
     """Return the choice of the optimizer that the algorithm needs, unless a preset chooses one."""
     choices = composed.hydra.runtime.choices
     needed = getattr(class_of("algo", choices["algo"]), "needs_optim", None)
-    made = choices["optim"] != "sgd" or choices[f"{PRESET}@_global_"] is not None
-    return None if needed is None or made else f"optim={needed}"
+    is_chosen = choices["optim"] != "sgd" or choices[f"{PRESET}@_global_"] is not None
+    return None if needed is None or is_chosen else f"optim={needed}"
 
 
 def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
@@ -135,7 +135,7 @@ def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
     if not presets or not unknown:
         return
     without = tree_of(composed_of([choice.line for choice in others]))
-    for choice, name in sorted(unknown, key=lambda each: each[1]):
+    for choice, name in sorted(unknown, key=lambda pair: pair[1]):
         alone = node_at(without, choice.name)
         if isinstance(alone, dict) and name not in alone:
             del OmegaConf.select(config, choice.name)[name]
@@ -165,7 +165,9 @@ def name_cluster(config: DictConfig) -> None:
     Otherwise its name would be the name of the cluster in its defaults list.
     """
     choice, search = config.hydra.runtime.choices[PROFILE], list(config.hydra.searchpath)
-    path = composition.file_of(PROFILE, choice, [each.removeprefix("file://") for each in search])
+    path = composition.file_of(
+        PROFILE, choice, [folder.removeprefix("file://") for folder in search]
+    )
     if path is None or NAME in composition.read_values(str(path), PROFILE):
         return
     lines = [f"hydra.searchpath={search}", f"{PROFILE}={choice}"]
@@ -228,9 +230,11 @@ def unclear(error: Exception) -> ConfigError:
 def reason(error: Exception) -> str:
     """Return Hydra's reason for refusing a file, on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not re.match("object_type=|reference_type=|full_key:", line)]
+    sentences = [
+        line for line in lines if not re.match("object_type=|reference_type=|full_key:", line)
+    ]
     where = [line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")]
-    return " ".join([*said, *(f"({key})" for key in where if key)]).rstrip(".")
+    return " ".join([*sentences, *(f"({key})" for key in where if key)]).rstrip(".")
 
 
 def first_line(error: Exception) -> str:

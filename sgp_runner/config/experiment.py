@@ -38,7 +38,7 @@ NOT_IN_NAME = (
 
 # Keys added later, or keys of one choice -> the value that is equivalent to their absence and not
 # part of identity.
-LATER: Mapping[str, object] = {
+DEFAULTS_OF_NEW_KEYS: Mapping[str, object] = {
     "device": "cpu",
     "deterministic": True,
     "micro_batch": None,
@@ -91,7 +91,7 @@ def flat(node: Mapping[str, object], parent: str = "") -> Iterator[tuple[str, ob
 
 
 def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return ``settings`` without those keys of `LATER` whose value has no effect.
+    """Return ``settings`` without those keys of `DEFAULTS_OF_NEW_KEYS` whose value has no effect.
 
     Of a device only the kind is included: ``cuda`` for ``cuda:1``.
     """
@@ -103,7 +103,10 @@ def identity_of(settings: Mapping[str, object]) -> dict[str, object]:
         if key == "device"
         else value
         for key, value in settings.items()
-        if all(each not in LATER or value != LATER[each] for each in (key, f"{choice}.{key}"))
+        if all(
+            name not in DEFAULTS_OF_NEW_KEYS or value != DEFAULTS_OF_NEW_KEYS[name]
+            for name in (key, f"{choice}.{key}")
+        )
     }
 
 
@@ -224,7 +227,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     assert isinstance(run, Run)
     config = plain(part, run)
     version = tree.get(corrections.KEY, corrections.results_version(config))
-    used = [(key, each) for key, each in extensions_in(part, "") if each.hash is not None]
+    used = [(key, plugin) for key, plugin in extensions_in(part, "") if plugin.hash is not None]
     digests = hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
     identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests}
     config |= {key: value for key, value in identity.items() if value}

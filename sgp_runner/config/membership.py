@@ -56,16 +56,16 @@ class Membership:
             return self
         run = self.run
         left = [rank for rank in range(run.ranks) if rank not in gone]
-        words = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} lost"
+        event = f"{listed([self.original_ranks[rank] for rank in sorted(gone)])} lost"
         if 0 in gone:
-            raise RankFailed(f"{words}, and with rank 0 the records of the run.")
+            raise RankFailed(f"{event}, and with rank 0 the records of the run.")
         if any(rank >= run.nodes for rank in gone):
-            raise RankFailed(f"{words}, and with the parameter server the model of all.")
+            raise RankFailed(f"{event}, and with the parameter server the model of all.")
         try:
-            smaller = run.among(left)
+            smaller = run.subset(left)
             verify(smaller)
         except ConfigError as error:
-            raise RankFailed(f"{words}, and the others cannot continue: {error}") from error
+            raise RankFailed(f"{event}, and the others cannot continue: {error}") from error
         return Membership(smaller, tuple(self.original_ranks[rank] for rank in left))
 
 
@@ -83,13 +83,13 @@ def listed(ranks: Sequence[int]) -> str:
     return f"ranks {numbers} are" if len(ranks) > 1 else f"rank {numbers} is"
 
 
-def common_epoch(run: Run, own: Sequence[float], shared: float) -> float:
+def common_epoch(run: Run, epochs: Sequence[float], shared: float) -> float:
     """Return the epoch from which all survivors continue.
 
-    own: epoch of each survivor at its last completed step, servers last
+    epochs: epoch of each survivor at its last completed step, servers last
     shared: epoch of a shared budget; dropped steps are not counted
     """
     if not run.algo.asynchronous:
-        return min(*own, run.epochs)
+        return min(*epochs, run.epochs)
     # The epoch of a server counts the gradients that it has used.
-    return min(own[-1] if run.algo.servers else shared, run.epochs)
+    return min(epochs[-1] if run.algo.servers else shared, run.epochs)

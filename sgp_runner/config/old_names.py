@@ -33,10 +33,10 @@ SHORT = ("bandwidth", "latency_seconds", "step_seconds")  # in overrides
 
 def renamed(override: str) -> str:
     """Return an override with the full name of its key, which may be one of `SHORT`."""
-    found = re.match(rf"([+~]*){KEY}\.(\w+)(?=[.=]|$)", override)
-    if found is None or found[2] not in SHORT:
+    match = re.match(rf"([+~]*){KEY}\.(\w+)(?=[.=]|$)", override)
+    if match is None or match[2] not in SHORT:
         return override
-    return f"{found[1]}{KEY}.{NAMES[found[2]]}{override[found.end() :]}"
+    return f"{match[1]}{KEY}.{NAMES[match[2]]}{override[match.end() :]}"
 
 
 def flattened(cluster: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,23 +81,27 @@ def narrow(settings: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
     In a run with ``algo=osgp``, ``algo.osgp.tau=1`` means ``algo.tau=1`` and overrides any other
     value of ``algo.tau``.
     """
-    taken = [setting for setting in settings if condition_of(setting.name) is None]
+    active = [setting for setting in settings if condition_of(setting.name) is None]
     left_out = []
     for setting in settings:
         if (condition := condition_of(setting.name)) is None:
             continue
         part, choice, key = condition
-        if choice_at(part, taken) == choice:
-            taken += parse([f"{key}={setting.text}"])
+        if choice_at(part, active) == choice:
+            active += parse([f"{key}={setting.text}"])
         else:
             left_out.append(setting)
-    return taken, left_out
+    return active, left_out
 
 
 def choice_at(part: str, settings: Sequence[Setting]) -> object:
     """Return the name of the choice at ``part`` of a run, such as ``algo.base``."""
     root = part.partition(".")[0]
-    lines = [each.line for each in settings if each.composed or each.name.split(".")[0] == root]
+    lines = [
+        setting.line
+        for setting in settings
+        if setting.composed or setting.name.split(".")[0] == root
+    ]
     return (choice_once if is_fixed(lines) else choice_in)(part, tuple(lines))
 
 
@@ -213,7 +217,7 @@ def lists_in(value: Any) -> Any:
     """Return plain data with lists in place of tuples."""
     if isinstance(value, Mapping):
         return {name: lists_in(inner) for name, inner in value.items()}
-    return [lists_in(each) for each in value] if isinstance(value, list | tuple) else value
+    return [lists_in(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def apply(setting: Setting, config: DictConfig) -> None:
@@ -257,14 +261,14 @@ def check_models_timed(config: DictConfig, listed: Iterable[str]) -> None:
     # A model has the name of its choice, its class or its architecture.
     names = [*model.values(), getattr(class_of("model", str(model.get(NAME))), NAME, None)]
     names.append(node_at(tree, "timed_as.model"))
-    known = {"default", *LANGUAGE_MODELS, *groups()["model"], *listed}
-    known |= {name for name in names if isinstance(name, str)}
+    models = {"default", *LANGUAGE_MODELS, *groups()["model"], *listed}
+    models |= {name for name in names if isinstance(name, str)}
     for key, name in timed.items():
-        if name not in known:
+        if name not in models:
             raise ConfigError(
                 key,
                 f"there is no model '{name}', nor is it timed_as.model."
-                f"{nearest(name, sorted(known))}",
+                f"{nearest(name, sorted(models))}",
             )
 
 

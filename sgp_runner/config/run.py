@@ -181,8 +181,8 @@ class Run:
         """Raise ConfigError unless a batch divides into pieces of ``size`` samples."""
         batch = self.batch_size // self.gpus_per_node
         if size < 1 or batch % size:
-            sizes = [each for each in range(1, batch + 1) if batch % each == 0]
-            fits = min(sizes, key=lambda each: abs(each - size))
+            sizes = [divisor for divisor in range(1, batch + 1) if batch % divisor == 0]
+            fits = min(sizes, key=lambda divisor: abs(divisor - size))
             raise ConfigError(
                 "micro_batch",
                 f"{batch} samples per device do not divide into pieces of {size}: "
@@ -219,7 +219,7 @@ class Run:
                 key, "on_failure=continue needs at least 2 nodes: use on_failure=stop, or nodes=2."
             )
         try:
-            self.among(range(1, self.ranks))
+            self.subset(range(1, self.ranks))
         except ConfigError as error:
             raise ConfigError(
                 key,
@@ -227,7 +227,7 @@ class Run:
                 f"({error.sentence[:-1]}): use on_failure=stop.",
             ) from error
 
-    def among(self, left: Sequence[int]) -> Run:
+    def subset(self, left: Sequence[int]) -> Run:
         """Return the run of only the ranks in ``left``, which are renumbered from 0.
 
         Raises ConfigError if that run is invalid.
@@ -236,8 +236,8 @@ class Run:
         return replace(
             self,
             nodes=len(left) - self.algo.servers,
-            cluster=self.cluster.among(new),
-            faults=self.faults.among(new),
+            cluster=self.cluster.subset(new),
+            faults=self.faults.subset(new),
             on_failure="stop",  # checked in the run as configured
         )
 

@@ -17,7 +17,7 @@ from sgp_runner.config.choices import EXTENSIONS, class_of, group_of, groups, ha
 from sgp_runner.config.old_names import GROUPS, NAMES
 from sgp_runner.config.plugins.composition import default_of, default_part
 from sgp_runner.config.plugins.from_python import IN_MEMORY
-from sgp_runner.config.plugins.loading import GONE
+from sgp_runner.config.plugins.loading import IN_MEMORY_HINT
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError, nearest
@@ -44,15 +44,15 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     """Return ``node`` and its parts with all defaults; settings are in the order of the fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
-    given = {**{name: {} for name in OWN_PARTS if not key}, **without_aliases(node, cls)}
+    values = {**{name: {} for name in OWN_PARTS if not key}, **without_aliases(node, cls)}
     if not key:
-        given |= brought_by_algorithm(given)
-    given = {
+        values |= brought_by_algorithm(values)
+    values = {
         name: completed(value, inner) if is_node(value, inner := join(key, name)) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }
     if key == PROFILE or key in PARTS_OF_PROFILE:
-        return given
+        return values
     defaults = {
         name: default_at(field, join(key, name))
         for name, field in fields.items()
@@ -61,9 +61,9 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     names = [
         name
         for name in ([NAME] if is_named(key) else []) + list(fields)
-        if name in given or name in defaults
+        if name in values or name in defaults
     ]
-    return {name: given.get(name, defaults.get(name)) for name in names} | given
+    return {name: values.get(name, defaults.get(name)) for name in names} | values
 
 
 def without_aliases(node: Tree, cls: type[Any] | None) -> dict[str, object]:
@@ -154,7 +154,7 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
     inside = [
         other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
     ]
-    synonyms = [each for each in siblings if word in SYNONYMS and last(each) in SYNONYMS]
+    synonyms = [sibling for sibling in siblings if word in SYNONYMS and last(sibling) in SYNONYMS]
     close = same or synonyms or similar(word, [*siblings, *inside] or everywhere)
     if close:
         return ConfigError(key, f"{NOT_A_SETTING}. Did you mean '{close[0]}'?")
@@ -187,9 +187,9 @@ def choice_error(key: str, value: object) -> ConfigError:
     """Return the error for a part that has to be chosen from a group."""
     group = group_of(key)
     if group is None:
-        return ConfigError(key, f"{shown(value)} is not a set of settings.")
+        return ConfigError(key, f"{value_text(value)} is not a set of settings.")
     if value == IN_MEMORY:
-        return ConfigError(key, f"this run used a {group} {GONE}")
+        return ConfigError(key, f"this run used a {group} {IN_MEMORY_HINT}")
     choices = groups()[group]
     if (plugin := EXTENSIONS.get((group, str(value)))) is not None:
         return ConfigError(
@@ -207,7 +207,7 @@ def choice_error(key: str, value: object) -> ConfigError:
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
-    return ConfigError(key, f"{shown(value)} is none of {', '.join(choices)}.{close}")
+    return ConfigError(key, f"{value_text(value)} is none of {', '.join(choices)}.{close}")
 
 
 def too_long(key: str) -> ConfigError:
@@ -223,7 +223,7 @@ def missing(key: str) -> MissingValue:
     return MissingValue(key, f"it has no value; write {key}=...")
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a value as text for an error message."""
     match value:
         case None:

@@ -52,11 +52,11 @@ def check_memory(run: Run, processes: int, most: int) -> None:
     processes: number of processes of a real run, each with the data and one node; 1 for the
         simulator, which holds all nodes
     """
-    (made, kept), model = data_needs(run), model_need(run)
-    if made.bytes > most:
-        raise too_much(run, made, 1, most)
-    if processes * (kept.bytes + model.bytes) > most:
-        raise too_much(run, max(kept, model, key=lambda need: need.bytes), processes, most)
+    (generation, storage), model = data_needs(run), model_need(run)
+    if generation.bytes > most:
+        raise too_much(run, generation, 1, most)
+    if processes * (storage.bytes + model.bytes) > most:
+        raise too_much(run, max(storage, model, key=lambda need: need.bytes), processes, most)
 
 
 def estimated_bytes(run: Run) -> int:
@@ -66,22 +66,22 @@ def estimated_bytes(run: Run) -> int:
     plus the memory of libraries.
     """
     processes = 1 if run.network.clock == "simulated" else run.ranks
-    made, kept = data_needs(run)
-    least = max(made.bytes, kept.bytes + model_need(run).bytes)
+    generation, storage = data_needs(run)
+    least = max(generation.bytes, storage.bytes + model_need(run).bytes)
     return processes * (PROCESS_BYTES + 2 * least)
 
 
 def too_much(run: Run, need: Need, processes: int, most: int) -> ConfigError:
-    settings = ", ".join(f"{key}={shown(value)}" for key, value in need.keys.items())
-    each = f" in each of {processes} processes" if processes > 1 else ""
+    settings = ", ".join(f"{key}={short_number(value)}" for key, value in need.keys.items())
+    place = f" in each of {processes} processes" if processes > 1 else ""
     return ConfigError(
         max(need.keys, key=lambda key: growth(run, key, need.keys[key])),
-        f"{need.what} needs at least {num_bytes(min(need.bytes, 10**300))} of memory{each} "
+        f"{need.what} needs at least {num_bytes(min(need.bytes, 10**300))} of memory{place} "
         f"({settings}), but this machine has {num_bytes(most)}: use a smaller number.",
     )
 
 
-def shown(value: int) -> str:
+def short_number(value: int) -> str:
     return str(value) if value < 10**18 else f"about 1e{len(str(value)) - 1}"
 
 
@@ -107,8 +107,8 @@ def data_needs(run: Run) -> tuple[Need, Need]:
     )
     keys = {field.name for field in dataclasses.fields(run.data)}  # type: ignore[arg-type]
     sizes = {f"data.{name}": getattr(run.data, name) for name in names if name in keys}
-    made, kept = data_bytes(run.data, ITEM[run.dtype]) if run.model.trains else (0, 0)
-    return Need("the data set", made, sizes), Need("the data set", kept, sizes)
+    generation, storage = data_bytes(run.data, ITEM[run.dtype]) if run.model.trains else (0, 0)
+    return Need("the data set", generation, sizes), Need("the data set", storage, sizes)
 
 
 def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
@@ -119,8 +119,8 @@ def data_bytes(data: DataConfig, item: int) -> tuple[int, int]:
     match data:
         case QuadraticData(dimension=dimension, samples=samples, groups=groups):
             # In float64: the sum of centers and shifts, the noise, and the shifts themselves.
-            made = 8 * (2 * samples * dimension + groups * dimension + samples)
-            return made, samples * (item * dimension + 8)
+            generation = 8 * (2 * samples * dimension + groups * dimension + samples)
+            return generation, samples * (item * dimension + 8)
         case TeacherData(dimension=dimension, width=width, points=points, samples=samples):
             return 8 * dimension * (points + width), item * samples * (dimension + 1)
         case Shapes(image_size=size, train_size=train, valid_size=valid):
@@ -141,8 +141,8 @@ def model_need(run: Run) -> Need:
     on_cpu = simulated or (run.network.name in ("gloo", "mpi") and run.gpus_per_node == 1)
     nodes = run.nodes if simulated else 1  # in one process
     # The module, and each node's own parameters, which take no memory in a timing study.
-    own = nodes * (1 + kept_by_optimizer(run)) if on_cpu and run.model.trains else 0
-    copies = 1 + own
+    node_copies = nodes * (1 + kept_by_optimizer(run)) if on_cpu and run.model.trains else 0
+    copies = 1 + node_copies
     what = f"{run.model.name}, with {count:,} parameters or more,"
     return Need(what, count * copies * ITEM[run.dtype], {**keys, "nodes": run.nodes})
 
@@ -163,21 +163,21 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
         case TimingOnly(grain=grain):
             return grain, {"model.grain": grain}
         case MLP(hidden=hidden):
-            own = {"model.hidden": max(hidden)} if hidden else {}
+            settings = {"model.hidden": max(hidden)} if hidden else {}
             pairs = pairwise([inputs, *hidden, outputs])
-            return sum((a + 1) * b for a, b in pairs), {**own, **keys}
+            return sum((a + 1) * b for a, b in pairs), {**settings, **keys}
         case Transformer(width=width, feed_forward=wide):
             layer = width * width + 2 * width * wide
-            own = {
+            settings = {
                 f"model.{key}": getattr(model, key)
                 for key in ("width", "feed_forward", "encoder_layers", "decoder_layers")
             }
             attention = 3 * model.encoder_layers + 7 * model.decoder_layers
             layers_of_both = model.encoder_layers + model.decoder_layers
-            return layers_of_both * layer + attention * width * width, own
+            return layers_of_both * layer + attention * width * width, settings
         case GPT(layers=layers, width=width):
-            own = {"model.layers": layers, "model.width": width}
-            return 12 * layers * width * width, own
+            settings = {"model.layers": layers, "model.width": width}
+            return 12 * layers * width * width, settings
         case ResNet(name=name):
             return RESNETS[name] + 64 * outputs, keys
         case FairseqTransformer(overrides=overrides):
@@ -187,9 +187,9 @@ def parameters(model: ModelConfig, data: DataConfig) -> tuple[int, dict[str, int
                 if key.endswith(("embed_dim", "layers")) and type(value) is int
             }
             width = sizes.get("encoder_embed_dim", 0)
-            own = {"model.overrides": max(sizes.values(), default=0)}
+            settings = {"model.overrides": max(sizes.values(), default=0)}
             layers = max(sizes.get("encoder_layers", 1), 1)
-            return 4 * width * width * layers, own
+            return 4 * width * width * layers, settings
         case _:
             return 0, {}
 

@@ -211,7 +211,7 @@ def test_times_are_not_validated_for_unequal_links_and_regions() -> None:
 
 def test_left_ranks_keep_their_regions_and_links() -> None:
     made = cluster(regions=(region(2), region(3)), node_bandwidth_up={1: 5.0, 4: 6.0})
-    left = made.among({0: 0, 2: 1, 4: 2, 5: 3})  # rank 5 is a server
+    left = made.subset({0: 0, 2: 1, 4: 2, 5: 3})  # rank 5 is a server
     assert [each.nodes for each in left.links.regions] == [1, 2]
     assert left.links.node_bandwidth_up == {2: 6.0}
 

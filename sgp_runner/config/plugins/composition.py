@@ -91,12 +91,12 @@ def default_part(group: str, field: dataclasses.Field[Any]) -> dict[str, Any]:
     choice = choices.choice_of(group, type(part))
     if choice is None:
         return {}
-    own = {
-        each.name: list(value) if isinstance(value, tuple) else value
-        for each in dataclasses.fields(part)
-        if (value := getattr(part, each.name)) != each.default
+    changes = {
+        setting.name: list(value) if isinstance(value, tuple) else value
+        for setting in dataclasses.fields(part)
+        if (value := getattr(part, setting.name)) != setting.default
     }
-    return {**own, "name": choice}
+    return {**changes, "name": choice}
 
 
 def default_of(field: dataclasses.Field[Any]) -> object:

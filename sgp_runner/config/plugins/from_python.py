@@ -48,8 +48,8 @@ def bring(group: str, cls: type[Any]) -> str:
         kinds = ", ".join(INTERFACES)
         raise ConfigError(group, f"{name} cannot be a choice of {group}; a class can of {kinds}.")
     check_class(cls, group)
-    known = choices.EXTENSIONS.get((group, name))
-    if isinstance(known, InMemory) and known.cls is cls:
+    extension = choices.EXTENSIONS.get((group, name))
+    if isinstance(extension, InMemory) and extension.cls is cls:
         return name
     if name in choices.groups()[group]:
         raise ConfigError(group, f"{group}={name} is there already: rename the class.")

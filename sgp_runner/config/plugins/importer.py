@@ -85,12 +85,12 @@ def names_imported(tree: ast.Module, package: str) -> Iterator[str]:
     """Yield the modules in all import statements of ``tree``, nested statements included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             names = package.split(".") if package and node.level else []
             names = names[: len(names) - node.level + 1]
             base = ".".join([*names, *([node.module] if node.module else [])])
-            yield from (f"{base}.{each.name}" if base else each.name for each in node.names)
+            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
 
 
 def found_in(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
@@ -131,10 +131,10 @@ class Finder(MetaPathFinder):
         Raises ImportError if a module of this name comes from another file.
         """
         for name in sorted({name.partition(".")[0] for name in code.modules}):
-            taken, own = file_of(name), code.modules.get(name)
-            if taken is not None and (own is None or taken.resolve() != own.resolve()):
+            existing, file = file_of(name), code.modules.get(name)
+            if existing is not None and (file is None or existing.resolve() != file.resolve()):
                 raise ImportError(
-                    f"the name of its module '{name}' is taken by {taken}; rename its file"
+                    f"the name of its module '{name}' is taken by {existing}; rename its file"
                 )
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -157,7 +157,7 @@ class Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         file = self.modules.get(name)
         if file is None:
-            inner = next((each for each in self.modules if each.startswith(f"{name}.")), None)
+            inner = next((module for module in self.modules if module.startswith(f"{name}.")), None)
             if inner is None:
                 return None
             folder = ModuleSpec(name, None, is_package=True)  # a folder without __init__.py

@@ -79,26 +79,26 @@ INTERFACES = {
 
 def classes_in(module: ModuleType) -> Mapping[tuple[str, str], type[Any]]:
     """Return (group, choice) -> class for each kind of which a file has exactly one class."""
-    found = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
+    by_group = {group: candidates(module, interface) for group, interface in INTERFACES.items()}
     return {
         (group, module.__name__): classes[0]
-        for group, classes in found.items()
+        for group, classes in by_group.items()
         if len(classes) == 1
     }
 
 
 def candidates(module: ModuleType, interface: Interface) -> list[type[Any]]:
     """Return the classes of one kind that a file defines, except base classes of the others."""
-    own = [
-        each
-        for each in vars(module).values()
-        if inspect.isclass(each) and each.__module__ == module.__name__
+    local = [
+        cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and cls.__module__ == module.__name__
     ]
     mark = next(iter(interface.needs))
-    classes = [each for each in own if interface.base in each.__mro__] or [
-        each for each in own if callable(getattr(each, mark, None))
+    classes = [cls for cls in local if interface.base in cls.__mro__] or [
+        cls for cls in local if callable(getattr(cls, mark, None))
     ]
-    return [each for each in classes if not any(each in other.__mro__[1:] for other in classes)]
+    return [cls for cls in classes if not any(cls in other.__mro__[1:] for other in classes)]
 
 
 def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigError:
@@ -107,9 +107,9 @@ def no_class(module: ModuleType, source: str, group: str, key: str) -> ConfigErr
     if interface is None:
         kinds = ", ".join(INTERFACES)
         return ConfigError(key, f"{source} cannot bring a choice of {group}, only of {kinds}.")
-    found = candidates(module, interface)
-    if found:
-        names = " and ".join(each.__name__ for each in found)
+    classes = candidates(module, interface)
+    if classes:
+        names = " and ".join(cls.__name__ for cls in classes)
         return ConfigError(
             key, f"{source} defines {names}: a file has one class that is {interface.kind}."
         )
@@ -154,5 +154,5 @@ def lacks(cls: type[Any], name: str, base: type) -> bool:
     """Return whether ``cls`` lacks ``name`` or only inherits it from ``base``."""
     if any(field.name == name for field in getattr(cls, "__dataclass_fields__", {}).values()):
         return False
-    own = inspect.getattr_static(cls, name, None)
-    return own is None or own is inspect.getattr_static(base, name, None)
+    member = inspect.getattr_static(cls, name, None)
+    return member is None or member is inspect.getattr_static(base, name, None)

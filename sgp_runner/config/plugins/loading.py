@@ -27,7 +27,7 @@ GROUP = "sgp_runner.plugins"  # of entry points
 OPTION = "--plugin"
 KEY = "plugins"  # in a stored configuration; absent if there are none
 PYTHON = "python:"  # begins the hash of a class that was given in Python
-GONE = (
+IN_MEMORY_HINT = (
     "which a Python program had in its memory, and nothing of it is stored: "
     "call sgp_runner.run with it again."
 )
@@ -84,19 +84,19 @@ class Plugin:
         return self.find(self.module)
 
     def class_of(self, group: str, choice: str) -> type[Any] | None:
-        found = self.classes.get((group, choice))
-        if isinstance(found, str):
-            if found.partition(":")[0] not in self.code.modules:
+        cls = self.classes.get((group, choice))
+        if isinstance(cls, str):
+            if cls.partition(":")[0] not in self.code.modules:
                 raise ConfigError(
                     OPTION,
-                    f"{nearby(self.source)}: '{found}' of its CHOICES is not "
+                    f"{nearby(self.source)}: '{cls}' of its CHOICES is not "
                     f"'module:Class' with a module of {self.name}.",
                 )
             with explained(self.source):
-                found = choices.imported(found)
-        if found is not None:
-            check_class(found, group)
-        return found
+                cls = choices.imported(cls)
+        if cls is not None:
+            check_class(cls, group)
+        return cls
 
     def unload(self) -> None:
         """Make the modules of the plug-in unimportable again."""
@@ -209,12 +209,12 @@ def load(source: str, check: Callable[[Plugin], None] = lambda plugin: None) -> 
     """
     source = os.path.expanduser(source)
     plugin = file_plugin(source) if source.endswith(".py") else package_plugin(source)
-    known = LOADED.get(plugin.name)
-    if known is not None and known.where == plugin.where:
-        plugin = known
+    loaded = LOADED.get(plugin.name)
+    if loaded is not None and loaded.where == plugin.where:
+        plugin = loaded
     check(plugin)
-    if plugin is known:
-        return known
+    if plugin is loaded:
+        return loaded
     try:
         classes = plugin.classes
         register(plugin, classes if plugin.configs is None else yaml_choices(plugin), OPTION)
@@ -224,18 +224,18 @@ def load(source: str, check: Callable[[Plugin], None] = lambda plugin: None) -> 
     return plugin
 
 
-def register(plugin: Plugin, found: Iterable[tuple[str, str]], key: str) -> None:
-    """Add the choices that were ``found`` in ``plugin``. Raises ConfigError if a name is in use."""
+def register(plugin: Plugin, entries: Iterable[tuple[str, str]], key: str) -> None:
+    """Add the choices ``entries`` of ``plugin``. Raises ConfigError if a name is in use."""
     if plugin.name in LOADED:
         there = LOADED[plugin.name].source
         raise ConfigError(
             key, f"{plugin.source} and {there} have the same name: rename one of them."
         )
-    found = list(found)
-    for group, name in found:
+    entries = list(entries)
+    for group, name in entries:
         check_free(group, name, plugin.source, key)
     LOADED[plugin.name] = plugin
-    choices.extend(plugin, found)
+    choices.extend(plugin, entries)
 
 
 def check_name(name: str, key: str) -> None:
@@ -337,8 +337,10 @@ def yaml_choices(plugin: Plugin) -> Iterator[tuple[str, str]]:
 
 def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
     """Return the ``CHOICES`` of a package."""
-    given = getattr(module, "CHOICES", {})
-    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+    groups = getattr(module, "CHOICES", {})
+    if not isinstance(groups, dict) or not all(
+        isinstance(names, dict) for names in groups.values()
+    ):
         raise ConfigError(
             OPTION,
             f"CHOICES of {module.__name__} is not "
@@ -346,15 +348,15 @@ def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
         )
     return {
         (group, choice): str(name)
-        for group, names in given.items()
+        for group, names in groups.items()
         for choice, name in names.items()
     }
 
 
 def hashes(used: Iterable[choices.Extension]) -> dict[str, str]:
     """Return the hash of each plug-in, as it is stored in a configuration."""
-    found = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda each: each.name)}
-    return {name: digest for name, digest in found.items() if digest is not None}
+    digests = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda plugin: plugin.name)}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def check_stored(stored: object) -> None:
@@ -366,9 +368,9 @@ def check_stored(stored: object) -> None:
     for name, hash_there in stored.items():
         plugin = LOADED.get(str(name))
         if str(hash_there).startswith(PYTHON):
-            if any(each.hash == hash_there for each in choices.EXTENSIONS.values()):
+            if any(extension.hash == hash_there for extension in choices.EXTENSIONS.values()):
                 continue  # in a rank of the program
-            raise ConfigError(KEY, f"this run used {name}, {GONE}")
+            raise ConfigError(KEY, f"this run used {name}, {IN_MEMORY_HINT}")
         if plugin is None:
             raise ConfigError(
                 KEY,

@@ -45,7 +45,7 @@ class NamedFiles:
     def own_file(self, source: str, group: str, key: str) -> str:
         """Return the path of the user's file that has the name of the file ``source``."""
         name = Path(source).name
-        file = next((each for each in self.files if Path(each).name == name), None)
+        file = next((path for path in self.files if Path(path).name == name), None)
         if file is None:
             raise ConfigError(
                 key,
