@@ -128,7 +128,7 @@ class Averager:
         if self.runtime.ended:
             yield self.model
             return
-        vector, own = self.runtime.vector, [(each, each.clone()) for each in self.buffers]
+        vector, buffers = self.runtime.vector, [(buffer, buffer.clone()) for buffer in self.buffers]
         bound = vector.bound
         self.take_average()
         try:
@@ -136,13 +136,13 @@ class Averager:
         finally:
             vector.bind(bound)
             with torch.no_grad():
-                for buffer, value in own:
+                for buffer, value in buffers:
                     buffer.copy_(value)
 
     @property
     def buffers(self) -> list[Tensor]:
         """The model's buffers with a mean, such as the statistics of BatchNorm."""
-        return [each for each in self.model.buffers() if each.is_floating_point()]
+        return [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
 
     @torch.no_grad()
     def take_average(self) -> None:
@@ -230,12 +230,12 @@ def check_state(state: object, identity: State) -> None:
     """Raise ConfigError unless a state is as it was saved, with the same identity."""
     saved: State = state if isinstance(state, dict) else {}
     here, there = (
-        dict(outline({key: each.get(key) for key in identity})) for each in (identity, saved)
+        dict(outline({key: values.get(key) for key in identity})) for values in (identity, saved)
     )
     for key in {**here, **there}:
         if here.get(key) != there.get(key):
-            was, own = (str(each.get(key)).strip("\"'") for each in (there, here))
-            raise ConfigError("state", f"its {key} is {was}, but this {key} is {own}.")
+            was, value = (str(values.get(key)).strip("\"'") for values in (there, here))
+            raise ConfigError("state", f"its {key} is {was}, but this {key} is {value}.")
     then, now = saved.get("outline"), dict(outline({key: saved.get(key) for key in PARTS}))
     then = then if isinstance(then, dict) else {}
     for key in {**then, **now}:
@@ -284,9 +284,9 @@ def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
             f"{type(optimizer).__name__} does not step with one dense gradient: "
             "use another, for example torch.optim.AdamW.",
         )
-    own = set(map(id, vector.parameters))
+    ids = set(map(id, vector.parameters))
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    if strangers := [tuple(p.shape) for p in held if p.requires_grad and id(p) not in own]:
+    if strangers := [tuple(p.shape) for p in held if p.requires_grad and id(p) not in ids]:
         raise ConfigError(
             "optimizer",
             f"a parameter of shape {strangers[0]} is not one of the model's: "

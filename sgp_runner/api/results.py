@@ -94,8 +94,8 @@ class Results:
 
         from sgp_runner.report.rank.ranking import rankings
 
-        found = rankings(self._settings)
-        return pd.DataFrame([line_of(row, each) for each in found for row in each.rows])
+        tables = rankings(self._settings)
+        return pd.DataFrame([line_of(row, ranking) for ranking in tables for row in ranking.rows])
 
     @cached_property
     def _settings(self) -> list[RunGroup]:
@@ -114,9 +114,9 @@ class Results:
         from sgp_runner.report.render.pictures import drawn
 
         ranked = rankings(self._settings)
-        evaluated = [each for each in self._settings if len(each.curve)]
+        evaluated = [run for run in self._settings if len(run.curve)]
         makers: dict[str, Callable[[], Iterator[Plot]]] = {
-            "time": lambda: (plot for each in ranked for plot in quality.against_time(each)),
+            "time": lambda: (plot for run in ranked for plot in quality.against_time(run)),
             "epochs": lambda: quality.against_epochs(evaluated),
             "bytes": lambda: quality.against_bytes(evaluated),
             "nodes": lambda: scaling.per_iteration(self._settings, []),
@@ -187,14 +187,14 @@ def load(*places: str | Path) -> Results:
     """
     from sgp_runner.report.read.run_folders import run_folders
 
-    found: list[Path] = []
+    paths: list[Path] = []
     for place in places or ("results/runs",):
         matches = sorted(map(Path, glob.glob(str(place))))
         folders = matches if "*" in str(place) else [Path(place)]
         if not folders:
             raise ConfigError(str(place), "no folder matches.")
-        found += folders
-    folders, _ = run_folders(found)
+        paths += folders
+    folders, _ = run_folders(paths)
     results = Results(folders)
     results.runs  # noqa: B018  raises if there is none
     return results

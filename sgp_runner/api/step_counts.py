@@ -74,7 +74,7 @@ class StepCounts:
 
     def unequal(self, rank: int, steps: int) -> ConfigError:
         both = sorted([(self.rank, self.steps), (rank, steps)])
-        counts = " and ".join(f"rank {each} took {count}" for each, count in both)
+        counts = " and ".join(f"rank {who} took {count}" for who, count in both)
         return ConfigError(
             "Averager", f"{counts} steps: all ranks must call step() the same number of times."
         )

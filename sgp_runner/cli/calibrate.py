@@ -122,7 +122,7 @@ def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
     from sgp_runner.calibration.profile import CalibratedSetting, profile
 
     run = experiment.run
-    found = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))
+    measurements = Measured.from_json((experiment.directory / FILE).read_text(encoding="utf-8"))
     path = Path(run.results).parent / "cluster" / f"{run.name}.yaml"
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
     imitated = getattr(run.network, "slowed", False)
@@ -136,5 +136,5 @@ def conclude(experiment: Experiment, command: Sequence[str]) -> Path:
         when,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, profile(found, setting))
+    replace_file(path, profile(measurements, setting))
     return path

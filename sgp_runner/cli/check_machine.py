@@ -151,50 +151,50 @@ class RunHere:
 
         needed = self.needed_gpus
         properties = [torch.cuda.get_device_properties(number) for number in range(self.gpus)]
-        counts = {(each.name, num_bytes(each.total_memory)): 0 for each in properties}
-        for each in properties:
-            counts[each.name, num_bytes(each.total_memory)] += 1
+        counts = {(card.name, num_bytes(card.total_memory)): 0 for card in properties}
+        for card in properties:
+            counts[card.name, num_bytes(card.total_memory)] += 1
         text = "; ".join(f"{n} x {name}, {size} each" for (name, size), n in counts.items())
         if self.gpus < needed:
             have = text or "none"
             return Finding("GPUs", f"{have}; the run needs {needed} here", self.why(), fails=True)
-        for number, each in enumerate(properties):
+        for number, card in enumerate(properties):
             free, _ = torch.cuda.mem_get_info(number)
-            if free < 0.9 * each.total_memory:
+            if free < 0.9 * card.total_memory:
                 fix = f"GPU {number} has only {num_bytes(free)} free: nvidia-smi shows who uses it."
                 return Finding("GPUs", text, fix)
         return Finding("GPUs", text or "none, and the run needs none")
 
     def why(self) -> str:
         """Return the reason why the GPUs do not suffice, or only the fix."""
-        found = gpu_versions()
-        if found["cuda"] is None:
+        gpu = gpu_versions()
+        if gpu["cuda"] is None:
             return "This PyTorch is built for CPUs: install one with CUDA (pip install torch)."
         if self.gpus:
             return (
                 f"Request more (sbatch --gpus-per-node={self.needed_gpus}), "
                 "or use fewer nodes or gpus_per_node."
             )
-        if found["driver"] is None:
+        if gpu["driver"] is None:
             command = f"srun --gpus-per-node={self.needed_gpus} sgp-run check ..."
             return f"This machine has no NVIDIA driver: check where the run will be, with {command}"
         return (
             "PyTorch finds no GPU although there is a driver: unset CUDA_VISIBLE_DEVICES, or "
-            f"install a driver for CUDA {found['cuda']}."
+            f"install a driver for CUDA {gpu['cuda']}."
         )
 
     def libraries(self) -> Finding:
-        found = gpu_versions()
+        numbers = gpu_versions()
         names = {"driver": "driver", "CUDA": "cuda", "cuDNN": "cudnn", "NCCL": "nccl"}
-        text = ", ".join(f"{name} {found[key] or 'none'}" for name, key in names.items())
-        missing = self.run.network.name == "nccl" and found["nccl"] is None
+        text = ", ".join(f"{name} {numbers[key] or 'none'}" for name, key in names.items())
+        missing = self.run.network.name == "nccl" and numbers["nccl"] is None
         fix = "Install a PyTorch with NCCL, or use network=gloo." if missing else ""
         return Finding("libraries", text, fix, fails=missing)
 
     def network(self) -> Finding:
-        found = interfaces()
-        outer = {name: own for name, own in found.items() if not is_loopback(own)}
-        text = ", ".join(f"{name} {own}" for name, own in outer.items()) or "only loopback"
+        addresses = interfaces()
+        outer = {name: ip for name, ip in addresses.items() if not is_loopback(ip)}
+        text = ", ".join(f"{name} {ip}" for name, ip in outer.items()) or "only loopback"
         chosen = {name: os.environ.get(f"{name}_SOCKET_IFNAME") for name in ("GLOO", "NCCL")}
         for name, value in chosen.items():
             text += f"; {name}_SOCKET_IFNAME={value}" if value else ""
@@ -203,13 +203,13 @@ class RunHere:
         first = next(iter(outer), "")
         fix = ""
         for name, value in chosen.items():
-            if value and chooses_none(name, value, found):
+            if value and chooses_none(name, value, addresses):
                 fix = f"{name}_SOCKET_IFNAME names no interface of this machine: use {first}."
         if not outer:
             fix = "The other machines cannot be reached: connect this one to a network."
-        elif not chosen["GLOO"] and ((own := own_address()) == "" or is_loopback(own)):
+        elif not chosen["GLOO"] and ((ip := own_address()) == "" or is_loopback(ip)):
             fix = (
-                f"The name of this machine stands for {own or 'no address'}, where others do not "
+                f"The name of this machine stands for {ip or 'no address'}, where others do not "
                 f"reach it: export GLOO_SOCKET_IFNAME={first} (SGP_INTERFACE={first} in Slurm)."
             )
         return Finding("network", text, fix, fails=bool(fix))
@@ -259,7 +259,7 @@ class RunHere:
 
     def disk(self) -> Finding:
         path = Path(self.run.results).absolute()
-        folder = next(each for each in (path, *path.parents) if each.exists())
+        folder = next(parent for parent in (path, *path.parents) if parent.exists())
         free = shutil.disk_usage(folder).free
         needed = self.checkpoint_bytes()
         text = f"{num_bytes(free)} free; checkpoints take about {num_bytes(needed)}"
@@ -277,12 +277,12 @@ class RunHere:
         if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
             return 0
         count, _ = parameters(run.model, run.data)
-        each = count * ITEM[run.dtype] * (1 + kept_by_optimizer(run))
-        return (run.checkpoint.keep + 1) * run.nodes * each
+        node_bytes = count * ITEM[run.dtype] * (1 + kept_by_optimizer(run))
+        return (run.checkpoint.keep + 1) * run.nodes * node_bytes
 
     def mpi(self) -> Finding:
         parts = {"mpirun": shutil.which("mpirun"), "mpi4py": importlib.util.find_spec("mpi4py")}
-        missing = [name for name, found in parts.items() if found is None]
+        missing = [name for name, place in parts.items() if place is None]
         unneeded = {"mpirun"} if launched() else set()  # another launcher has started the ranks
         needs = self.run.network.name == "mpi" and bool(set(missing) - unneeded)
         text = ", ".join(name for name in parts if name not in missing) or "not installed"
@@ -290,10 +290,10 @@ class RunHere:
 
     def compiler(self) -> Finding:
         names = [os.environ.get("CXX", "c++"), "g++", "clang++"]
-        found = next((name for name in names if shutil.which(name)), None)
-        needs = found is None and getattr(self.run.network, "compile", False)
+        compiler = next((name for name in names if shutil.which(name)), None)
+        needs = compiler is None and getattr(self.run.network, "compile", False)
         fix = "torch.compile needs one: install it (Debian: g++), or use network.compile=false."
-        return Finding("C++ compiler", found or "none", fix if needs else "", fails=needs)
+        return Finding("C++ compiler", compiler or "none", fix if needs else "", fails=needs)
 
     def logger(self) -> Finding:
         logger = self.run.logger
@@ -323,9 +323,13 @@ def main(argv: Sequence[str]) -> int:
     if process is not None and process.local_rank not in (None, 0):
         return 0  # one screen per machine
     machine = RunHere(run, count_gpus())
-    found = list(machine.findings())
-    put("\n".join([title(machine), "", *(each.lines for each in found), "", verdict(found)]))
-    return int(any(each.fails for each in found))
+    findings = list(machine.findings())
+    put(
+        "\n".join(
+            [title(machine), "", *(finding.lines for finding in findings), "", verdict(findings)]
+        )
+    )
+    return int(any(finding.fails for finding in findings))
 
 
 def title(machine: RunHere) -> str:
@@ -336,9 +340,9 @@ def title(machine: RunHere) -> str:
     return textwrap.shorten(text + (here if run.network.clock == "wall" else ""), WIDTH)
 
 
-def verdict(found: Sequence[Finding]) -> str:
-    fails = sum(each.fails for each in found)
-    warnings = sum(bool(each.fix) and not each.fails for each in found)
+def verdict(findings: Sequence[Finding]) -> str:
+    fails = sum(finding.fails for finding in findings)
+    warnings = sum(bool(finding.fix) and not finding.fails for finding in findings)
     first = f"{counted(fails, 'problem')} would make the run fail" if fails else "Nothing fails"
     return f"{first}; {counted(warnings, 'warning')}."
 
@@ -347,8 +351,8 @@ def versions() -> Finding:
     packages = {name: installed(name) for name in ("torch", "torchvision")}
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in packages.items())
     missing = packages["torch"] is None
-    own = f"Python {platform.python_version()}, sgp-run {__version__}, {text}"
-    return Finding("versions", own, "pip install torch." if missing else "", fails=missing)
+    summary = f"Python {platform.python_version()}, sgp-run {__version__}, {text}"
+    return Finding("versions", summary, "pip install torch." if missing else "", fails=missing)
 
 
 def installed(package: str) -> str | None:

@@ -43,7 +43,7 @@ def candidates(line: str) -> list[str]:
         group = word.partition("=")[0].partition(".")[0]
         if argv[0] == "doctor" or group not in GROUPS:
             return of_planner(argv[0], word)
-        argv = [each for each in argv if each.startswith(GROUPS)]
+        argv = [argument for argument in argv if argument.startswith(GROUPS)]
     if argv and OPTIONS.get(SHORT.get(argv[-1], argv[-1])):
         return []  # the value of an option: the shell completes files
     if word.startswith("-"):
@@ -57,14 +57,16 @@ def candidates(line: str) -> list[str]:
     plain = word.lstrip("+~")
     key, equals, value = plain.partition("=")
     if not equals:
-        found = starting(plain, next_parts(plain, keys(tree)))
+        completions = starting(plain, next_parts(plain, keys(tree)))
     elif value.startswith(FILES):
-        found = [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
+        completions = [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
     else:
         before = value.rpartition(",")
         done = "".join(before[:2])
-        found = starting(plain, (f"{key}={done}{each}" for each in values(tree, key, search)))
-    return [word[: len(word) - len(plain)] + each for each in found]
+        completions = starting(
+            plain, (f"{key}={done}{completion}" for completion in values(tree, key, search))
+        )
+    return [word[: len(word) - len(plain)] + completion for completion in completions]
 
 
 def of_planner(command: str, word: str) -> list[str]:
@@ -73,12 +75,12 @@ def of_planner(command: str, word: str) -> list[str]:
     from sgp_runner.plan import observation
     from sgp_runner.plan.models import known_models
 
-    known = plan_keys.KEYS if command == "plan" else observation.KEYS
+    catalogue = plan_keys.KEYS if command == "plan" else observation.KEYS
     if word.startswith("-"):
         return starting(word, PLAN_OPTIONS if command == "plan" else ("--measure",))
     key, equals, value = word.partition("=")
     if not equals:
-        names = [f"{name}=" for name in known if "." not in name]
+        names = [f"{name}=" for name in catalogue if "." not in name]
         groups_of_plan = [f"{group}=" for group in GROUPS] if command == "plan" else []
         return starting(word, [*names, *groups_of_plan])
     if key in PATHS:
@@ -89,7 +91,7 @@ def of_planner(command: str, word: str) -> list[str]:
         "traffic": observation.TRAFFIC,
     }
     done = "".join(value.rpartition(",")[:2])
-    return starting(word, (f"{key}={done}{each}" for each in values.get(key, ())))
+    return starting(word, (f"{key}={done}{choice}" for choice in values.get(key, ())))
 
 
 def starting(word: str, texts: Iterable[str]) -> list[str]:
@@ -133,9 +135,9 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
     field = fields_of(cls, parent).get(name) if cls is not None else None
     if cls is None or field is None:
         return
-    found = list(words_of(annotation(cls, field)))
+    choices = list(words_of(annotation(cls, field)))
     value = node.get(name)
-    yield from found or ([str(value)] if isinstance(value, int | float | str) else [])
+    yield from choices or ([str(value)] if isinstance(value, int | float | str) else [])
 
 
 def words_of(hint: Any) -> Iterator[str]:

@@ -59,10 +59,16 @@ def measured(argv: Sequence[str]) -> int:
         raise ConfigError("network", "a simulation has no machines: use network=gloo or nccl.")
     if not measure(experiment, "symptom_process", diagnosing):
         return 0
-    found = Symptoms.from_json((experiment.directory / SYMPTOMS).read_text(encoding="utf-8"))
-    words = [*observed_words(found), *claimed]
-    last = f"The same from these numbers: sgp-run doctor {' '.join(words)}"
-    lines = [*text_lines(diagnose(read_observation(words))), "", all_reduce_text(found), "", last]
+    symptoms = Symptoms.from_json((experiment.directory / SYMPTOMS).read_text(encoding="utf-8"))
+    observation = [*observed_words(symptoms), *claimed]
+    last = f"The same from these numbers: sgp-run doctor {' '.join(observation)}"
+    lines = [
+        *text_lines(diagnose(read_observation(observation))),
+        "",
+        all_reduce_text(symptoms),
+        "",
+        last,
+    ]
     put("\n".join(map(folded, lines)))
     return 0
 

@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     kind = kind_of(name)
     folder = root / kind.base_folder
     if os.path.exists(folder):  # unlike Path.exists, accepts any name
-        if (found := defect(root, kind)) is not None:
-            raise ConfigError("download", f"{found}; remove {folder} first.")
+        if (damage := defect(root, kind)) is not None:
+            raise ConfigError("download", f"{damage}; remove {folder} first.")
         print(f"{folder} is there already", flush=True)
         return 0
     try:
@@ -64,8 +64,8 @@ def main(argv: Sequence[str]) -> int:
         archive.unlink()
     except OSError as error:
         raise ConfigError("download", f"cannot write to {root}: {error.strerror}.") from error
-    if (found := defect(root, kind)) is not None:
-        raise ConfigError("download", f"{found}, although the archive was complete.")
+    if (damage := defect(root, kind)) is not None:
+        raise ConfigError("download", f"{damage}, although the archive was complete.")
     print(f"{folder}: {name}, complete", flush=True)
     return 0
 

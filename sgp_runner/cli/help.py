@@ -48,10 +48,10 @@ CFG_INDENT = 32
 
 def descriptions(cls: type[Any]) -> Mapping[str, str]:
     """Map each field of ``cls`` to its description, on one line."""
-    found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
+    matches = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(cls) or "", re.MULTILINE)
     return {
         name: " ".join(text.replace("``", "").split())
-        for name, text in found
+        for name, text in matches
         if name in fields_of(cls, "")
     }
 
@@ -104,10 +104,10 @@ def usage(folder: str | None = None) -> str:
         "= ".join(f"algo.{part}" for part in ALGORITHM_PARTS): "an algorithm; for algo=hybrid"
     }
     model = (CONFIGS / "model" / f"{defaults['model']}.yaml").read_text(encoding="utf-8")
-    own = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # the model's defaults
+    values = dict(re.findall(r"^(\w+): (\S+)", model, re.MULTILINE))  # the model's defaults
     keys = {
-        f"{key}={own.get(key, typed(value))}": said
-        for key, value, said in settings_of(completed({}), "")
+        f"{key}={values.get(key, typed(value))}": description
+        for key, value, description in settings_of(completed({}), "")
         if group_of(key) is None
     }
     return HELP.format(
@@ -163,19 +163,19 @@ def settings_of(node: Mapping[str, object], key: str) -> Iterator[tuple[str, obj
     cls = class_at(node, key)
     if cls is None:
         return
-    said = descriptions(cls)
+    texts = descriptions(cls)
     for name, field in fields_of(cls, key).items():
         inner = join(key, name)
         default = default_of(field) if has_default(field) else ...
         value = node.get(name, {} if inner in PARTS_OF_PROFILE else default)
         if (group := group_of(inner)) is not None:
             chosen = value.get(NAME, ...) if is_node(value, inner) else ...
-            yield inner, chosen, f"{said[name]} (one of {' '.join(groups()[group])})"
+            yield inner, chosen, f"{texts[name]} (one of {' '.join(groups()[group])})"
         elif isinstance(value, Mapping) and value and not is_part(inner):
             for i, entry in enumerate(value):
-                yield join(inner, str(entry)), value[entry], "" if i else said[name]
+                yield join(inner, str(entry)), value[entry], "" if i else texts[name]
         elif not is_part(inner):
-            yield inner, value, said[name]
+            yield inner, value, texts[name]
         if is_node(value, inner):
             yield from settings_of(value, inner)
 
@@ -201,18 +201,20 @@ def explained(
     comment = re.findall(r"^# (?!@|sgp-run )(.+)", head[0] if head else "", re.MULTILINE)
     yield from textwrap.wrap(" ".join(comment), WIDTH, initial_indent="  ", subsequent_indent="  ")
     node: Any = node_at(config, key)
-    if is_node(node, key) and (found := list(settings_of(node, key))):
+    if is_node(node, key) and (settings := list(settings_of(node, key))):
         yield "\nsettings (with their values in this run)"
-        for name, value, said in found:
-            yield from row(f"  {name}={typed(value)}", said)
+        for name, value, description in settings:
+            yield from row(f"  {name}={typed(value)}", description)
     anywhere = group == PRESET or "# @package _global_" in text
-    if anywhere and (words := [word for word in words_in(text) if not word.startswith(f"{key}.")]):
+    if anywhere and (
+        overrides := [word for word in words_in(text) if not word.startswith(f"{key}.")]
+    ):
         yield f"\n{'sets' if group == PRESET else 'also sets'} (--cfg job shows all settings)"
-        yield from (f"  {word}" for word in words)
+        yield from (f"  {word}" for word in overrides)
     if key == "algo" and is_node(node, key):
-        own = getattr(class_at(node, key), "sgd_defaults", {})
-        yield from ("\ndefaults of optim=sgd with it",) if own else ()
-        yield from (f"  optim.{name}={typed(value)}" for name, value in own.items())
+        defaults = getattr(class_at(node, key), "sgd_defaults", {})
+        yield from ("\ndefaults of optim=sgd with it",) if defaults else ()
+        yield from (f"  optim.{name}={typed(value)}" for name, value in defaults.items())
 
 
 def words_in(text: str) -> Iterator[str]:
@@ -225,8 +227,8 @@ def words_in(text: str) -> Iterator[str]:
 
 
 def listed(group: str, default: str, folder: str | None) -> str:
-    own = Path(folder, group).glob("*.yaml") if folder else ()
-    choices = sorted({*groups()[group], *(path.stem for path in own)})
+    files = Path(folder, group).glob("*.yaml") if folder else ()
+    choices = sorted({*groups()[group], *(path.stem for path in files)})
     return " ".join(sorted(choices, key=lambda choice: choice != default)) or "(none yet)"
 
 

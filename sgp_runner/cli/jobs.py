@@ -48,8 +48,8 @@ class SweepJob:
         """Return the job's row of the comparison, with settings that often differ between runs."""
         run = self.experiment.run
         cluster = run.cluster.name if run.network.clock == "simulated" else ""
-        shown = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
-        return {**results, **shown, "job": self.title}
+        settings = {"cluster": cluster, "batch_size": run.batch_size, "lr": run.optim.lr}
+        return {**results, **settings, "job": self.title}
 
     def failed_row(self, sentence: str) -> Row:
         """Return the row of a job that failed; ``sentence`` is the reason."""

@@ -63,10 +63,10 @@ def side_by_side(
             for number, job in enumerate(jobs):
                 progress.begin(job)
                 run = job.experiment.run
-                cores, known = machine.cores_for(run), run.calls in verified
+                cores, is_verified = machine.cores_for(run), run.calls in verified
                 yield PoolTask(
                     number,
-                    partial(run_on_cores, cores, job, f"[{number + 1}/{total}]", known),
+                    partial(run_on_cores, cores, job, f"[{number + 1}/{total}]", is_verified),
                     lock_key=job.experiment.directory,
                     cores=cores,
                     memory=estimated_bytes(run),
@@ -89,9 +89,9 @@ def side_by_side(
 
 def imports_of(runs: Sequence[Run]) -> list[str]:
     """Return the modules that the runs import besides PyTorch, except those of plug-ins."""
-    found = dict.fromkeys(module for run in runs for module in modules_of(run))
+    modules = dict.fromkeys(module for run in runs for module in modules_of(run))
     wandb = ["wandb"] if any(isinstance(run.logger, Wandb) for run in runs) else []
-    return [__name__, *(name for name in found if name.startswith("sgp_runner.")), *wandb]
+    return [__name__, *(name for name in modules if name.startswith("sgp_runner.")), *wandb]
 
 
 def modules_of(part: object) -> Iterator[str]:

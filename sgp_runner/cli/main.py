@@ -70,6 +70,6 @@ def dispatch(argv: Sequence[str]) -> int:
 
         put(usage(command.options.get("--config-dir")))
         return 0
-    from sgp_runner.cli.modes import perform
+    from sgp_runner.cli.modes import run_mode
 
-    return perform(command)
+    return run_mode(command)

@@ -29,7 +29,7 @@ from sgp_runner.utils.errors import ConfigError
 FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
 
 
-def perform(command: Command) -> int:
+def run_mode(command: Command) -> int:
     """Run the mode that the options select and return the exit code."""
     options = command.options
     with configs():
@@ -58,7 +58,11 @@ def explain(settings: Sequence[Setting], folder: str | None) -> int:
     for choice in choices:
         if choice.swept:
             raise ConfigError(choice.name, "--help explains one choice at a time.")
-    named = [(each.name, name) for each in choices for name in choices_named(each.override) or ()]
+    named = [
+        (setting.name, name)
+        for setting in choices
+        for name in choices_named(setting.override) or ()
+    ]
     config = compose(settings) if choices else {}
     folders = [Path(folder), CONFIGS] if folder else [CONFIGS]
     texts = [
@@ -79,11 +83,11 @@ def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> i
     config = compose_all(settings, hydra_too=what != "job")
     if what == "hydra":
         config = OmegaConf.masked_copy(config, "hydra")
-    put(described(config, options.get("--package", ""), "--resolve" in options))
+    put(settings_yaml(config, options.get("--package", ""), "--resolve" in options))
     return 0
 
 
-def described(config: DictConfig, package: str, resolve: bool) -> str:
+def settings_yaml(config: DictConfig, package: str, resolve: bool) -> str:
     """Return the settings, or only the settings below ``package``, as YAML with descriptions.
 
     resolve: resolve interpolations, and omit the descriptions

@@ -40,30 +40,30 @@ def main(argv: Sequence[str]) -> int:
     from sgp_runner.plan.request import read_request
     from sgp_runner.plan.table import text_of
 
-    words, pairs = split_options(argv, ("--json", "--html", "--config-dir"))
+    overrides, pairs = split_options(argv, ("--json", "--html", "--config-dir"))
     options = dict(pairs)
     if "--html" in options:
         write("--html", options["--html"], "")  # before the minutes that the grid takes
     folder = options.get("--config-dir")
     search = [] if folder is None else [search_in(folder)]
-    first, *second = [read_request(each, search) for each in both_ends(words)]
-    plans = [compare(first), *(compare(each, rates=False) for each in second)]
+    first, *second = [read_request(request, search) for request in both_ends(overrides)]
+    plans = [compare(first), *(compare(request, rates=False) for request in second)]
     put(text_of(*plans))
     if "--json" in options:
-        made = list(map(as_json, plans))
-        values = json.dumps(made if second else made[0], indent=2)
+        documents = list(map(as_json, plans))
+        values = json.dumps(documents if second else documents[0], indent=2)
         write("--json", options["--json"], values + "\n")
     if "--html" in options:
-        write_explorer(options["--html"], both_ends(words)[0], search)
+        write_explorer(options["--html"], both_ends(overrides)[0], search)
     return 0
 
 
-def write_explorer(path: str, words: Sequence[str], search: Sequence[str]) -> None:
+def write_explorer(path: str, overrides: Sequence[str], search: Sequence[str]) -> None:
     """Simulate the grid of a request, and write the page about it."""
     from sgp_runner.plan.explorer import explorer_page
     from sgp_runner.plan.grid import simulated_grid
 
-    grid = simulated_grid(words, search)
+    grid = simulated_grid(overrides, search)
     title = f"{grid['machines']}, {grid['parameters']:,} parameters"
     page = explorer_page([{**grid, "title": title}], "Which method fits these machines?")
     write("--html", path, page)

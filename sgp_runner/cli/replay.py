@@ -52,10 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, which is 1 if the replay differs from the run."""
     asked = parser().parse_args(argv)
     warnings.showwarning = lambda message, *rest: print_error("sgp-replay", f"warning: {message}")
-    return run_command("sgp-replay", lambda: perform(asked))
+    return run_command("sgp-replay", lambda: replay_command(asked))
 
 
-def perform(asked: argparse.Namespace) -> int:
+def replay_command(asked: argparse.Namespace) -> int:
     """Replay a recorded run, or simulate other settings with the times in its recording."""
     overrides = named(asked.overrides or (), asked.plugin)
     return repeat(asked.run) if asked.overrides is None else time_again(asked.run, overrides)

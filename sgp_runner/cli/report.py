@@ -100,11 +100,11 @@ def report(asked: argparse.Namespace) -> int:
         if asked.retime is not None
         else []
     )
-    made = write_report([*asked.folders, *retimed], asked.out, asked.target)
-    show_rankings(made.settings, asked.target)
-    if made.pairs:
-        show(published_grid(made.pairs))
-    for sentence in made.skipped:
+    result = write_report([*asked.folders, *retimed], asked.out, asked.target)
+    show_rankings(result.settings, asked.target)
+    if result.pairs:
+        show(published_grid(result.pairs))
+    for sentence in result.skipped:
         print_error("sgp-report", sentence)
-    print(f"\nreport in {made.page}", flush=True)
+    print(f"\nreport in {result.page}", flush=True)
     return 0

@@ -146,8 +146,10 @@ def search(settings: Sequence[Setting]) -> int:
         raise ConfigError("hydra/sweeper", f"give a setting a range to search, such as {EXAMPLE}.")
     if OmegaConf.select(composed, f"hydra.launcher.{TARGET}") != LOCAL:
         raise ConfigError("hydra/launcher", "hydra/sweeper=optuna runs trials here; leave it out.")
-    given = {field.name: composed.hydra.sweeper[field.name] for field in dataclasses.fields(Search)}
-    plan = build(check_part(given, KEY, Search, {}), KEY)
+    options = {
+        field.name: composed.hydra.sweeper[field.name] for field in dataclasses.fields(Search)
+    }
+    plan = build(check_part(options, KEY, Search, {}), KEY)
     assert isinstance(plan, Search)
     names = swept_names(settings)
 
@@ -156,9 +158,9 @@ def search(settings: Sequence[Setting]) -> int:
             f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
             for key, value in values.items()
         ]
-        taken = narrow(parse([*fixed, *proposed]))[0]
-        experiment = make_experiment(compose(taken), group=directory.name)
-        return SweepJob(describe_settings(taken, names), experiment)
+        active = narrow(parse([*fixed, *proposed]))[0]
+        experiment = make_experiment(compose(active), group=directory.name)
+        return SweepJob(describe_settings(active, names), experiment)
 
     example = job({key: lowest(setting) for key, setting in swept.items()})
     check_evaluations(plan, example.experiment.run)
@@ -185,11 +187,11 @@ def search(settings: Sequence[Setting]) -> int:
                 tell(study, trials[number], plan.value(row))
     finally:
         ordered = [rows[number] for number in sorted(rows)]
-        found = compare(ordered, directory, plan.target)
+        comparison = compare(ordered, directory, plan.target)
     if finished(study):
         least = f"{job(study.best_params).title}  {plan.objective} {study.best_value:.6g}"
-        print(f"\nbest: {first_in_ranking(ordered, found, plan.target) or least}", flush=True)
-    report(found, directory, plan.target)
+        print(f"\nbest: {first_in_ranking(ordered, comparison, plan.target) or least}", flush=True)
+    report(comparison, directory, plan.target)
     return 1 if any(row.get("failed") for row in ordered) else 0
 
 
@@ -244,7 +246,7 @@ def open_study(directory: Path, plan: Search, space: Mapping[str, BaseDistributi
         direction=plan.direction,
         load_if_exists=True,
     )
-    what = {key: distribution_to_json(each) for key, each in space.items()}
+    what = {key: distribution_to_json(spread) for key, spread in space.items()}
     what |= {"objective": plan.objective, "target": str(plan.target)}
     if study.user_attrs.setdefault("search", what) != what:
         raise ConfigError("hydra.sweep.dir", f"{directory} holds another search; choose another.")

@@ -73,15 +73,15 @@ def main(argv: Sequence[str]) -> int:
     if action is not None:
         return action(*split(argv[1:], OPTIONS.get(argv[0], ())))
     flags = {"--dry-run", "--sbatch"} & {*argv}
-    words, pairs = split([each for each in argv if each not in flags], ("--hours",))
-    if not words or (len(words) > 1 and "--sbatch" not in flags):
-        key = words[1] if words else "study"
+    arguments, pairs = split([argument for argument in argv if argument not in flags], ("--hours",))
+    if not arguments or (len(arguments) > 1 and "--sbatch" not in flags):
+        key = arguments[1] if arguments else "study"
         raise ConfigError(
             key, "a study takes its settings from its file: write sgp-run study FILE."
         )
     from sgp_runner.studies.study_file import read_study
 
-    study = read_study(Path(words[0]))
+    study = read_study(Path(arguments[0]))
     hours = dict(pairs).get("--hours")
     if "--dry-run" in flags:
         from sgp_runner.studies.cost import describe_cost
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     if "--sbatch" in flags:
         from sgp_runner.cli.study_jobs import through_slurm
 
-        show(run_study(study, through_slurm(study.folder, words[1:])))
+        show(run_study(study, through_slurm(study.folder, arguments[1:])))
     else:
         show(run_study(study))
     return 0
@@ -115,13 +115,13 @@ def split(argv: Sequence[str], options: Sequence[str] = ()) -> tuple[Sequence[st
     return split_options(argv, options)
 
 
-def new(words: Sequence[str], options: Options) -> int:
+def new(arguments: Sequence[str], options: Options) -> int:
     """Write the file of a study and check it."""
     from sgp_runner.studies.arms import RunMaker, check_arms
     from sgp_runner.studies.new_file import content_of, text_of
     from sgp_runner.studies.study_file import study_of
 
-    path, settings = Path(*words[:1]), words[1:]
+    path, settings = Path(*arguments[:1]), arguments[1:]
     if not settings:
         raise ConfigError("study", "write sgp-run study new FILE algo=a,b.")
     if os.path.exists(path):  # unlike Path.exists, accepts any name
@@ -136,9 +136,9 @@ def new(words: Sequence[str], options: Options) -> int:
     return 0
 
 
-def verify(words: Sequence[str], options: Options) -> int:
+def verify(paths: Sequence[str], options: Options) -> int:
     """Compute the tables of an archive again, and repeat some of its runs."""
-    if len(words) != 1:
+    if len(paths) != 1:
         raise ConfigError("study", "write sgp-run study verify study.zip.")
     import secrets
 
@@ -148,7 +148,7 @@ def verify(words: Sequence[str], options: Options) -> int:
         whole_number(option, dict(options).get(option, default))
         for option, default in (("--runs", "3"), ("--seed", str(secrets.randbelow(10**6))))
     )
-    with opened(Path(words[0]), plugins_in(options)) as study:
+    with opened(Path(paths[0]), plugins_in(options)) as study:
         runs = len(study.archive.runs)
         put(f"{study.archive.name}: {study.findings.answer}")
         put(
@@ -165,28 +165,28 @@ def verify(words: Sequence[str], options: Options) -> int:
     return 0
 
 
-def merge(words: Sequence[str], options: Options) -> int:
+def merge(arguments: Sequence[str], options: Options) -> int:
     """Put the arms of several archives into one study."""
     from sgp_runner.studies.merging import merge
 
-    paths = [Path(word) for word in words[:-1]]
-    show(merge(paths, words[-1] if words else "", plugins_in(options)))
+    paths = [Path(word) for word in arguments[:-1]]
+    show(merge(paths, arguments[-1] if arguments else "", plugins_in(options)))
     return 0
 
 
-def board(words: Sequence[str], options: Options) -> int:
+def board(folders: Sequence[str], options: Options) -> int:
     """Write a site with the archives of a folder; the exit code is 1 if some are left out."""
     from sgp_runner.studies.board import write_board
 
-    if len(words) != 2:
+    if len(folders) != 2:
         raise ConfigError("board", "write sgp-run study board FOLDER OUT.")
-    made = write_board(Path(words[0]), Path(words[1]), plugins_in(options))
-    for sentence in made.absent:
+    site = write_board(Path(folders[0]), Path(folders[1]), plugins_in(options))
+    for sentence in site.absent:
         put(sentence)
-    for sentence in made.refused:
+    for sentence in site.refused:
         print_error("sgp-run", sentence)
-    put(f"{counted(made.archives, 'archive')}, page in {made.page}")
-    return 1 if made.refused else 0
+    put(f"{counted(site.archives, 'archive')}, page in {site.page}")
+    return 1 if site.refused else 0
 
 
 def plugins_in(options: Options) -> list[str]:
@@ -211,10 +211,10 @@ def hours_in(text: str) -> float:
     return hours
 
 
-def show(made: StudyPage) -> None:
+def show(result: StudyPage) -> None:
     """Print the table and the answer of a study, and where its files are."""
-    put(f"\n{made.text}\n\n{made.headline}\n{made.answer}\n")
-    put(f"page in {made.page}, archive in {made.page.with_name('study.zip')}")
+    put(f"\n{result.text}\n\n{result.headline}\n{result.answer}\n")
+    put(f"page in {result.page}, archive in {result.page.with_name('study.zip')}")
 
 
 Options = Sequence[tuple[str, str]]

@@ -241,18 +241,18 @@ def plan(settings: Sequence[Setting]) -> Plan:
     # A preset may have several values, which the command line overrides.
     if params := OmegaConf.select(composed, PARAMS):
         of_preset = parse([f"{key}={value}" for key, value in params.items()])
-        settings = [*(each for each in of_preset if each.name not in asked), *settings]
+        settings = [*(entry for entry in of_preset if entry.name not in asked), *settings]
         for_hydra.append(f"{PARAMS}=null")
     names = swept_names(settings)
     combined = combinations(settings)
     announce(len(combined))
     runs = narrowed([parse([*for_hydra, *lines]) for lines in combined], asked)
     jobs = []
-    for number, taken in enumerate(runs, start=1):
-        shown = names or {setting.name for setting in taken if not setting.for_hydra}
-        title = describe_settings(taken, shown)
+    for number, active in enumerate(runs, start=1):
+        visible = names or {setting.name for setting in active if not setting.for_hydra}
+        title = describe_settings(active, visible)
         try:
-            jobs.append(SweepJob(title, make_experiment(compose(taken), group=directory.name)))
+            jobs.append(SweepJob(title, make_experiment(compose(active), group=directory.name)))
         except ConfigError as error:
             hint = of_other_jobs(error.key, settings) if NOT_A_SETTING in error.sentence else ""
             where = f"(Job {number} of {len(runs)}: {title})"
@@ -273,11 +273,11 @@ def of_other_jobs(key: str, settings: Sequence[Setting]) -> str:
     part, _, name = key.rpartition(".")
     swept = [setting for setting in settings if setting.name == part and setting.swept]
     for choice in (choice for setting in swept for choice in choices_named(setting.override) or ()):
-        if condition_of(own := f"{part}.{choice}.{name}") is None:
+        if condition_of(full_key := f"{part}.{choice}.{name}") is None:
             continue
         cls = class_of(group_of(part) or "", choice)
         if cls is not None and name in fields_of(cls, part):
-            return f" For {part}={choice} alone, write {own}=..."
+            return f" For {part}={choice} alone, write {full_key}=..."
     return ""
 
 
@@ -292,11 +292,11 @@ def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
 
     Without this check Hydra would call any class, after creating the folder of the sweep.
     """
-    known: dict[str, Sequence[type]] = {
+    classes: dict[str, Sequence[type]] = {
         "hydra.launcher": Plugins.instance().discover(Launcher),
         "hydra.sweeper": [BasicSweeper],
     }
-    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in known.get(key, ())]
+    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in classes.get(key, ())]
     names += [SEARCH] if key == "hydra.sweeper" else []
     if TARGET in node and str(node[TARGET]) not in names:
         raise foreign_class(f"{key}.{TARGET}")
@@ -343,8 +343,8 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
         if setting.name in asked and all(setting.name in left_out for left_out in names):
             raise unmet(setting, "no run of this sweep has it")
     runs: dict[tuple[str, ...], list[Setting]] = {}
-    for taken, _ in divided:
-        runs.setdefault(tuple(setting.line for setting in taken), taken)
+    for active, _ in divided:
+        runs.setdefault(tuple(setting.line for setting in active), active)
     return list(runs.values())
 
 
@@ -386,8 +386,8 @@ def report(runs: Runs | None, directory: Path, target: float | None = None) -> N
     if runs is None:
         return
     with printed_errors("the report could not be written"):
-        made = report_on(runs, directory / "report", target, f"Sweep {directory.name}")
-        print(f"report in {made.page}", flush=True)
+        result = report_on(runs, directory / "report", target, f"Sweep {directory.name}")
+        print(f"report in {result.page}", flush=True)
 
 
 @contextmanager
