@@ -83,8 +83,10 @@ def run(
     if loss is not None and data is None:
         raise needless_loss()
     with alone(verbose), torch_as_usual(), keeping(loss, data_keys) as bring:
-        values = [bring(key, value) for key, value in given(algo, model, data, settings).items()]
-        asked = [*split(overrides), *(each for value in values for each in value.overrides)]
+        values = [
+            bring(key, value) for key, value in arguments_of(algo, model, data, settings).items()
+        ]
+        asked = [*split(overrides), *(override for value in values for override in value.overrides)]
         experiment = experiment_of(named(asked))
         return execute(dataclasses.replace(experiment, started=started))
 
@@ -112,10 +114,11 @@ def sweep(
         raise needless_loss()
     with alone(verbose), torch_as_usual(), keeping(loss, data_keys) as bring:
         asked = {
-            key: values_in(key, value) for key, value in given(algo, model, data, settings).items()
+            key: values_in(key, value)
+            for key, value in arguments_of(algo, model, data, settings).items()
         }
         check_number({key: len(values) for key, values in asked.items()})
-        per_key = [[bring(key, each) for each in values] for key, values in asked.items()]
+        per_key = [[bring(key, item) for item in values] for key, values in asked.items()]
         jobs = plan(split(overrides), per_key)
         failed: dict[str, Exception] = {}
         folders: list[Path] = []
@@ -132,7 +135,9 @@ def sweep(
         return Results(folders, failed)
 
 
-def given(algo: object, model: object, data: object, rest: Mapping[str, object]) -> dict[str, Any]:
+def arguments_of(
+    algo: object, model: object, data: object, rest: Mapping[str, object]
+) -> dict[str, Any]:
     """Return ``rest`` and the choices that are not None."""
     choices = {"algo": algo, "model": model, "data": data}
     return {key: value for key, value in choices.items() if value is not None} | dict(rest)
@@ -161,11 +166,11 @@ def keeping(
             if in_memory and key == "model":
                 from sgp_runner.models import in_memory_model as models
 
-                value = stack.enter_context(models.kept(value))
+                value = stack.enter_context(models.hold(value))
             elif in_memory:
                 from sgp_runner.data import in_memory_data as sets
 
-                value = stack.enter_context(sets.kept(value, loss, data_keys))
+                value = stack.enter_context(sets.hold(value, loss, data_keys))
             if in_memory:
                 choices.extend(InMemory(IN_MEMORY, type(value), None), [(key, IN_MEMORY)])
             return Value(title, list(overrides_of(key, value)))
@@ -222,8 +227,8 @@ def plan(
     jobs: list[tuple[str, Experiment]] = []
     for chosen in itertools.product(*per_key):
         several = [value.title for value, values in zip(chosen, per_key, strict=True) if values[1:]]
-        own = [override for value in chosen for override in value.overrides]
-        asked = named([*overrides, *own])
+        extra = [override for value in chosen for override in value.overrides]
+        asked = named([*overrides, *extra])
         with configs():
             settings = parse(asked)
             swept = {setting.name for setting in settings if setting.swept}
@@ -232,10 +237,10 @@ def plan(
                 runs = len(combined) * math.prod(map(len, per_key))
                 check_number({"settings": runs})
                 announce(runs)
-            for each in map(parse, combined):
-                title = " ".join(filter(None, [describe_settings(each, swept), *several]))
+            for combination in map(parse, combined):
+                title = " ".join(filter(None, [describe_settings(combination, swept), *several]))
                 try:
-                    jobs.append((title, called("sweep", each)))
+                    jobs.append((title, called("sweep", combination)))
                 except ConfigError as error:
                     where = f" ({title})" if title else ""
                     raise ConfigError(error.key, f"{error.sentence}{where}") from error

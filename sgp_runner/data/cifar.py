@@ -95,8 +95,8 @@ class Cifar:
     @property
     def download(self) -> str:
         """The command that downloads the files."""
-        own = "" if self.root == Cifar.root else f" data.root={quote(self.root)}"
-        return f"sgp-run download {self.name}{own}"
+        setting = "" if self.root == Cifar.root else f" data.root={quote(self.root)}"
+        return f"sgp-run download {self.name}{setting}"
 
     def unusable(self, kind: Any) -> ConfigError:
         """Return the error for missing or damaged files, with the command that downloads them."""

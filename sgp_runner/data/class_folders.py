@@ -52,8 +52,8 @@ def check_images(data: ImageSettings) -> None:
 
 def classes_in(folder: Path) -> list[str]:
     """Return the names of the folders in ``folder``, in order, without hidden ones."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path.name for path in found if path.is_dir() and not is_hidden(path.name))
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in paths if path.is_dir() and not is_hidden(path.name))
 
 
 def labelled_images(
@@ -72,14 +72,16 @@ def labelled_images(
     from sgp_runner.utils.torchvision_import import import_torchvision
 
     import_torchvision("data")
-    found = importlib.import_module("torchvision.datasets.folder")
+    torchvision = importlib.import_module("torchvision.datasets.folder")
     numbers = {name: number for number, name in enumerate(classes)}
 
     def is_image(path: str) -> bool:
-        return not is_hidden(path.removeprefix(str(folder))) and bool(found.is_image_file(path))
+        return not is_hidden(path.removeprefix(str(folder))) and bool(
+            torchvision.is_image_file(path)
+        )
 
     try:
-        files = found.make_dataset(
+        files = torchvision.make_dataset(
             str(folder), numbers, is_valid_file=is_image, allow_empty=allow_empty
         )
     except FileNotFoundError as error:

@@ -82,9 +82,9 @@ def table() -> np.ndarray:
     """
     import numpy as np
 
-    found = find_spec("sklearn")
-    assert found is not None and found.submodule_search_locations
+    spec = find_spec("sklearn")
+    assert spec is not None and spec.submodule_search_locations
     return np.loadtxt(
-        Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"),
+        Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"),
         delimiter=",",
     )

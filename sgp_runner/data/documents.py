@@ -75,8 +75,8 @@ def load_splits(path: str, subset: str | None, streaming: bool) -> dict[str, Any
         if not any((Path(path) / name).is_file() for name in SAVED):
             options = {"streaming": streaming, "trust_remote_code": False}
             return dict(datasets.load_dataset(path, subset, **options))
-        found = datasets.load_from_disk(path)
-        splits = dict(found) if isinstance(found, dict) else {"train": found}
+        saved = datasets.load_from_disk(path)
+        splits = dict(saved) if isinstance(saved, dict) else {"train": saved}
         return {
             name: split.to_iterable_dataset() if streaming else split
             for name, split in splits.items()
@@ -182,8 +182,8 @@ class StreamSplit(Split):
     def state_dict(self) -> dict[tuple[int, int], tuple[list[int], bool]]:
         """Return the known windows; a resumed run skips their documents without tokenizing them."""
         # A thread may read on meanwhile; it completes the windows of a pass before `whole` is true.
-        known = [(key, each.whole, [*each.ends]) for key, each in [*self.streams.items()]]
-        return {key: (ends, whole) for key, whole, ends in known}
+        windows = [(key, stream.whole, [*stream.ends]) for key, stream in [*self.streams.items()]]
+        return {key: (ends, whole) for key, whole, ends in windows}
 
     def load_state_dict(self, state: Any) -> None:
         for key, (ends, whole) in state.items():

@@ -70,14 +70,16 @@ class Folder:
             raise ConfigError("data.path", f"there is no folder '{root}'.")
         if not (root / "train").is_dir():
             return dataset_of_images(self, *self.divided(root))
-        found = [root / name for name in VALIDATION if (root / name).is_dir()]
-        if not found:
+        validation = [root / name for name in VALIDATION if (root / name).is_dir()]
+        if not validation:
             raise ConfigError("data.path", f"{root} has train/ but no {'/, '.join(VALIDATION)}/.")
         classes = self.classes(root / "train")
-        if extra := sorted(set(classes_in(found[0])) - set(classes)):
-            raise ConfigError("data.path", f"{found[0]} has the class {extra[0]}, unlike train/.")
+        if extra := sorted(set(classes_in(validation[0])) - set(classes)):
+            raise ConfigError(
+                "data.path", f"{validation[0]} has the class {extra[0]}, unlike train/."
+            )
         train = labelled_images(root / "train", classes, "data.path", allow_empty=False)
-        valid = labelled_images(found[0], classes, "data.path", allow_empty=True)
+        valid = labelled_images(validation[0], classes, "data.path", allow_empty=True)
         return dataset_of_images(self, train, valid)
 
     def classes(self, folder: Path) -> list[str]:
@@ -93,17 +95,17 @@ class Folder:
         files, labels = labelled_images(root, classes, "data.path", allow_empty=False)
         random, held = generator(1), torch.zeros(len(labels), dtype=torch.bool)
         for label in range(len(classes)):
-            own = (labels == label).nonzero().flatten()
-            share = round(self.valid_share * len(own))
-            held[own[torch.randperm(len(own), generator=random)[:share]]] = True
+            members = (labels == label).nonzero().flatten()
+            share = round(self.valid_share * len(members))
+            held[members[torch.randperm(len(members), generator=random)[:share]]] = True
         if not held.any() or bool(held.all()):
             raise ConfigError(
                 "data.valid_share",
                 f"{self.valid_share} of {len(held)} images leaves none to train on or to validate.",
             )
         train, valid = ~held, held
-        return (taken(files, train), labels[train]), (taken(files, valid), labels[valid])
+        return (selected(files, train), labels[train]), (selected(files, valid), labels[valid])
 
 
-def taken(files: Sequence[str], which: torch.Tensor) -> list[str]:
+def selected(files: Sequence[str], which: torch.Tensor) -> list[str]:
     return [files[i] for i in which.nonzero().flatten().tolist()]

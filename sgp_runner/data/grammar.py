@@ -158,7 +158,7 @@ def rules_of(nouns: int, seed: int) -> Rules:
     verbs = [invent.word(CONSONANTS) for _ in range(max(1, 2 * nouns // 3))]
     adjectives = [invent.word(VOWELS) for _ in range(max(1, nouns // 3))]
 
-    def words(stems: Sequence[str], ending: str) -> list[list[bytes | str]]:
+    def lists(stems: Sequence[str], ending: str) -> list[list[bytes | str]]:
         return [[f"{stem}{ending} ".encode()] for stem in stems]
 
     return {
@@ -169,11 +169,11 @@ def rules_of(nouns: int, seed: int) -> Rules:
         "does": [[b"(", "clause", b") ", "does"], ["verbs", "object"]],
         "do": [[b"(", "clause", b") ", "do"], ["verb", "object"]],
         "object": [[b"a ", "one"], [b"some ", "many"], [b"- "]],
-        "noun": words(names, ""),
-        "nouns": words(names, "s"),
-        "verb": words(verbs, ""),
-        "verbs": words(verbs, "s"),
-        "adjective": words(adjectives, ""),
+        "noun": lists(names, ""),
+        "nouns": lists(names, "s"),
+        "verb": lists(verbs, ""),
+        "verbs": lists(verbs, "s"),
+        "adjective": lists(adjectives, ""),
     }
 
 
@@ -182,7 +182,7 @@ class Inventor:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed_of(seed, _WORDS)).random  # stable across Python versions
-        self.made: set[str] = set()
+        self.invented: set[str] = set()
 
     def one_of(self, letters: str) -> str:
         return letters[int(self.random() * len(letters))]
@@ -193,8 +193,8 @@ class Inventor:
             for _ in range(2 + int(self.random() * 2)):
                 word += self.one_of(CONSONANTS if word[-1] in VOWELS else VOWELS)
                 word += self.one_of(VOWELS if word[-1] in CONSONANTS else CONSONANTS)
-            if word not in self.made:
-                self.made.add(word)
+            if word not in self.invented:
+                self.invented.add(word)
                 return word
 
 

@@ -127,9 +127,11 @@ class HubText:
             documents.rows_of(self.path, splits, name, self.text_key)
             for name in (self.split, self.valid_split or self.split)
         )
-        own = self.valid_split is not None
-        share = 0.0 if own else self.valid_share
-        validation = documents.texts_of(self.path, held, self.text_key, share, held_out=not own)
+        has_split = self.valid_split is not None
+        share = 0.0 if has_split else self.valid_share
+        validation = documents.texts_of(
+            self.path, held, self.text_key, share, held_out=not has_split
+        )
 
         def texts(worker: int, workers: int) -> Iterator[str]:
             part = documents.part_of(rows, worker, workers) if self.streaming else rows

@@ -170,16 +170,14 @@ def keys_of(row: Mapping[str, Any], keys: Sequence[str] | None, which: str) -> S
 
 
 @contextmanager
-def kept(
-    given: Any, loss: Loss | None, keys: Sequence[str] | None = None
-) -> Iterator[InMemoryData]:
+def hold(pair: Any, loss: Loss | None, keys: Sequence[str] | None = None) -> Iterator[InMemoryData]:
     """Register a pair (train, valid) of data sets for runs to load.
 
     keys: keys of the inputs and of the target, if the rows are dictionaries
 
-    Raises ConfigError if ``given`` is not such a pair, or if no loss fits its targets.
+    Raises ConfigError if ``pair`` is not such a pair, or if no loss fits its targets.
     """
-    config, dataset = taken(given, loss, keys)
+    config, dataset = convert(pair, loss, keys)
     key = config.sha256, config.loss
     DATASETS[key] = dataset
     try:
@@ -188,17 +186,17 @@ def kept(
         DATASETS.pop(key, None)
 
 
-def taken(
-    given: Any, loss: Loss | None, keys: Sequence[str] | None = None
+def convert(
+    pair: Any, loss: Loss | None, keys: Sequence[str] | None = None
 ) -> tuple[InMemoryData, Dataset]:
-    if not isinstance(given, tuple | list) or len(given) != 2:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ConfigError(
             "data",
-            f"{type(given).__name__} is no data: give the name of a data set, or a pair "
+            f"{type(pair).__name__} is no data: give the name of a data set, or a pair "
             f"(train, valid), of which each is {FORMS}.",
         )
     train, valid = (
-        split_of(data, which, keys) for data, which in zip(given, ("train", "valid"), strict=True)
+        split_of(data, which, keys) for data, which in zip(pair, ("train", "valid"), strict=True)
     )
     _, targets = train.batch(torch.arange(1))
     classes = targets.dim() == 1 and not targets.is_floating_point()
@@ -211,11 +209,12 @@ def taken(
     num_classes = 0
     if classes:
         labels = [labels_of(split) for split in (train, valid)]
-        num_classes = 1 + max(int(own.max()) for own in labels)
+        num_classes = 1 + max(int(numbers.max()) for numbers in labels)
         train, valid = (
-            replace(split, labels=own) for split, own in zip((train, valid), labels, strict=True)
+            replace(split, labels=numbers)
+            for split, numbers in zip((train, valid), labels, strict=True)
         )
-        if min(int(own.min()) for own in labels) < 0:
+        if min(int(numbers.min()) for numbers in labels) < 0:
             raise ConfigError("data", "a class is negative: number the classes from 0.")
     elif loss is None and targets.dim() == 1:
         train, valid = as_column(train), as_column(valid)
@@ -247,35 +246,35 @@ def task_of(loss: Loss | None, classes: bool) -> LearningTask:
     return OwnLoss(loss, name, metric)
 
 
-def split_of(given: Any, which: str, keys: Sequence[str] | None) -> TensorSplit | ReadSplit:
+def split_of(source: Any, which: str, keys: Sequence[str] | None) -> TensorSplit | ReadSplit:
     """Convert a data set, or a pair of tensors or arrays, to a split.
 
     keys: keys of the inputs and of the target, if the rows are dictionaries
     """
-    if isinstance(given, DataLoader):
+    if isinstance(source, DataLoader):
         raise ConfigError("data", f"{which} is a DataLoader: give its data set, loader.dataset.")
-    if isinstance(given, TensorDataset):
-        given = given.tensors
-    columns = isinstance(given, tuple | list) and len(given) >= 2
-    if columns and not isinstance(given[0], Mapping):
-        *inputs, targets = (tensor_of(part, which) for part in given)
+    if isinstance(source, TensorDataset):
+        source = source.tensors
+    columns = isinstance(source, tuple | list) and len(source) >= 2
+    if columns and not isinstance(source[0], Mapping):
+        *inputs, targets = (tensor_of(part, which) for part in source)
         if len({len(tensor) for tensor in (*inputs, targets)}) > 1:
             sizes = ", ".join(str(len(tensor)) for tensor in (*inputs, targets))
             raise ConfigError("data", f"{which} has inputs and targets of {sizes} samples.")
         check_size(len(targets), which)
         return TensorSplit(tuple(inputs), whole(targets), None)
-    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
-        raise ConfigError("data", f"{which} is a {type(given).__name__}: give {FORMS}.")
-    check_size(len(given), which)
-    sample = given[0]
+    if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+        raise ConfigError("data", f"{which} is a {type(source).__name__}: give {FORMS}.")
+    check_size(len(source), which)
+    sample = source[0]
     if isinstance(sample, Mapping):
-        given = Rows(given, keys_of(sample, keys, which), which)
-        return ReadSplit(given, None, torch.float32, False)
-    if isinstance(given, Tensor | numpy.ndarray) or not (
+        source = Rows(source, keys_of(sample, keys, which), which)
+        return ReadSplit(source, None, torch.float32, False)
+    if isinstance(source, Tensor | numpy.ndarray) or not (
         isinstance(sample, tuple | list) and len(sample) >= 2
     ):
         raise ConfigError("data", f"{which} has no targets: give {FORMS}.")
-    return ReadSplit(given, None, torch.float32, False)
+    return ReadSplit(source, None, torch.float32, False)
 
 
 def check_size(size: int, which: str) -> None:
@@ -283,12 +282,12 @@ def check_size(size: int, which: str) -> None:
         raise ConfigError("data", f"{which} is empty.")
 
 
-def tensor_of(given: Any, which: str) -> Tensor:
+def tensor_of(part: Any, which: str) -> Tensor:
     try:
-        tensor = torch.as_tensor(given)
+        tensor = torch.as_tensor(part)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            "data", f"{which} has a {type(given).__name__}, which is no tensor ({error})."
+            "data", f"{which} has a {type(part).__name__}, which is no tensor ({error})."
         ) from error
     if tensor.dim() == 0:
         raise ConfigError("data", f"{which} has a single number where a tensor belongs.")

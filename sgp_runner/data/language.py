@@ -36,8 +36,8 @@ class Language:
 
     def __post_init__(self) -> None:
         for name, alternatives in self.rules.items():
-            if name in self.words:
-                ordered = sorted(self.words[name])
+            if name in self.vocabulary:
+                ordered = sorted(self.vocabulary[name])
                 clash = any(b.startswith(a) for a, b in pairwise(ordered))
             else:
                 clash = sum(len(self.first(a[0])) for a in alternatives) > len(self.first(name))
@@ -45,7 +45,7 @@ class Language:
                 raise ValueError(f"the alternatives of {name} cannot be told apart")
 
     @cached_property
-    def words(self) -> dict[str, dict[bytes, float]]:
+    def vocabulary(self) -> dict[str, dict[bytes, float]]:
         """Rule -> word -> probability, for rules whose alternatives are single words."""
         return {
             name: {
@@ -76,7 +76,7 @@ class Language:
                 for byte in self.first(alternative[0])
             }
             for name, alternatives in self.rules.items()
-            if name not in self.words
+            if name not in self.vocabulary
         }
 
     @cached_property
@@ -116,7 +116,7 @@ class Language:
                 if not symbol.startswith(part):
                     return -math.inf
                 place += len(symbol)
-            elif symbol in self.words:
+            elif symbol in self.vocabulary:
                 word, p = self.word_at(symbol, text[place:])
                 total += math.log(p) if p else -math.inf
                 place += len(word)
@@ -133,15 +133,17 @@ class Language:
 
         If the text ends within the word, return the total probability of all possible words.
         """
-        words = self.words[rule]
+        vocabulary = self.vocabulary[rule]
         for length in self.word_lengths[rule]:
-            if text[:length] in words:
-                return text[:length], words[text[:length]]
-        return text, sum_in_order(p for word, p in words.items() if word.startswith(text))
+            if text[:length] in vocabulary:
+                return text[:length], vocabulary[text[:length]]
+        return text, sum_in_order(p for word, p in vocabulary.items() if word.startswith(text))
 
     @cached_property
     def word_lengths(self) -> dict[str, list[int]]:
-        return {rule: sorted({len(word) for word in words}) for rule, words in self.words.items()}
+        return {
+            rule: sorted({len(word) for word in words}) for rule, words in self.vocabulary.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -98,12 +98,12 @@ def sentences(count: int) -> list[tuple[str, str, int]]:
     from sgp_runner.data.phrases import KINDS
 
     rng = random.Random(_TEXT_SEED)
-    found: dict[str, tuple[str, int]] = {}
-    while len(found) < count:
+    phrases: dict[str, tuple[str, int]] = {}
+    while len(phrases) < count:
         kind = rng.randrange(len(KINDS))
         en, de = KINDS[kind](rng)
-        found.setdefault(de, (en, kind))
-    rows = [(en, de, kind) for de, (en, kind) in found.items()]
+        phrases.setdefault(de, (en, kind))
+    rows = [(en, de, kind) for de, (en, kind) in phrases.items()]
     rng.shuffle(rows)  # otherwise short sentences, found early, would fill the validation set
     return rows
 

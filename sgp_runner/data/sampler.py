@@ -108,9 +108,9 @@ def partition_of(name: str, alpha: float) -> Partition:
         case "dirichlet" | "dirichlet_equal":
             return Dirichlet(alpha, equal=name == "dirichlet_equal")
         case _:
-            known = ["iid", "dirichlet", "dirichlet_equal"]
-            hint = nearest(str(name), known)
-            raise ConfigError("data.partition", f"'{name}' is none of {', '.join(known)}.{hint}")
+            names = ["iid", "dirichlet", "dirichlet_equal"]
+            hint = nearest(str(name), names)
+            raise ConfigError("data.partition", f"'{name}' is none of {', '.join(names)}.{hint}")
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class TokenSampler:
 
     def weight(self, worker: int, step: int, part: Shard) -> float:
         indices = self.indices(worker, step)
-        own = int(self.tokens[indices[part.of(len(indices))]].sum())
+        tokens = int(self.tokens[indices[part.of(len(indices))]].sum())
         return (
-            own
+            tokens
             * self.workers
             * part.count
             / sum(self.batch_tokens[batch] for batch in self.row(step))

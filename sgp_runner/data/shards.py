@@ -117,12 +117,12 @@ def find(folder: Path, part: str) -> Shards:
     names = numpy.array([path.name for path in paths])
     sizes = numpy.array([size_of(path) for path in paths])
     index = folder / f"{part}-index.npz"
-    samples = kept(index, names, sizes)
+    samples = cached(index, names, sizes)
     if samples is None:
         with ThreadPoolExecutor() as threads:  # dominated by waiting for the file system
-            found = enumerate(threads.map(samples_of, paths))
+            positions = enumerate(threads.map(samples_of, paths))
             samples = numpy.concatenate(
-                [numpy.array([(shard, *sample) for sample in rows]) for shard, rows in found]
+                [numpy.array([(shard, *sample) for sample in rows]) for shard, rows in positions]
             )
         keep(index, names, sizes, samples)
     return Shards(list(map(str, paths)), torch.from_numpy(samples))
@@ -208,7 +208,7 @@ def unreadable(path: Path, error: Exception) -> ConfigError:
     )
 
 
-def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
+def cached(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
     """Return the cached positions if they are valid for these names and sizes, else None."""
     import numpy
 
@@ -217,11 +217,11 @@ def kept(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
             if sum(member.file_size for member in ZipFile(file).infolist()) > MAX_INDEX:
                 return None
             file.seek(0)
-            with numpy.load(file) as known:
-                same = numpy.array_equal(known["names"], names) and numpy.array_equal(
-                    known["sizes"], sizes
+            with numpy.load(file) as cache:
+                same = numpy.array_equal(cache["names"], names) and numpy.array_equal(
+                    cache["sizes"], sizes
                 )
-                samples: ndarray = known["samples"]
+                samples: ndarray = cache["samples"]
                 return samples if same and fit(samples, sizes) else None
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None

@@ -159,8 +159,8 @@ class PythonText:
     def load(self, dtype: torch.dtype) -> Dataset:
         """Read the files as integer tokens, so ``dtype`` has no effect."""
         library = Path(sysconfig.get_path("stdlib"))
-        found = (library / f"{name}.py" for name in MODULES)
-        return bytes_of(self, [file for file in found if file.is_file()], self.valid_share)
+        files = (library / f"{name}.py" for name in MODULES)
+        return bytes_of(self, [file for file in files if file.is_file()], self.valid_share)
 
 
 def check_text(data: Text | PythonText) -> None:
@@ -219,14 +219,14 @@ def tokens_after_header(path: Path) -> Tokens:
 
     with path.open("rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES), np.uint8)
-    words = header.view("<i4").tolist() if len(header) == HEADER_BYTES else [0]
-    if words[0] not in HEADERS:
+    fields = header.view("<i4").tolist() if len(header) == HEADER_BYTES else [0]
+    if fields[0] not in HEADERS:
         return np.memmap(path, np.uint16, "r")
-    (version, kind), size = HEADERS[words[0]], path.stat().st_size - HEADER_BYTES
-    if words[1] != version:
-        raise ValueError(f"its header has version {words[1]}, not {version}")
-    if words[2] * np.dtype(kind).itemsize != size:
-        promised = f"{words[2]} tokens of {kind}"
+    (version, kind), size = HEADERS[fields[0]], path.stat().st_size - HEADER_BYTES
+    if fields[1] != version:
+        raise ValueError(f"its header has version {fields[1]}, not {version}")
+    if fields[2] * np.dtype(kind).itemsize != size:
+        promised = f"{fields[2]} tokens of {kind}"
         raise ValueError(f"its header promises {promised}, but {size} bytes follow")
     return np.memmap(path, kind, "r", HEADER_BYTES)
 

@@ -84,20 +84,20 @@ def load_dictionary(root: Path, text: str, language: str) -> Any:
     """Load the dictionary of one language, and check that it has all tokens of ``text``."""
     import_fairseq("fairseq.data")
     index = importlib.import_module("fairseq.data.indexed_dataset").MMapIndexedDataset.Index
-    words, path = root / f"dict.{language}.txt", root / f"{text}.{language}"
+    vocabulary, path = root / f"dict.{language}.txt", root / f"{text}.{language}"
     try:
-        dictionary = importlib.import_module("fairseq.data").Dictionary.load(str(words))
-        found = index(f"{path}.idx")
-        tokens = np.memmap(f"{path}.bin", found.dtype, "r")
-        if len(tokens) != found.sizes.sum():
-            raise ValueError(f"{len(tokens)} tokens instead of {found.sizes.sum()}")
+        dictionary = importlib.import_module("fairseq.data").Dictionary.load(str(vocabulary))
+        entry = index(f"{path}.idx")
+        tokens = np.memmap(f"{path}.bin", entry.dtype, "r")
+        if len(tokens) != entry.sizes.sum():
+            raise ValueError(f"{len(tokens)} tokens instead of {entry.sizes.sum()}")
         least, largest = int(tokens.min()), int(tokens.max())
         if least < 0 or largest >= len(dictionary):
-            what = f"tokens {least} to {largest}, but {words.name} has {len(dictionary)}"
+            what = f"tokens {least} to {largest}, but {vocabulary.name} has {len(dictionary)}"
             raise ValueError(what)
     except (AssertionError, KeyError, OSError, ValueError, struct.error) as error:
         raise ConfigError(
-            "data.root", f"{path}.bin does not fit its .idx and {words.name}: {error}."
+            "data.root", f"{path}.bin does not fit its .idx and {vocabulary.name}: {error}."
         ) from error
     return dictionary
 
@@ -218,8 +218,8 @@ class BeamTranslation:
             sums = [before + float(part) for before, part in zip(sums, added, strict=True)]
             inputs = {"src_tokens": source, "src_lengths": lengths, "prev_output_tokens": target_in}
             answers += [
-                self.text(found[0]["tokens"])
-                for found in generator.generate([module.model], {"net_input": inputs})
+                self.text(hypotheses[0]["tokens"])
+                for hypotheses in generator.generate([module.model], {"net_input": inputs})
             ]
             references += [self.text(row, escape_unk=True) for row in targets]
         loss, nll, tokens = sums
@@ -231,6 +231,8 @@ class BeamTranslation:
 
     def text(self, ids: Tensor, escape_unk: bool = False) -> str:
         """Decode ``ids`` to a sentence; ``escape_unk`` prevents unknown words from matching."""
-        own = ids.cpu()
-        text: str = self.target.string(own[own != self.target.pad()], "@@ ", escape_unk=escape_unk)
+        tokens = ids.cpu()
+        text: str = self.target.string(
+            tokens[tokens != self.target.pad()], "@@ ", escape_unk=escape_unk
+        )
         return text

@@ -46,23 +46,23 @@ def build(
             "model.arch",
             f"'{arch}' is not an encoder-decoder model of fairseq.{nearest(arch, names)}",
         )
-    known, defaults = options_of(kind, None), options_of(kind, SUPPRESS)
+    accepted, defaults = options_of(kind, None), options_of(kind, SUPPRESS)
     for name in overrides:
-        if name not in known:
+        if name not in accepted:
             raise ConfigError(
-                f"model.overrides.{name}", f"{arch} has no such option.{nearest(name, known)}"
+                f"model.overrides.{name}", f"{arch} has no such option.{nearest(name, accepted)}"
             )
     if shared and task.source != task.target:
         fix = "binarise with --joined-dictionary, or use model.share_all_embeddings=false"
         raise ConfigError(
             "model.share_all_embeddings", f"the languages have different dictionaries: {fix}."
         )
-    own: dict[str, object] = {
+    settings: dict[str, object] = {
         "share_all_embeddings": shared,
         "criterion": "label_smoothed_cross_entropy",
     }
-    own |= {"max_source_positions": LONGEST, "max_target_positions": LONGEST}
-    options = Namespace(arch=arch, **{**defaults, **own, **overrides})
+    settings |= {"max_source_positions": LONGEST, "max_target_positions": LONGEST}
+    options = Namespace(arch=arch, **{**defaults, **settings, **overrides})
     models.ARCH_CONFIG_REGISTRY[arch](options)
     try:
         return FromFairseq(

@@ -68,13 +68,13 @@ class Seeded(DrawsFromTorch):
 
 
 @contextmanager
-def kept(given: Any) -> Iterator[InMemoryModel]:
+def hold(source: Any) -> Iterator[InMemoryModel]:
     """Keep a module, or a function without arguments that makes one, for runs to build.
 
     Each run gets a copy of a module, so every node starts from the module's parameters. A function
     is called with the run's seed. Raises ConfigError for an object that cannot be trained.
     """
-    model, builder = taken(given)
+    model, builder = convert(source)
     BUILDERS[model] = builder
     try:
         yield model
@@ -82,21 +82,21 @@ def kept(given: Any) -> Iterator[InMemoryModel]:
         BUILDERS.pop(model, None)
 
 
-def taken(given: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
+def convert(source: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
     """Return the configuration of a module or function, and a function that makes a new module."""
-    if isinstance(given, nn.Module):
-        own = copied(checked(given))
-        return described(own), lambda: copied(own)
-    if not callable(given):
+    if isinstance(source, nn.Module):
+        original = copied(checked(source))
+        return described(original), lambda: copied(original)
+    if not callable(source):
         raise ConfigError(
             "model",
-            f"{type(given).__name__} is no model: give the name of one, a torch.nn.Module, or a "
+            f"{type(source).__name__} is no model: give the name of one, a torch.nn.Module, or a "
             "function without arguments that makes one.",
         )
     try:
-        inspect.signature(given).bind()
+        inspect.signature(source).bind()
     except TypeError as error:
-        name = getattr(given, "__name__", type(given).__name__)
+        name = getattr(source, "__name__", type(source).__name__)
         raise ConfigError(
             "model",
             f"{name} needs arguments ({error}): give a module, model={name}(...), or a function "
@@ -106,11 +106,11 @@ def taken(given: Any) -> tuple[InMemoryModel, Callable[[], nn.Module]]:
         pass
 
     def build() -> nn.Module:
-        return checked(given())
+        return checked(source())
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return described(build(), given), build
+        return described(build(), source), build
 
 
 def checked(module: Any) -> nn.Module:
@@ -152,8 +152,8 @@ def described(module: nn.Module, function: object = None) -> InMemoryModel:
         [name, type(layer).__qualname__, *attributes(layer)]
         for name, layer in module.named_modules()
     ]
-    own = {type(layer) for layer in module.modules() if is_own(type(layer).__module__)}
-    classes = sorted(own, key=lambda cls: cls.__qualname__)
+    types = {type(layer) for layer in module.modules() if is_own(type(layer).__module__)}
+    classes = sorted(types, key=lambda cls: cls.__qualname__)
     return InMemoryModel(
         type(module).__name__,
         code_hash(function, plain, *classes),

@@ -78,10 +78,10 @@ def classifier(arch: str, shape: tuple[int, ...], num_classes: int) -> Classifie
     """
     import_torchvision("model")
     models = importlib.import_module("torchvision.models")
-    known = models.list_models(module=models)
-    if arch not in known:
+    names = models.list_models(module=models)
+    if arch not in names:
         raise ConfigError(
-            "model.arch", f"'{arch}' is no classifier of torchvision.{nearest(arch, known)}"
+            "model.arch", f"'{arch}' is no classifier of torchvision.{nearest(arch, names)}"
         )
     channels, height, width = shape
     options = options_of(arch, height, width)

@@ -28,7 +28,7 @@ from sgp_runner.cli.report import main as report
 from sgp_runner.cli.sweep import sweep as sweep_command
 from sgp_runner.data.dataset import TensorSplit
 from sgp_runner.data.digits import Digits
-from sgp_runner.data.in_memory_data import taken
+from sgp_runner.data.in_memory_data import convert
 from sgp_runner.models.mlp import MLP
 from sgp_runner.plugin import Algorithm, Listener, Worker
 from sgp_runner.topology.graphs import Ring
@@ -208,7 +208,7 @@ def test_regression_and_data_sets_that_are_read_sample_by_sample() -> None:
 
 def test_targets_without_a_width_are_a_column() -> None:
     numbers = torch.ones(4, 2), torch.arange(4.0)
-    config, dataset = taken((numbers, numbers), None)
+    config, dataset = convert((numbers, numbers), None)
     assert config.task == "regression" and isinstance(dataset.train, TensorSplit)
     assert dataset.train.targets.tolist() == [[0.0], [1.0], [2.0], [3.0]]
 
