@@ -49,19 +49,19 @@ class CodingTimes:
             for name, value in getattr(self, key).items():
                 check_not_negative(f"cluster.codecs.{key}.{name}", value)
 
-    def check(self, known: Iterable[str]) -> None:
-        """Raise ConfigError for a codec that is not ``known``."""
+    def check(self, codecs: Iterable[str]) -> None:
+        """Raise ConfigError for a codec that is none of ``codecs``."""
         for key in ("encode_seconds", "decode_seconds"):
             for name in getattr(self, key):
-                if name not in known:
+                if name not in codecs:
                     raise ConfigError(
                         f"cluster.codecs.{key}.{name}",
                         "there is no such codec; remove it, or use one of "
-                        f"{', '.join(sorted(known))}."
-                        f"{nearest(name, sorted(known))}",
+                        f"{', '.join(sorted(codecs))}."
+                        f"{nearest(name, sorted(codecs))}",
                     )
 
     def seconds(self, what: Coding, codec: str, numbers: float) -> float:
         """Return the time to encode or decode ``numbers`` on a node of normal speed."""
-        each = self.encode_seconds if what == "encode" else self.decode_seconds
-        return each.get(codec, 0.0) * numbers
+        seconds = self.encode_seconds if what == "encode" else self.decode_seconds
+        return seconds.get(codec, 0.0) * numbers

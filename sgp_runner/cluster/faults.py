@@ -222,14 +222,14 @@ class Faults:
     @property
     def for_good(self) -> list[str]:
         """Descriptions of the faults that never end and may cause a deadlock."""
-        words = {
+        phrases = {
             "pause": "are paused",
             "crash": "are down",
             "partition": "are cut off from the others",
         }
-        lasting = [event for event in self.events if event.end is None and event.what in words]
+        lasting = [event for event in self.events if event.end is None and event.what in phrases]
         return [
-            f"ranks {list(event.ranks)} {words[event.what]} permanently, from {event.start} s on"
+            f"ranks {list(event.ranks)} {phrases[event.what]} permanently, from {event.start} s on"
             for event in lasting
         ]
 

@@ -90,16 +90,16 @@ class Cluster:
     def subset(self, new: Mapping[int, int]) -> Cluster:
         """Return the cluster of only the ranks in ``new``, which maps old ranks to new ranks."""
 
-        def kept(values: Mapping[int, float]) -> dict[int, float]:
+        def renumbered(values: Mapping[int, float]) -> dict[int, float]:
             return {new[rank]: value for rank, value in values.items() if rank in new}
 
         links = replace(
             self.links,
-            node_bandwidth_up=kept(self.links.node_bandwidth_up),
-            node_bandwidth_down=kept(self.links.node_bandwidth_down),
+            node_bandwidth_up=renumbered(self.links.node_bandwidth_up),
+            node_bandwidth_down=renumbered(self.links.node_bandwidth_down),
             regions=left_in(self.links.regions, new),
         )
-        compute = replace(self.compute, node_factors=kept(self.compute.node_factors))
+        compute = replace(self.compute, node_factors=renumbered(self.compute.node_factors))
         return replace(self, compute=compute, links=links)
 
     def all_reduce_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:

@@ -95,8 +95,8 @@ class Links:
     @property
     def unequal(self) -> bool:
         """Whether the two directions or the nodes have different rates."""
-        own = (self.bandwidth_up, self.bandwidth_down)
-        return any((*own, self.node_bandwidth_up, self.node_bandwidth_down))
+        directions = (self.bandwidth_up, self.bandwidth_down)
+        return any((*directions, self.node_bandwidth_up, self.node_bandwidth_down))
 
     def up(self, rank: int) -> float:
         """Return the bits per second that ``rank`` sends."""

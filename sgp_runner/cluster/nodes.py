@@ -99,5 +99,5 @@ class Hosts:
                 check_positive(f"cluster.hosts.{key}", number)
         costs = ("passing", "mixing", "serving", "host")
         check_each_not_negative(
-            self, "cluster.hosts", *(f"{each}_seconds_per_byte" for each in costs)
+            self, "cluster.hosts", *(f"{cost}_seconds_per_byte" for cost in costs)
         )

@@ -58,8 +58,8 @@ def as_list(values: float | Sequence[float]) -> Sequence[float]:
 
 def entry(values: float | Sequence[float], region: int) -> float:
     """Return the value for ``region``; a single value holds for all regions."""
-    each = as_list(values)
-    return each[region if len(each) > 1 else 0]
+    entries = as_list(values)
+    return entries[region if len(entries) > 1 else 0]
 
 
 def check_regions(regions: Sequence[Region], nodes: int) -> None:
@@ -95,8 +95,8 @@ def region_of_each(regions: Sequence[Region], ranks: int) -> list[int]:
 
 def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ...]:
     """Return the regions with only those of their nodes that are in ``ranks``."""
-    own = region_of_each(regions, sum(region.nodes for region in regions))
-    left = [own[rank] for rank in ranks if rank < len(own)]
+    region_of = region_of_each(regions, sum(region.nodes for region in regions))
+    left = [region_of[rank] for rank in ranks if rank < len(region_of)]
     return tuple(replace(region, nodes=left.count(i)) for i, region in enumerate(regions))
 
 

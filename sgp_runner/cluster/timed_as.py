@@ -98,11 +98,11 @@ class TimedAs:
         """
         if self.model is None:
             return
-        known = {*LANGUAGE_MODELS, *cluster.compute.step_seconds, *models, trained} - {"default"}
-        if self.model not in known:
+        names = {*LANGUAGE_MODELS, *cluster.compute.step_seconds, *models, trained} - {"default"}
+        if self.model not in names:
             raise ConfigError(
                 "timed_as.model",
-                f"there is no model '{self.model}'.{nearest(self.model, sorted(known))} One of "
+                f"there is no model '{self.model}'.{nearest(self.model, sorted(names))} One of "
                 "your own needs its time, for example "
                 f"cluster.compute.step_seconds.{self.model}=1s.",
             )
@@ -120,8 +120,8 @@ class TimedAs:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]] | None:
         """Shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
-        if (known := self.language_model) is not None:
-            return {**known.shapes}
+        if (model := self.language_model) is not None:
+            return {**model.shapes}
         if self.num_parameters is None:
             return None
         blocks, rest = divmod(self.num_parameters, SIDE**2)
@@ -136,11 +136,11 @@ class TimedAs:
 
         ``model`` and ``batch_size``, in samples per node, apply if these settings are null.
         """
-        known = self.language_model
+        language_model = self.language_model
         return cluster.compute.mean_step(
             self.model or model,
             self.batch_size or batch_size,
-            None if known is None else known.step_seconds,
+            None if language_model is None else language_model.step_seconds,
         )
 
     def wire(self, params: Tensor, study: bool = False) -> Wire:
@@ -148,8 +148,8 @@ class TimedAs:
 
         study: whether ``params`` represent a larger model in a timing study
         """
-        own = params.element_size()
-        number: float = own if self.num_parameters is None else 4
+        item = params.element_size()
+        number: float = item if self.num_parameters is None else 4
         if self.bytes_per_parameter is not None:
             number = self.bytes_per_parameter
         scale = 1.0 if self.num_parameters is None else self.num_parameters / params.numel()
@@ -173,7 +173,7 @@ class Wire:
     grain: int | None = None
 
     def num_bytes(self, tensor: Tensor) -> float:
-        each = self.number if tensor.dtype == self.dtype else tensor.element_size()
+        item = self.number if tensor.dtype == self.dtype else tensor.element_size()
         count = tensor.numel()
         beside = count - 1 == self.grain
-        return (count - beside) * each * self.scale + beside * each
+        return (count - beside) * item * self.scale + beside * item

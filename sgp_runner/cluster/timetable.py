@@ -18,7 +18,7 @@ class Timetable:
         self.events, self.absences = faults.all_events, absences
         # Lets frequent callers skip the lookup.
         self.steady = not self.events and absences is None
-        self.known: dict[tuple[str, int, int], WorkSchedule] = {}
+        self.schedules: dict[tuple[str, int, int], WorkSchedule] = {}
 
     def slow(self, rank: int) -> WorkSchedule:
         return self.look_up("slow", rank, rank, lambda now: slowness("slow_node", now, rank))
@@ -71,9 +71,9 @@ class Timetable:
         if self.steady:
             return STEADY
         key = what, src, dst
-        if key not in self.known:
-            self.known[key] = self.schedule((dst,), factor)
-        return self.known[key]
+        if key not in self.schedules:
+            self.schedules[key] = self.schedule((dst,), factor)
+        return self.schedules[key]
 
     def schedule(
         self, ranks: Sequence[int], factor: Callable[[Sequence[Event]], float]
@@ -111,8 +111,8 @@ class Interrupted:
                 for rank in self.ranks
                 for absence in self.absences.during(rank, begin, done)
             ]
-            known = piecewise([*self.events, *absent], self.factor) if absent else self.usual
-            later = known.finish(begin, end)
+            schedule = piecewise([*self.events, *absent], self.factor) if absent else self.usual
+            later = schedule.finish(begin, end)
             if later <= done:
                 return later
             done = later

@@ -55,9 +55,9 @@ class Validated:
         least, most = self.least_bytes or 0.0, self.most_bytes or inf
         rate = self.bandwidth or links.rate
         here = [
-            said
-            for said, outside in (
-                (bit_rate_range(links.rates), any(each != rate for each in links.rates)),
+            description
+            for description, outside in (
+                (bit_rate_range(links.rates), any(actual != rate for actual in links.rates)),
                 (counted(nodes, "node"), nodes > (self.nodes or inf)),
                 (f"a model of {num_bytes(model_bytes)}", not least <= model_bytes <= most),
                 ("unequal links", links.unequal),

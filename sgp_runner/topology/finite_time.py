@@ -102,9 +102,9 @@ def shortest_rounds(size: int, k: int, simple: bool) -> list[Round]:
     rounds = simple_base(nodes, k)
     if not simple:
         groups = prod(factors(size, k))
-        each = size // groups
-        inside = [simple_base(nodes[first : first + each], k) for first in nodes[::each]]
-        across = [hyper_hypercube(nodes[first::each], k) for first in range(each)]
+        width = size // groups
+        inside = [simple_base(nodes[first : first + width], k) for first in nodes[::width]]
+        across = [hyper_hypercube(nodes[first::width], k) for first in range(width)]
         divided = [*at_once(inside), *at_once(across)]
         rounds = min(divided, rounds, key=len)
     return rounds or [{}]
@@ -115,12 +115,12 @@ def factors(n: int, k: int) -> list[int]:
 
     Their product is ``n`` if no prime factor of ``n`` is above ``k + 1``.
     """
-    found: list[int] = []
+    result: list[int] = []
     for factor in range(k + 1, 1, -1):
         while n % factor == 0:
-            found.append(factor)
+            result.append(factor)
             n //= factor
-    return found[::-1]
+    return result[::-1]
 
 
 def largest_prime_factor(n: int) -> int:
@@ -225,9 +225,9 @@ def serve(blocks: Sequence[range], others: range, base: int) -> Round:
     """
     serving = nodes_of(blocks)
     weight = len(serving) / ((len(serving) + len(others)) * len(blocks))
-    taken = [tuple(block[place] for block in blocks) for place in range(len(others))]
+    groups = [tuple(block[place] for block in blocks) for place in range(len(others))]
     edges: Round = {
-        node: (peers, (weight,) * len(peers)) for node, peers in zip(others, taken, strict=True)
+        node: (peers, (weight,) * len(peers)) for node, peers in zip(others, groups, strict=True)
     }
     edges |= {peer: ((node,), (weight,)) for node in others for peer in edges[node][0]}
     left = [node for block in blocks for node in block[len(others) :]]

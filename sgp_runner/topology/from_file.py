@@ -139,14 +139,14 @@ def parse(content: bytes, path: str) -> Graph:
         raise ConfigError(
             KEY, f"{path} has no edges; write 'src dst' or 'step src dst' on each line."
         )
-    known = {step for step, _, _ in lines}
-    if max(known) >= len(known):
-        missing = next(step for step in count() if step not in known)
+    numbers = {step for step, _, _ in lines}
+    if max(numbers) >= len(numbers):
+        missing = next(step for step in count() if step not in numbers)
         raise ConfigError(
             KEY, f"{path}: steps are numbered 0, 1, 2, ...; step {missing} has no edge."
         )
-    out: list[dict[int, list[int]]] = [defaultdict(list) for _ in known]
-    into: list[dict[int, list[int]]] = [defaultdict(list) for _ in known]
+    out: list[dict[int, list[int]]] = [defaultdict(list) for _ in numbers]
+    into: list[dict[int, list[int]]] = [defaultdict(list) for _ in numbers]
     for step, src, dst in lines:
         out[step][src].append(dst)
         into[step][dst].append(src)

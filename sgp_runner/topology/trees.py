@@ -42,8 +42,8 @@ class Tree(Topology):
             children = min(self.branches, max(0, size - 1 - node * self.branches))
             return children + (node > 0)
 
-        own = degree(rank)
-        return tuple(1 / (1 + max(own, degree(j))) for j in self.neighbours(rank, size))
+        degree_here = degree(rank)
+        return tuple(1 / (1 + max(degree_here, degree(j))) for j in self.neighbours(rank, size))
 
 
 def is_tree(topology: Topology, size: int) -> bool:

@@ -235,7 +235,7 @@ def check_connected(reaches: Sequence[set[int]], period: int) -> None:
         for dst in peers:
             back[dst].add(src)
     steps = f"over all its {period} steps" if period > 1 else "in its only step"
-    for edges, words in ((reaches, "node 0 to node {}"), (back, "node {} to node 0")):
+    for edges, route in ((reaches, "node 0 to node {}"), (back, "node {} to node 0")):
         seen = {0}
         front = [0]
         while front:
@@ -245,5 +245,5 @@ def check_connected(reaches: Sequence[set[int]], period: int) -> None:
         if len(seen) < len(reaches):
             lost = next(rank for rank in range(len(reaches)) if rank not in seen)
             raise ConfigError(
-                KEY, f"{steps} no path leads from {words.format(lost)}, so they can never agree."
+                KEY, f"{steps} no path leads from {route.format(lost)}, so they can never agree."
             )

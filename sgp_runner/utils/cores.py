@@ -34,5 +34,5 @@ def asked_cores() -> int | None:
 
     Raises LaunchError if the variable has no number.
     """
-    said = os.environ.get(KEY, "").partition(",")[0]
-    return whole(KEY, {KEY: said}, least=1) if said else None
+    text = os.environ.get(KEY, "").partition(",")[0]
+    return whole(KEY, {KEY: text}, least=1) if text else None

@@ -34,7 +34,7 @@ LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 def code_hash(*objects: object) -> str:
     """Return the SHA-256 of the code of functions and classes, and of other plain values."""
     seen: set[int] = set()
-    text = json.dumps([described(each, seen) for each in objects])
+    text = json.dumps([described(item, seen) for item in objects])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -61,15 +61,15 @@ def described(value: Any, seen: set[int]) -> object:
         case None | bool() | int() | float() | complex() | str() | bytes():
             return repr(value)
         case list() | tuple():
-            return [described(each, seen) for each in value]
+            return [described(element, seen) for element in value]
         case set() | frozenset():
             return sorted(map(repr, value))
         case dict():
-            return [[described(each, seen) for each in item] for item in value.items()]
+            return [[described(element, seen) for element in item] for item in value.items()]
         case staticmethod() | classmethod() | MethodType():
             return described(value.__func__, seen)
         case property():
-            return [described(each, seen) for each in (value.fget, value.fset)]
+            return [described(element, seen) for element in (value.fget, value.fset)]
         case CodeType():
             return instructions(value, seen)
         case FunctionType() | type():
@@ -109,7 +109,7 @@ def instructions(code: CodeType, seen: set[int]) -> list[object]:
 
 def globals_of(code: CodeType) -> set[str]:
     """Return the global names that ``code`` or a function inside it reads."""
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in LOADS}
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in LOADS}
     inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return names.union(*map(globals_of, inner))
 

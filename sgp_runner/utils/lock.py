@@ -31,7 +31,7 @@ def locked(directory: Path) -> Iterator[None]:
     ConfigError if another process holds the lock, or the folder is not writable.
     """
     try:
-        made = [path for path in (directory, *directory.parents) if not path.exists()]
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = lock(directory / FILE)
     except BlockingIOError:
@@ -50,7 +50,7 @@ def locked(directory: Path) -> Iterator[None]:
             (directory / FILE).unlink()
         os.close(descriptor)
         with suppress(OSError):  # stops at the first that is not empty
-            for path in made:
+            for path in missing:
                 path.rmdir()
 
 

@@ -16,14 +16,14 @@ INFINIBAND = Path("/sys/class/infiniband")
 
 def interfaces() -> dict[str, str]:
     """Map every interface with an address to that address, IPv4 if there is one."""
-    found = {name: address(name) for _, name in socket.if_nameindex()}
+    addresses = {name: address(name) for _, name in socket.if_nameindex()}
     with suppress(OSError):
         for line in IPV6.read_text(encoding="ascii").splitlines():
             number, *_, name = line.split()
-            own = ipaddress.IPv6Address(int(number, 16))
-            if not own.is_link_local:
-                found[name] = found.get(name) or str(own)
-    return {name: own for name, own in found.items() if own}
+            ip = ipaddress.IPv6Address(int(number, 16))
+            if not ip.is_link_local:
+                addresses[name] = addresses.get(name) or str(ip)
+    return {name: ip for name, ip in addresses.items() if ip}
 
 
 def address(name: str) -> str:
@@ -71,9 +71,9 @@ def matching(names: Collection[str], chosen: str) -> list[str]:
     Words are beginnings of names. ``=`` demands whole names, and ``^`` excludes.
     """
     excluded, exact = chosen.startswith("^"), chosen.lstrip("^").startswith("=")
-    words = chosen.lstrip("^=").split(",")
+    beginnings = chosen.lstrip("^=").split(",")
 
     def named(name: str) -> bool:
-        return name in words if exact else name.startswith(tuple(words))
+        return name in beginnings if exact else name.startswith(tuple(beginnings))
 
     return [name for name in names if named(name) != excluded]

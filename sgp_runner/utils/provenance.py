@@ -103,17 +103,17 @@ def gpu_versions() -> dict[str, object]:
     import torch
 
     nccl: Callable[[], tuple[int, ...]] = torch.cuda.nccl.version
-    found: tuple[int, ...] = ()
+    version: tuple[int, ...] = ()
     cudnn: int | None = None
     with suppress(RuntimeError):  # an incompatible library
         ask: Callable[[], int | None] = torch.backends.cudnn.version
         cudnn = ask()
-        found = nccl() if torch.distributed.is_nccl_available() else ()
+        version = nccl() if torch.distributed.is_nccl_available() else ()
     return {
         "driver": driver_version(),
         "cuda": torch.version.cuda,
         "cudnn": cudnn,
-        "nccl": ".".join(map(str, found)) or None,
+        "nccl": ".".join(map(str, version)) or None,
     }
 
 
@@ -123,8 +123,8 @@ def driver_version() -> str | None:
         first = DRIVER.read_text(encoding="utf-8").partition("\n")[0]
     except OSError:
         return None
-    found = re.search(r"\s(\d+(?:\.\d+)+)\s", first)
-    return found and found[1]
+    match = re.search(r"\s(\d+(?:\.\d+)+)\s", first)
+    return match and match[1]
 
 
 def code_version() -> str:
@@ -169,9 +169,9 @@ def _is_clone(source: Path) -> bool:
     return top is not None and Path(top).resolve() == source
 
 
-def _run_git(source: Path, *words: str) -> str | None:
+def _run_git(source: Path, *arguments: str) -> str | None:
     try:
-        command = ["git", "-C", str(source), *words]
+        command = ["git", "-C", str(source), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None

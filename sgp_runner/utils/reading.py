@@ -233,8 +233,8 @@ def check_events(events: Iterable[Any]) -> None:
     def add(values: int, depth: int, anchor: str | None) -> None:
         if anchor:
             anchored[anchor] = values, depth
-        above, deepest, own = open_nodes[-1]
-        open_nodes[-1] = above + values, max(deepest, depth + 1), own
+        above, deepest, name = open_nodes[-1]
+        open_nodes[-1] = above + values, max(deepest, depth + 1), name
         if above + values > MAX_VALUES:
             raise Unbounded(f"it has more than {MAX_VALUES} values")
         if len(open_nodes) - 1 + depth > MAX_DEPTH:

@@ -47,10 +47,10 @@ class Unit:
 
     def number(self, text: str) -> int | float | None:
         """Return ``text`` as a number in this unit, correctly rounded; None for any other text."""
-        found = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,3})?) ?(\D+)", text)
-        if found is None or found[2] not in self.factors:
+        match = re.fullmatch(r"(\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,3})?) ?(\D+)", text)
+        if match is None or match[2] not in self.factors:
             return None
-        exact = Fraction(found[1]) * self.factors[found[2]]
+        exact = Fraction(match[1]) * self.factors[match[2]]
         if exact > sys.float_info.max:
             return None
         return int(exact) if exact.denominator == 1 else float(exact)
@@ -72,12 +72,12 @@ class UnitInterval:
 
         The first end may have a unit too. ``[4Gbit/s,10Gbit/s]`` is the same interval.
         """
-        found = re.fullmatch(r"\[?([^\[\],]*?)(?:\.\.|, ?)([^\[\],]*)\]?", text)
-        if found is None:
+        match = re.fullmatch(r"\[?([^\[\],]*?)(?:\.\.|, ?)([^\[\],]*)\]?", text)
+        if match is None:
             return None
-        first, last = found[1], found[2]
-        own = re.fullmatch(r"[\d.eE+]+", first) and re.search(r" ?[^\d.eE+].*", last)
-        ends = [self.unit.number(first + (own[0] if own else "")), self.unit.number(last)]
+        first, last = match[1], match[2]
+        unit = re.fullmatch(r"[\d.eE+]+", first) and re.search(r" ?[^\d.eE+].*", last)
+        ends = [self.unit.number(first + (unit[0] if unit else "")), self.unit.number(last)]
         return [end for end in ends if end is not None] if None not in ends else None
 
 
@@ -122,11 +122,11 @@ def refuse_unlikely(key: str, value: object) -> None:
     value: of the setting ``key``, or a mapping or list of such values
     """
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            refuse_unlikely(f"{key}.{name}", each)
+        for name, item in value.items():
+            refuse_unlikely(f"{key}.{name}", item)
     elif isinstance(value, list):
-        for place, each in enumerate(value):
-            refuse_unlikely(f"{key}[{place}]", each)
+        for place, item in enumerate(value):
+            refuse_unlikely(f"{key}[{place}]", item)
     elif bare := number(value):
         for part, (unit, least, most, likely) in LIKELY.items():
             if part in key and bare > 0 and not least <= bare <= most:

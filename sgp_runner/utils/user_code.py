@@ -24,16 +24,16 @@ def user_code_line(error: BaseException) -> str:
     Empty if no code of the user is involved.
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
-        return said(error.filename, error.lineno or 0)
+        return place_of(error.filename, error.lineno or 0)
     frames = [
         (frame.f_code.co_filename, number)
         for frame, number in traceback.walk_tb(error.__traceback__)
         if frame.f_code.co_filename in FILES
     ]
-    return said(*frames[-1]) if frames else ""
+    return place_of(*frames[-1]) if frames else ""
 
 
-def said(file: str, line: int) -> str:
+def place_of(file: str, line: int) -> str:
     return f" ({nearby(file)}:{line}; SGP_RUN_TRACEBACK=1 shows all)"
 
 

@@ -60,11 +60,11 @@ def longest_wait() -> float:
 
 def stall_report() -> str:
     now = time.monotonic()
-    words = [
+    parts = [
         f"{what if isinstance(what, str) else what()} for {now - since:.1f} s"
         for what, since in present()
     ]
-    return "; ".join(words) or "waits for no rank"
+    return "; ".join(parts) or "waits for no rank"
 
 
 def interrupt(error: Exception | None) -> None:
