@@ -41,16 +41,16 @@ def sections() -> list[str]:
     ]
 
 
-def main(words: Sequence[str]) -> int:
-    known = sections()
-    if unknown := [word for word in words if word not in known]:
+def main(names: Sequence[str]) -> int:
+    choices = sections()
+    if unknown := [word for word in names if word not in choices]:
         print(
-            f"scripts/bench.py: '{unknown[0]}' is not a section; choose from {', '.join(known)}",
+            f"scripts/bench.py: '{unknown[0]}' is not a section; choose from {', '.join(choices)}",
             file=sys.stderr,
         )
         return 2
     OUT.mkdir(parents=True, exist_ok=True)
-    for name in words or known:
+    for name in names or choices:
         section = importlib.import_module(f"benchmarks.{name}")
         facts = facts_of(name)
         tables = []

@@ -62,5 +62,5 @@ def check(path: Path) -> list[str]:
 
 if __name__ == "__main__":
     paths = sorted({path for pattern in CHECKED for path in ROOT.glob(pattern)} - {Path(__file__)})
-    found = [f"{path.relative_to(ROOT)}:{each}" for path in paths for each in check(path)]
-    sys.exit("\n".join(found) or None)
+    problems = [f"{path.relative_to(ROOT)}:{problem}" for path in paths for problem in check(path)]
+    sys.exit("\n".join(problems) or None)

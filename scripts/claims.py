@@ -28,23 +28,23 @@ PAGES = Path("results")  # relative to ROOT
 OUT = Path("results", "reproduced")  # the runs
 
 
-def main(words: Sequence[str]) -> int:
+def main(numbers: Sequence[str]) -> int:
     os.chdir(ROOT)
     show_messages()
     unpack(OUT)
-    known = {str(claim.number): claim for claim in all_claims(OUT)}
-    if unknown := [word for word in words if word not in known]:
+    catalogue = {str(claim.number): claim for claim in all_claims(OUT)}
+    if unknown := [word for word in numbers if word not in catalogue]:
         print(
-            f"scripts/claims.py: '{unknown[0]}' is not a claim; choose from {', '.join(known)}",
+            f"scripts/claims.py: '{unknown[0]}' is not a claim; choose from {', '.join(catalogue)}",
             file=sys.stderr,
         )
         return 2
     failed = 0
-    for word in words or known:
+    for word in numbers or catalogue:
         began = monotonic()
-        failed += run_and_say(known[word].jobs)
+        failed += run_and_say(catalogue[word].jobs)
         print(f"claim {word}: {duration(round(monotonic() - began))}", flush=True)
-    for view in write(list(known.values()), OUT, PAGES):
+    for view in write(list(catalogue.values()), OUT, PAGES):
         print(f"{view.claim.number}. {view.texts['subject']}: {view.together}")
     pack(OUT)
     return 1 if failed else 0

@@ -52,16 +52,18 @@ REQUESTS = {
 
 
 def main() -> None:
-    made = [{**simulated_grid(words.split()), "title": title} for title, words in REQUESTS.items()]
-    PAGE.write_text(explorer_page(made, TITLE), encoding="utf-8")
-    draw(made[0], PICTURE)
+    grids = [
+        {**simulated_grid(request.split()), "title": title} for title, request in REQUESTS.items()
+    ]
+    PAGE.write_text(explorer_page(grids, TITLE), encoding="utf-8")
+    draw(grids[0], PICTURE)
 
 
 def stored_grids() -> list[dict[str, Any]]:
     """Return the grids in the page."""
-    found = FIGURES.search(PAGE.read_text(encoding="utf-8"))
-    assert found is not None
-    grids: list[dict[str, Any]] = json.loads(found[1])
+    match = FIGURES.search(PAGE.read_text(encoding="utf-8"))
+    assert match is not None
+    grids: list[dict[str, Any]] = json.loads(match[1])
     return grids
 
 
@@ -69,13 +71,13 @@ def times_at(grid: Mapping[str, Any], nodes: int, rate: float) -> dict[str, floa
     """Return the seconds of a step by method, at the latency and H at which the explorer begins."""
     start = grid["start"]
     at = {"nodes": nodes, "latencies": start["latency"], "rates": rate, "periods": start["period"]}
-    found = {}
+    times = {}
     for method in grid["methods"]:
         axes = list(at)[: 4 if method["periodic"] else 3]
         places = [grid[axis].index(at[axis]) for axis in axes]
         number = np.ravel_multi_index(places, [len(grid[axis]) for axis in axes])
-        found[method["title"]] = method["seconds"][number]
-    return found
+        times[method["title"]] = method["seconds"][number]
+    return times
 
 
 def winner(grid: Mapping[str, Any], nodes: int, rate: float) -> tuple[str, float]:

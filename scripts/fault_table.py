@@ -29,7 +29,7 @@ WINDOW = f"start: 20, end: {20 + SPELL:g}"
 class Case:
     """The settings of a fault, and its duration in seconds; None if it never ends."""
 
-    words: str
+    overrides: str
     seconds: float | None = None
 
 
@@ -95,7 +95,7 @@ gradient or collective that more than 10,000 absences would interrupt is refused
 
 def words_of(algo: str, case: Case) -> tuple[str, ...]:
     switch = ("algo.switch_epoch=0.16",) if algo == "hybrid" else ()
-    first, events, rest = case.words.partition("faults.events=")
+    first, events, rest = case.overrides.partition("faults.events=")
     return (
         f"algo={algo}",
         *switch,
@@ -156,7 +156,7 @@ def page(rows: Sequence[Sequence[str]], errors: Mapping[str, str]) -> str:
     columns = list(zip(("algorithm", "undisturbed", *CASES), *rows, strict=True))
     partly = [column for column in columns if {*column[1:]} != {"stops"}]
     stopping = [column[0] for column in columns if column not in partly]
-    settings = [(name, f"`{case.words}`") for name, case in CASES.items()]
+    settings = [(name, f"`{case.overrides}`") for name, case in CASES.items()]
     error = next(
         (f"**{name}**\n\n{indent(text, '    ')}" for name, text in errors.items() if text), ""
     )

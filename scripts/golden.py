@@ -83,9 +83,9 @@ UNEQUAL = ("real_s", "time_s", "bytes_sent", *RATES)
 
 
 def jobs(out: Path) -> Iterator[RunJob]:
-    for name, words in (SYNCHRONOUS | OTHERS).items():
-        yield RunJob(f"sim-{name}", (*SIMULATED, *words), out)
-        yield RunJob(f"sim-{name}-slow", (*SIMULATED, *words, *SLOW), out)
+    for name, overrides in (SYNCHRONOUS | OTHERS).items():
+        yield RunJob(f"sim-{name}", (*SIMULATED, *overrides), out)
+        yield RunJob(f"sim-{name}-slow", (*SIMULATED, *overrides, *SLOW), out)
         if name != "lost":  # the events need the whole schedule
             yield RunJob(
                 f"timing-{name}",
@@ -95,12 +95,12 @@ def jobs(out: Path) -> Iterator[RunJob]:
                     "nodes=6",
                     "epochs=0.05",
                     "log_every=1",
-                    *words,
+                    *overrides,
                 ),
                 out,
             )
-    for name, words in SYNCHRONOUS.items():
-        yield RunJob(f"gloo-{name}", (*REAL, *words, "network=gloo"), out)
+    for name, overrides in SYNCHRONOUS.items():
+        yield RunJob(f"gloo-{name}", (*REAL, *overrides, "network=gloo"), out)
 
 
 def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
@@ -110,7 +110,7 @@ def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMP_NUM_THREADS": "1",
     }
-    for name, words in SYNCHRONOUS.items():
+    for name, overrides in SYNCHRONOUS.items():
         ranks = str(5 if name == "ps_sgd" else 4)
         command = [
             "mpirun",
@@ -118,7 +118,7 @@ def run_mpi(out: Path) -> Iterator[tuple[str, int]]:
             "-n",
             ranks,
             sys.executable,
-            *("-m", "sgp_runner", *REAL, *words, "network=mpi", "logger=jsonl"),
+            *("-m", "sgp_runner", *REAL, *overrides, "network=mpi", "logger=jsonl"),
             *(f"results={out}", f"name=mpi-{name}"),
         ]
         done = subprocess.run(command, env={**os.environ, **root}, check=False, capture_output=True)
@@ -130,7 +130,9 @@ def numbers(record: Mapping[str, object] | None, real: bool) -> Iterator[tuple[s
     for name, value in sorted(flat(record or {})):
         if not {*name.split(".")} & {*(UNEQUAL if real else ("real_s",))}:
             every = value if isinstance(value, list) else [value]
-            yield from ((name, float(each)) for each in every if isinstance(each, int | float))
+            yield from (
+                (name, float(element)) for element in every if isinstance(element, int | float)
+            )
 
 
 def difference(before: Path, after: Path) -> str | None:
@@ -163,13 +165,13 @@ def compare(before: Path, after: Path) -> int:
     return 1 if failed else 0
 
 
-def main(words: list[str]) -> int:
-    if len(words) == 2:
-        return compare(Path(words[0]), Path(words[1]))
-    if len(words) != 1:
+def main(folders: list[str]) -> int:
+    if len(folders) == 2:
+        return compare(Path(folders[0]), Path(folders[1]))
+    if len(folders) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    out = Path(words[0])
+    out = Path(folders[0])
     failed = 0
     for job, error in run_all(jobs(out), processes=1):
         print(f"{job.name}: {error or 'done'}", flush=True)

@@ -114,8 +114,8 @@ def steps(gpus: int, results: Path) -> list[Step]:
 
 
 def check_command(gpus: int) -> tuple[str, ...]:
-    words = ("network=nccl", f"nodes={gpus}") if gpus else ("network=gloo", "nodes=2")
-    return (sys.executable, "-m", "sgp_runner", "check", "logger=jsonl", *words)
+    overrides = ("network=nccl", f"nodes={gpus}") if gpus else ("network=gloo", "nodes=2")
+    return (sys.executable, "-m", "sgp_runner", "check", "logger=jsonl", *overrides)
 
 
 def perform(step: Step, seconds: float, log: Path) -> dict[str, object]:
@@ -142,25 +142,25 @@ def perform(step: Step, seconds: float, log: Path) -> dict[str, object]:
     # Pytest ends with 5 if no test was selected, which answers nothing.
     answer = {0: "yes", 5: "skipped: no such test"}.get(code, "no")  # type: ignore[call-overload]
     took = round(time.monotonic() - began, 1)
-    found: dict[str, object] = {"answer": answer, "exit": code, "seconds": took}
+    result: dict[str, object] = {"answer": answer, "exit": code, "seconds": took}
     if step.result is not None and step.result.exists() and step.result.stat().st_mtime >= started:
-        found["result"] = json.loads(step.result.read_text(encoding="utf-8"))
-    return found
+        result["result"] = json.loads(step.result.read_text(encoding="utf-8"))
+    return result
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run all steps; return 1 if any answer is no."""
     import torch
 
     from sgp_runner.utils.provenance import environment, gpu, gpu_versions
 
     began = time.monotonic()
-    out = Path(words[0]).absolute()
+    out = Path(arguments[0]).absolute()
     out.mkdir(parents=True, exist_ok=True)
     log, path = out / "gpu_check.log", out / "gpu_check.json"
     log.write_text("", encoding="utf-8")
     gpus = torch.cuda.device_count()
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "gpus": [gpu(f"cuda:{number}") for number in range(gpus)],
         "versions": gpu_versions(),
         "environment": environment(),
@@ -177,10 +177,10 @@ def main(words: Sequence[str]) -> int:
             answer = perform(step, min(step.seconds, left), log)
         answers[step.name] = {"question": step.question, **answer}
         print(f"{step.name:<10} {answer['answer']:<22} {step.question}", flush=True)
-        text = json.dumps({**found, "answers": answers}, indent=2)
+        text = json.dumps({**facts, "answers": answers}, indent=2)
         path.write_text(text + "\n", encoding="utf-8")
     print(f"{path} and {log}")
-    return int(any(each["answer"] == "no" for each in answers.values()))
+    return int(any(reply["answer"] == "no" for reply in answers.values()))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def write(shard: Path, samples: Sequence[tuple[str, int]]) -> None:
     part.replace(shard)
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Convert ImageNet's folders to shards for data.shards=."
     )
@@ -56,23 +56,23 @@ def main(words: Sequence[str] | None = None) -> int:
         help="folder for train-*.tar and val-*.tar (%(default)s)",
     )
     parser.add_argument("--samples", type=int, default=1000, help="samples per shard (%(default)s)")
-    given = parser.parse_args(words)
-    if given.samples < 1:
-        parser.error(f"--samples must be at least 1, not {given.samples}")
-    out = Path(given.out)
+    options = parser.parse_args(arguments)
+    if options.samples < 1:
+        parser.error(f"--samples must be at least 1, not {options.samples}")
+    out = Path(options.out)
     try:
-        folders = ImageNet(root=given.root, workers=0).load(torch.float32)
+        folders = ImageNet(root=options.root, workers=0).load(torch.float32)
         out.mkdir(parents=True, exist_ok=True)
         for part, split in (("train", folders.train), ("val", folders.valid)):
             samples = list(zip(split.files, split.labels.tolist(), strict=True))
-            for number, start in enumerate(range(0, len(samples), given.samples)):
-                write(out / f"{part}-{number:06d}.tar", samples[start : start + given.samples])
-        shards = ImageNet(shards=given.out, workers=0).load(torch.float32)
+            for number, start in enumerate(range(0, len(samples), options.samples)):
+                write(out / f"{part}-{number:06d}.tar", samples[start : start + options.samples])
+        shards = ImageNet(shards=options.out, workers=0).load(torch.float32)
     except ConfigError as error:
         print(f"make_shards.py: {error}", file=sys.stderr)
         return 2
-    for asked, made in ((folders.train, shards.train), (folders.valid, shards.valid)):
-        if not torch.equal(asked.labels, made.labels):
+    for asked, written in ((folders.train, shards.train), (folders.valid, shards.valid)):
+        if not torch.equal(asked.labels, written.labels):
             print(
                 f"make_shards.py: {out} has other shards too, or with another --samples; remove "
                 "them.",

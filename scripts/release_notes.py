@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 
 def notes(changelog: str, version: str) -> str:
     """Return the section of ``version``, without its heading; empty if there is none."""
-    found = re.search(rf"^## \[{re.escape(version)}\].*\n((?:(?!## ).*\n)*)", changelog, re.M)
-    return "" if found is None else found[1].strip()
+    match = re.search(rf"^## \[{re.escape(version)}\].*\n((?:(?!## ).*\n)*)", changelog, re.M)
+    return "" if match is None else match[1].strip()
 
 
 def main(tag: str) -> str | None:
@@ -25,10 +25,10 @@ def main(tag: str) -> str | None:
     version = code.partition('__version__ = "')[2].partition('"')[0]
     if tag != f"v{version}":
         return f"The tag is {tag}, but sgp_runner/_version.py has {version}."
-    found = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
-    if not found:
+    section = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+    if not section:
         return f"CHANGELOG.md has no section [{version}]."
-    print(found)
+    print(section)
     return None
 
 

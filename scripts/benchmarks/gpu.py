@@ -38,23 +38,23 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
         raise Skipped(
             "This machine has no CUDA device that PyTorch can use, so nothing was measured here."
         )
-    words = settings(steps, batch_size)
+    overrides = settings(steps, batch_size)
     with (
         TemporaryDirectory() as folder,
         Ranks(1) as our_rank,
         Ranks(1) as their_rank,
     ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {
-            name: partial(run, our_rank, [*words, algo, f"results={folder}", "name=run"], steps)
+            name: partial(run, our_rank, [*overrides, algo, f"results={folder}", "name=run"], steps)
             for name, algo in OURS.items()
         }
-        turns["plain PyTorch"] = partial(train, their_rank, rivals.plain, words, steps)
+        turns["plain PyTorch"] = partial(train, their_rank, rivals.plain, overrides, steps)
         outcomes = interleaved(turns, repeats)
     times = {name: tuple(turn["seconds"] for turn in outcome) for name, outcome in outcomes.items()}
     yield Table(
         "Time of a step",
         tuple(
-            Result(name, "ms", tuple(1000 * each for each in values))
+            Result(name, "ms", tuple(1000 * seconds for seconds in values))
             for name, values in times.items()
         ),
     )
@@ -65,7 +65,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
     )
     yield throughput(
         torch.cuda.get_device_name(),
-        {name: tuple(batch_size / each for each in values) for name, values in times.items()},
+        {name: tuple(batch_size / seconds for seconds in values) for name, values in times.items()},
     )
     yield simulated_workers("cuda:0", repeats)
 
@@ -83,14 +83,18 @@ def settings(steps: int, batch_size: int) -> list[str]:
 def throughput(card: str, images: Mapping[str, tuple[float, ...]]) -> Table:
     """Return a table of images per second, also as a percentage of the bound."""
     results = [Result(name, "images/s", values) for name, values in images.items()]
-    known = published_rate(card)
-    if known is None:
+    published = published_rate(card)
+    if published is None:
         return Table(
             "Throughput", tuple(results), f"There is no published rate for the {card} here."
         )
-    rate, source = known
+    rate, source = published
     results += [
-        Result(f"{name}, of the bound", "%", tuple(100 * each * FLOPS / rate for each in values))
+        Result(
+            f"{name}, of the bound",
+            "%",
+            tuple(100 * speed * FLOPS / rate for speed in values),
+        )
         for name, values in images.items()
     ]
     return Table(
@@ -113,7 +117,7 @@ def simulated_workers(
         }
         seconds = interleaved(turns, repeats)
         results += [
-            Result(name, "workers/s", tuple(workers / each for each in values))
+            Result(name, "workers/s", tuple(workers / duration for duration in values))
             for name, values in seconds.items()
         ]
     return Table(
@@ -142,8 +146,8 @@ def gradients_of(
     from sgp_runner.core.problem import Compute
     from sgp_runner.simulator.engine import Engine, Gradient, Loop, Vmap
 
-    words = (f"model={model}", f"batch_size={samples}", f"nodes={workers}", "algo=sgp")
-    problem = build_problem(experiment_of(words).run, Compute(device))
+    overrides = (f"model={model}", f"batch_size={samples}", f"nodes={workers}", "algo=sgp")
+    problem = build_problem(experiment_of(overrides).run, Compute(device))
     params = [problem.start() for _ in range(workers)]
     buffers = [problem.flat.fresh_buffers() for _ in range(workers)]
 

@@ -28,9 +28,9 @@ def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> 
     vector = 4 * sum(build_problem(experiment_of([*WIDE, f"nodes={few}"]).run).flat.layers)
     results = []
     for algo, vectors in KEPT.items():
-        words = (*WIDE, algo, "epochs=0.3", "eval_every=99")
+        overrides = (*WIDE, algo, "epochs=0.3", "eval_every=99")
         turns = interleaved(
-            {str(n): partial(apart, *words, f"nodes={n}") for n in few_and_many}, repeats
+            {str(n): partial(apart, *overrides, f"nodes={n}") for n in few_and_many}, repeats
         )
         grown = (
             (b - a) / (many - few) for a, b in zip(turns[str(few)], turns[str(many)], strict=True)
@@ -38,7 +38,10 @@ def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> 
         what = f"{algo}: a worker over {vectors} times its parameters"
         results.append(
             Result(
-                what, "x", tuple(each / (vectors * vector) for each in grown), Goal("at most", 1.1)
+                what,
+                "x",
+                tuple(growth / (vectors * vector) for growth in grown),
+                Goal("at most", 1.1),
             )
         )
     text = (
@@ -48,19 +51,21 @@ def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> 
     yield Table("Peak memory of a worker", tuple(results), text)
 
 
-def apart(*words: str) -> int:
+def apart(*overrides: str) -> int:
     """Run an experiment in a new process and return its peak memory in bytes."""
     with TemporaryDirectory() as folder:
-        return in_process(alone, [f"results={folder}", "logger=jsonl", *words], OMP_NUM_THREADS="1")
+        return in_process(
+            alone, [f"results={folder}", "logger=jsonl", *overrides], OMP_NUM_THREADS="1"
+        )
 
 
-def alone(words: Sequence[str]) -> int:
+def alone(overrides: Sequence[str]) -> int:
     import torch
 
     from sgp_runner.assembly.execution import perform
 
     torch.set_num_threads(1)
-    perform(experiment_of(words))
+    perform(experiment_of(overrides))
     # getrusage would also count the parent process.
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])

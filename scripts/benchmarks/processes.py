@@ -77,13 +77,13 @@ class Ranks:
             pool.shutdown()
 
 
-def rank_of_run(words: Sequence[str]) -> Path:
+def rank_of_run(overrides: Sequence[str]) -> Path:
     """Run an experiment as one of its ranks and return its folder."""
     from sgp_runner.assembly.execution import perform
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.utils.memory import collecting_garbage
 
-    experiment = experiment_of(words)
+    experiment = experiment_of(overrides)
     with collecting_garbage():
         perform(experiment)
     return experiment.directory

@@ -124,7 +124,7 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def train(
-    make: Callable[..., Step | AbstractContextManager[Step]], words: Sequence[str], steps: int
+    make: Callable[..., Step | AbstractContextManager[Step]], overrides: Sequence[str], steps: int
 ) -> dict[str, float]:
     """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps."""
     import torch.distributed as dist
@@ -136,7 +136,7 @@ def train(
     from sgp_runner.assembly.networks.nccl import Nccl
     from sgp_runner.core.problem import Compute
 
-    experiment: Experiment = experiment_of(words)
+    experiment: Experiment = experiment_of(overrides)
     network, optim = experiment.run.network, experiment.run.optim
     assert isinstance(network, Gloo | Nccl)
     device = "cuda:0" if isinstance(network, Nccl) else "cpu"
@@ -155,8 +155,8 @@ def train(
         "gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size
     )
     try:
-        made = make(problem, rank, sgd)
-        with made if isinstance(made, AbstractContextManager) else nullcontext(made) as step:
+        result = make(problem, rank, sgd)
+        with result if isinstance(result, AbstractContextManager) else nullcontext(result) as step:
             problem.flat.module.train()
             for number in range(steps):
                 step(number)

@@ -32,8 +32,8 @@ FIRST_STEPS: dict[str, tuple[tuple[str, ...], float]] = {
 
 def measure(repeats: int = REPEATS) -> Iterator[Table]:
     times = interleaved(
-        {what: answer(words) for what, words in ANSWERS.items()}
-        | {what: first_step(words) for what, (words, _) in FIRST_STEPS.items()},
+        {what: answer(command) for what, command in ANSWERS.items()}
+        | {what: first_step(overrides) for what, (overrides, _) in FIRST_STEPS.items()},
         repeats,
     )
     goals = dict.fromkeys(ANSWERS, Goal("less than", 1.0))
@@ -44,16 +44,16 @@ def measure(repeats: int = REPEATS) -> Iterator[Table]:
     )
 
 
-def answer(words: tuple[str, ...]) -> Callable[[], float]:
-    return seconds(lambda: subprocess.run([PROGRAM, *words], check=False, capture_output=True))
+def answer(command: tuple[str, ...]) -> Callable[[], float]:
+    return seconds(lambda: subprocess.run([PROGRAM, *command], check=False, capture_output=True))
 
 
-def first_step(words: tuple[str, ...]) -> Callable[[], float]:
+def first_step(overrides: tuple[str, ...]) -> Callable[[], float]:
     def measured() -> float:
         with TemporaryDirectory() as folder:
             start = time.perf_counter()
             process = subprocess.Popen(
-                [PROGRAM, f"results={folder}", "name=run", *words], stdout=subprocess.DEVNULL
+                [PROGRAM, f"results={folder}", "name=run", *overrides], stdout=subprocess.DEVNULL
             )
             lines = Path(folder, "runs", "run", "metrics.jsonl")
             try:

@@ -60,7 +60,7 @@ def measure(
     hidden: int = 1024,
     batch_size: int = 32,
 ) -> Iterator[Table]:
-    words = settings(steps, processes, hidden, batch_size)
+    overrides = settings(steps, processes, hidden, batch_size)
     with (
         TemporaryDirectory() as folder,
         Ranks(processes) as our_ranks,
@@ -69,14 +69,14 @@ def measure(
         turns: dict[str, Callable[[], Mapping[str, float]]] = {}
         for name, algo in (OURS | OVER_TCP).items():
             turns[name] = partial(
-                run, our_ranks, [*words, *algo.split(), f"results={folder}", "name=run"], steps
+                run, our_ranks, [*overrides, *algo.split(), f"results={folder}", "name=run"], steps
             )
         missing = [name for name, (_, package) in THEIRS.items() if find_spec(package) is None]
         for name, (make, _) in THEIRS.items():
             if name not in missing:
-                turns[name] = partial(train, their_ranks, make, words, steps)
-        turns[PLAIN] = partial(train, their_ranks, rivals.plain, words, steps)
-        turns[COPY] = partial(copied, our_ranks, words)
+                turns[name] = partial(train, their_ranks, make, overrides, steps)
+        turns[PLAIN] = partial(train, their_ranks, rivals.plain, overrides, steps)
+        turns[COPY] = partial(copied, our_ranks, overrides)
         outcomes = interleaved(turns, repeats)
     check(outcomes["AR-SGD"][0]["loss"], outcomes["DDP"][0]["loss"])
     milliseconds = {
@@ -110,16 +110,18 @@ def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[s
     ]
 
 
-def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
+def run(ranks: Ranks, overrides: list[str], steps: int) -> dict[str, float]:
     """Run ``sgp-run``; return the seconds per step and the last batch's loss, on rank 0."""
-    [folder, *_] = ranks.call(rank_of_run, words)
+    [folder, *_] = ranks.call(rank_of_run, overrides)
     from sgp_runner.recording.recorder import read_metrics
 
     records = [
-        each for each in read_metrics(folder) if each["kind"] == "train" and each["rank"] == 0
+        record
+        for record in read_metrics(folder)
+        if record["kind"] == "train" and record["rank"] == 0
     ]
-    times = {int(str(each["step"])): float(str(each["time_s"])) for each in records}
-    losses = {int(str(each["step"])): float(str(each["loss"])) for each in records}
+    times = {int(str(record["step"])): float(str(record["time_s"])) for record in records}
+    losses = {int(str(record["step"])): float(str(record["loss"])) for record in records}
     return {
         "seconds": (times[2 * steps - 1] - times[steps - 1]) / steps,
         "loss": losses[2 * steps - 1],
@@ -127,23 +129,23 @@ def run(ranks: Ranks, words: list[str], steps: int) -> dict[str, float]:
 
 
 def train(
-    ranks: Ranks, make: Callable[..., rivals.Step], words: list[str], steps: int
+    ranks: Ranks, make: Callable[..., rivals.Step], overrides: list[str], steps: int
 ) -> dict[str, float]:
     """Train with another library; return the same values as `run`."""
-    outcome: dict[str, float] = ranks.call(rivals.train, make, words, steps)[0]
+    outcome: dict[str, float] = ranks.call(rivals.train, make, overrides, steps)[0]
     return outcome
 
 
-def copied(ranks: Ranks, words: list[str]) -> dict[str, float]:
+def copied(ranks: Ranks, overrides: list[str]) -> dict[str, float]:
     """Copy the parameters in all processes at the same time; return their mean seconds."""
-    return {"seconds": mean(ranks.call(copy_seconds, words))}
+    return {"seconds": mean(ranks.call(copy_seconds, overrides))}
 
 
-def copy_seconds(words: list[str]) -> float:
+def copy_seconds(overrides: list[str]) -> float:
     """Copy the parameters several times in this rank; return the mean seconds per copy."""
     from sgp_runner.config.overrides import experiment_of
 
-    start = build_problem(experiment_of(words).run).start()
+    start = build_problem(experiment_of(overrides).run).start()
     to = start.clone()
     before = time.monotonic()
     for _ in range(COPIES):

@@ -109,7 +109,7 @@ class Claim:
 
     def find(self) -> list[Finding]:
         """Return the findings; all runs must have finished."""
-        compared = [finding_of(each, self.arms) for each in self.texts.get("findings", [])]
+        compared = [finding_of(text, self.arms) for text in self.texts.get("findings", [])]
         return [*compared, *self.computed.find()]
 
 
@@ -128,11 +128,11 @@ def claim_of(path: Path, results: Path) -> Claim:
 def runs_of(study: StudyFile, results: Path) -> Iterator[tuple[str, ArmRuns]]:
     maker = RunMaker(study)
     for arm in study.arms:
-        words = maker.plain(arm)
-        images = "data=shapes" in words
+        overrides = maker.plain(arm)
+        images = "data=shapes" in overrides
         name = re.sub(r"\W+", "_", f"{study.name}-{arm.name}".lower())
         jobs = tuple(
-            job_of(results, [*words, f"seed={seed}"], f"{name}-s{seed}") for seed in study.seeds
+            job_of(results, [*overrides, f"seed={seed}"], f"{name}-s{seed}") for seed in study.seeds
         )
         yield arm.name, ArmRuns(jobs, log(10 if images else 256), images)
 
@@ -188,7 +188,7 @@ def ratio(pair: Pair, measure: str) -> Interval:
     values = losses if measure == "percent" else partial(numbers, measure)
     ratios = [a / b for a, b in zip(*map(values, pair), strict=True)]
     if measure == "percent":
-        return mean_of([100 * (each - 1) for each in ratios])
+        return mean_of([100 * (value - 1) for value in ratios])
     return exactly(fmean(ratios)) if alike(ratios) else mean_of(ratios)
 
 
@@ -207,6 +207,6 @@ def training_losses(arm: ArmRuns) -> list[float]:
     """Return the mean loss of the workers' last batches in nats, each before the step."""
     out = []
     for job in arm.jobs:
-        records = (each for each in read_metrics(job.folder) if each["kind"] == "train")
-        out.append(fmean({each["rank"]: each["loss"] for each in records}.values()))
+        records = (record for record in read_metrics(job.folder) if record["kind"] == "train")
+        out.append(fmean({record["rank"]: record["loss"] for record in records}.values()))
     return out

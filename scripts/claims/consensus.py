@@ -24,49 +24,49 @@ SEEDS = range(1, 9)
 def computed(results: Path) -> Computed:
     runs = {(algo, rate): jobs(results, algo, rate) for algo in NAMES for rate in RATES}
     return Computed(
-        [job for each in runs.values() for job in each],
+        [job for sample in runs.values() for job in sample],
         lambda: [finding for algo in NAMES for finding in find(runs, algo)],
     )
 
 
 def jobs(results: Path, algo: str, rate: float) -> tuple[RunJob, ...]:
     """Return one run for each seed."""
-    words = (
+    overrides = (
         *IMAGES.settings(algo, nodes=16, times=1),
         *("eval_every=1", "eval_workers=true", "optim.schedule.milestones=[]"),
         f"optim.lr={rate:g}",
     )
     name = f"consensus-{algo}-lr{rate:g}"
-    return tuple(job_of(results, [*words, f"seed={seed}"], f"{name}-s{seed}") for seed in SEEDS)
+    return tuple(job_of(results, [*overrides, f"seed={seed}"], f"{name}-s{seed}") for seed in SEEDS)
 
 
 def distances(job: RunJob) -> list[float]:
     """Return the consensus distance at the end of each epoch."""
     records = read_metrics(job.folder)
-    return [each["consensus_distance"] for each in records if each["kind"] == "average"]
+    return [record["consensus_distance"] for record in records if record["kind"] == "average"]
 
 
 def find(runs: dict[tuple[str, float], tuple[RunJob, ...]], algo: str) -> Iterator[Finding]:
     for rate in RATES:
         every = runs[algo, rate]
         what = f"{NAMES[algo]}, learning rate {rate:g}"
-        known = map(distances, every)
+        curves = map(distances, every)
         yield Finding(
             "bounded",
             what,
             "logarithm of the last consensus distance over that two epochs before",
-            mean_of([math.log(each[-1] / each[-3]) for each in known]),
+            mean_of([math.log(curve[-1] / curve[-3]) for curve in curves]),
             Between(most=math.log(1.25)),
             every,
         )
-        averaged, own = (
+        averaged, single = (
             [100 * number(job, k) for job in every] for k in ("average", "worker_mean")
         )
         yield Finding(
             "averaged model",
             f"{what}: averaged model minus mean of workers",
             "points of accuracy",
-            paired(averaged, own),
+            paired(averaged, single),
             Between(least=-0.1),
             every,
         )

@@ -119,16 +119,16 @@ def parts(judged: Sequence[Judged]) -> dict[str, Verdict]:
     One contradicted finding contradicts its part. A part is reproduced only if all of its findings
     are.
     """
-    found: dict[str, list[Verdict]] = {}
-    for each in judged:
-        if not each.finding.earlier:
-            found.setdefault(each.finding.part, []).append(each.verdict)
+    verdicts_of: dict[str, list[Verdict]] = {}
+    for claim in judged:
+        if not claim.finding.earlier:
+            verdicts_of.setdefault(claim.finding.part, []).append(claim.verdict)
     worst_first = [Verdict.CONTRADICTED, Verdict.UNDECIDED, Verdict.REPRODUCED]
-    return {part: min(verdicts, key=worst_first.index) for part, verdicts in found.items()}
+    return {part: min(verdicts, key=worst_first.index) for part, verdicts in verdicts_of.items()}
 
 
 def primary_of(judged: Sequence[Judged]) -> Judged:
-    return next(each for each in judged if each.finding.primary)
+    return next(evidence for evidence in judged if evidence.finding.primary)
 
 
 def in_family(primary: Mapping[int, Judged]) -> dict[int, tuple[Verdict, float]]:
@@ -137,8 +137,9 @@ def in_family(primary: Mapping[int, Judged]) -> dict[int, tuple[Verdict, float]]
     The p-values are adjusted by Holm's method. A finding with a second sample was tested on two
     samples, each at half of the level.
     """
-    random = {number: each for number, each in primary.items() if each.p is not None}
-    adjusted = holm([(each.p or 0.0) * each.looks for each in random.values()])
+    random = {number: evidence for number, evidence in primary.items() if evidence.p is not None}
+    adjusted = holm([(evidence.p or 0.0) * evidence.looks for evidence in random.values()])
     return {
-        number: (each.at(p), p) for (number, each), p in zip(random.items(), adjusted, strict=True)
+        number: (evidence.at(p), p)
+        for (number, evidence), p in zip(random.items(), adjusted, strict=True)
     }

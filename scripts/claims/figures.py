@@ -23,34 +23,41 @@ MARGIN = 0.08  # of the width of a plot
 
 def forest(judged: Sequence[Judged]) -> list[Plot]:
     """Return a plot for each unit, with a row for each finding that decides."""
-    deciding = [each for each in judged if not each.finding.earlier]
+    deciding = [evidence for evidence in judged if not evidence.finding.earlier]
     return [
         effects(unit, members)
-        for unit, members in group_by(deciding, lambda each: each.finding.unit).items()
+        for unit, members in group_by(deciding, lambda evidence: evidence.finding.unit).items()
     ]
 
 
 def effects(unit: str, judged: Sequence[Judged]) -> Plot:
     """Plot effects over their expected ranges, which end at the edge if they have no bound."""
-    found = [each.finding.effect for each in judged]
-    ranges = [(each.finding.expected.least, each.finding.expected.most) for each in judged]
-    known = [end for end in chain(*ranges) if abs(end) < inf]
-    known += [end for each in found for end in (each.low, each.high)]
-    wide = MARGIN * (max(known) - min(known)) or 1.0
-    edges = min(known) - wide, max(known) + wide
+    intervals = [evidence.finding.effect for evidence in judged]
+    ranges = [
+        (evidence.finding.expected.least, evidence.finding.expected.most) for evidence in judged
+    ]
+    ends = [end for end in chain(*ranges) if abs(end) < inf]
+    ends += [end for effect in intervals for end in (effect.low, effect.high)]
+    wide = MARGIN * (max(ends) - min(ends)) or 1.0
+    edges = min(ends) - wide, max(ends) + wide
     x = Axis(unit, span=edges)
-    if min(known) > 0 and max(known) > APART * min(known):
-        edges = min(known) / 1.3, max(known) * 1.3
+    if min(ends) > 0 and max(ends) > APART * min(ends):
+        edges = min(ends) / 1.3, max(ends) * 1.3
         x = Axis(unit, "log", ticks_between(*edges), span=edges)
-    stars = [" *" if each.finding.primary else "" for each in judged]
-    names = [wrap_label(each.finding.what) + star for each, star in zip(judged, stars, strict=True)]
+    stars = [" *" if evidence.finding.primary else "" for evidence in judged]
+    names = [
+        wrap_label(evidence.finding.what) + star
+        for evidence, star in zip(judged, stars, strict=True)
+    ]
     rows = [f"{number}. {name}" for number, name in enumerate(names, start=1)]
     lows = [max(least, edges[0]) for least, _ in ranges]
     highs = [min(most, edges[1]) for _, most in ranges]
     series = [Series("expected", Style(EXPECTED, None, width=8.0), lows, rows, lows, highs)]
     for verdict, members in group_by(range(len(judged)), lambda row: judged[row].verdict).items():
-        own = [found[row] for row in members]
-        means, low, high = ([getattr(each, key) for each in own] for key in ("mean", "low", "high"))
+        chosen = [intervals[row] for row in members]
+        means, low, high = (
+            [getattr(effect, key) for effect in chosen] for key in ("mean", "low", "high")
+        )
         at = [rows[row] for row in members]
         series.append(Series(verdict.value, STYLES[verdict], means, at, low, high))
     note = "Pale: expected range. Blue circle: reproduced, red cross: contradicted, grey: undecided"

@@ -69,7 +69,7 @@ class Shown:
     def __format__(self, spec: str) -> str:
         effect = self.effect.mirrored if spec.startswith("-") else self.effect
         if spec.endswith("ci"):
-            return shown(effect)
+            return effect_text(effect)
         return rounded(abs(effect.mean) if spec == "size" else effect.mean)
 
 
@@ -119,7 +119,7 @@ class View:
 
     @property
     def answer(self) -> str:
-        means = (Shown(each.finding.effect) for each in self.judged)
+        means = (Shown(evidence.finding.effect) for evidence in self.judged)
         return str(self.texts["answer"]).format(*means)
 
     @property
@@ -136,10 +136,10 @@ class View:
         if plan is None:
             return ""
         spread = self.primary.finding.effect.spread
-        found = power(plan.matters, spread, plan.seeds, equivalence=plan.equivalence)
+        reached = power(plan.matters, spread, plan.seeds, equivalence=plan.equivalence)
         return (
             f"{plan.seeds} seeds (spread {spread:.2g}, planned {plan.spread:g}; power "
-            f"{100 * min(found, 0.99):.0f} %)."
+            f"{100 * min(reached, 0.99):.0f} %)."
         )
 
     @property
@@ -164,13 +164,13 @@ class View:
         """A sentence about the searches; empty without any."""
         if not self.searches:
             return ""
-        runs = sum(each.runs for each in self.searches.values())
+        runs = sum(search.runs for search in self.searches.values())
         return f"{counted(len(self.searches), 'search', 'searches')}, {counted(runs, 'run')}"
 
     @property
     def edges(self) -> str:
         """The arms whose searches ended at an edge."""
-        return ", ".join(arm for arm, each in self.searches.items() if each.at_the_edge)
+        return ", ".join(arm for arm, search in self.searches.items() if search.at_the_edge)
 
     @property
     def outdated(self) -> str | None:
@@ -198,38 +198,38 @@ class View:
 def rows_of(judged: Sequence[Judged], earlier: bool) -> Iterator[Row]:
     """Yield the rows of the findings that decide, or of the earlier ones."""
     by_part: dict[str, list[Judged]] = {}
-    for each in judged:
-        if each.finding.earlier is earlier:
-            by_part.setdefault(each.finding.part, []).append(each)
+    for evidence in judged:
+        if evidence.finding.earlier is earlier:
+            by_part.setdefault(evidence.finding.part, []).append(evidence)
     for part, members in by_part.items():
         if len(members) > MAX_ROWS:
             yield joint_row(part, members)
             continue
-        for each in members:
-            finding = each.finding
+        for evidence in members:
+            finding = evidence.finding
             star = " *" if finding.primary else ""
             yield Row(
                 f"{finding.what}{star}",
-                shown(finding.effect),
+                effect_text(finding.effect),
                 range_of(finding.expected),
-                "first sample" if earlier else verdict_text(each),
+                "first sample" if earlier else verdict_text(evidence),
             )
 
 
 def joint_row(part: str, members: Sequence[Judged]) -> Row:
     """Return one row for many findings: their effects, or the least and the largest one."""
-    means = [each.finding.effect.mean for each in members]
+    means = [evidence.finding.effect.mean for evidence in members]
     listed = len(means) <= MAX_LISTED
     effect = (", " if listed else " to ").join(
         map(rounded, means if listed else (min(means), max(means)))
     )
-    star = " *" if any(each.finding.primary for each in members) else ""
-    verdicts = {each.verdict for each in members}
-    contradicted = sum(each.verdict is Verdict.CONTRADICTED for each in members)
+    star = " *" if any(evidence.finding.primary for evidence in members) else ""
+    verdicts = {evidence.verdict for evidence in members}
+    contradicted = sum(evidence.verdict is Verdict.CONTRADICTED for evidence in members)
     return Row(
         f"{part}: {len(members)} findings{star}",
         effect,
-        ", ".join(dict.fromkeys(range_of(each.finding.expected) for each in members)),
+        ", ".join(dict.fromkeys(range_of(evidence.finding.expected) for evidence in members)),
         next(iter(verdicts)).value if len(verdicts) == 1 else f"{contradicted} contradicted",
     )
 
@@ -239,15 +239,15 @@ def range_of(expected: Between) -> str:
     return str(expected).replace("at most", "≤").replace("at least", "≥")
 
 
-def verdict_text(each: Judged) -> str:
+def verdict_text(evidence: Judged) -> str:
     """Return the verdict, the seeds that it needs, and whether it depends on the second sample."""
-    needs = f", {each.wanted}" if each.wanted else ""
-    other = each.of_looks
-    looks = f" ({other.value} at 1.25 %)" if other is not each.verdict else ""
-    return f"{each.verdict.value}{needs}{looks}"
+    needs = f", {evidence.wanted}" if evidence.wanted else ""
+    other = evidence.of_looks
+    looks = f" ({other.value} at 1.25 %)" if other is not evidence.verdict else ""
+    return f"{evidence.verdict.value}{needs}{looks}"
 
 
-def shown(effect: Interval) -> str:
+def effect_text(effect: Interval) -> str:
     """Format the mean, and the interval if it has a width."""
     mean, low, high = map(rounded, (effect.mean, effect.low, effect.high))
     if effect.spreadless:
@@ -271,9 +271,9 @@ def views_of(claims: Sequence[Claim], results: Path) -> list[View]:
             }
             views.append(View(claim, tuple(judge(claim.find())), searches))
     family = in_family(
-        {each.claim.number: each.primary for each in views if each.kind == "measured"}
+        {view.claim.number: view.primary for view in views if view.kind == "measured"}
     )
-    return [replace(each, family=family.get(each.claim.number)) for each in views]
+    return [replace(view, family=family.get(view.claim.number)) for view in views]
 
 
 def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
@@ -292,13 +292,13 @@ def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
     design = os.path.relpath(STUDIES, folder)
     done = {study.name for claim in claims for study in claim.studies}
     others = sorted({path.stem for path in STUDIES.glob("*.yaml")} - done)
-    made = {path.stem for path in folder.glob("*.md")}
+    pages = {path.stem for path in folder.glob("*.md")}
     facts = {
-        "groups": {kind: [each for each in views if each.kind == kind] for kind in KINDS},
+        "groups": {kind: [view for view in views if view.kind == kind] for kind in KINDS},
         "titles": KINDS,
         "waiting": [claim for claim in claims if not claim.finished],
-        "studies": [(name, *page_head(folder / f"{name}.md")) for name in others if name in made],
-        "designs": [name for name in others if name not in made],
+        "studies": [(name, *page_head(folder / f"{name}.md")) for name in others if name in pages],
+        "designs": [name for name in others if name not in pages],
         "design_folder": os.path.relpath(STUDIES, out),
     }
     page = templates.get_template("index.md").render(facts)
@@ -331,15 +331,15 @@ def searched(view: View) -> Conducted:
 
     A score above the loss of guessing counts as that of a diverged run.
     """
-    arms = {arm.name: arm for each in view.claim.studies for arm in each.arms}
+    arms = {arm.name: arm for other in view.claim.studies for arm in other.arms}
     study = replace(view.claim.studies[0], arms=tuple(arms.values()))
     results = []
     for name, tuned in view.searches.items():
         best: dict[float, float] = {}
         for candidate, losses in tuned.scores().items():
             value, score = candidate.value or 0.0, fmean(losses)
-            known = score if score < view.claim.arms[name].guess else inf
-            best[value] = min(known, best.get(value, inf))
+            usable = score if score < view.claim.arms[name].guess else inf
+            best[value] = min(usable, best.get(value, inf))
         scores = {Trial(Candidate(value), 0): score for value, score in best.items()}
         one = replace(tuned, chosen=Candidate(tuned.chosen.value), losses=scores)
         results.append(ArmResult(arms[name], Space(RATE, tuple(best)), one, ()))
@@ -348,13 +348,18 @@ def searched(view: View) -> Conducted:
 
 def finding_lines(views: Sequence[View]) -> Iterator[tuple[object, ...]]:
     for view in views:
-        for number, each in enumerate(view.judged, start=1):
-            finding, effect = each.finding, each.finding.effect
+        for number, evidence in enumerate(view.judged, start=1):
+            finding, effect = evidence.finding, evidence.finding.effect
             yield (
                 *(view.claim.number, number, finding.part, finding.what, finding.unit),
                 *(effect.mean, effect.low, effect.high, effect.seeds),
-                *(finding.expected.least, finding.expected.most, each.p, each.verdict.value),
-                *(each.looks, each.of_looks.value, finding.primary, not finding.earlier),
+                *(
+                    finding.expected.least,
+                    finding.expected.most,
+                    evidence.p,
+                    evidence.verdict.value,
+                ),
+                *(evidence.looks, evidence.of_looks.value, finding.primary, not finding.earlier),
                 *(finding.beside, " ".join(job.name for job in finding.jobs)),
             )
 

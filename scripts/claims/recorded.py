@@ -33,12 +33,12 @@ def by_settings(results: Path) -> Mapping[frozenset[str], str]:
     Of two runs with the same settings, the first one in the table is returned.
     """
     every = reversed([*commands(results).items()])
-    return {frozenset(merged(words)): name for name, words in every}
+    return {frozenset(merged(overrides)): name for name, overrides in every}
 
 
-def job_of(results: Path, words: Iterable[str], name: str) -> RunJob:
+def job_of(results: Path, overrides: Iterable[str], name: str) -> RunJob:
     """Return the job with these settings: the archived run, or a new one called ``name``."""
-    every = merged(words)
+    every = merged(overrides)
     return RunJob(by_settings(results).get(frozenset(every), name), every, results)
 
 
@@ -48,15 +48,17 @@ def search_of(results: Path, name: str) -> Tuned:
     Other settings than the learning rate are those of the best run at each rate. Of equal losses,
     the smaller rate is chosen.
     """
-    found = re.compile(rf"tune-{re.escape(name)}(?:-(beta)([\d.e-]+))?-lr([\d.e-]+)-s(\d+)")
+    pattern = re.compile(rf"tune-{re.escape(name)}(?:-(beta)([\d.e-]+))?-lr([\d.e-]+)-s(\d+)")
     losses: dict[Trial, float] = {}
     for run in commands(results):
-        if match := found.fullmatch(run):
+        if match := pattern.fullmatch(run):
             key, other, rate, seed = match.groups()
             others = (f"algo.{key}={other}",) if key else ()
             trial = Trial(Candidate(float(rate), others), int(seed))
             losses[trial] = loss(RunJob(run, (), results))
-    scores = {each: sum(sample) / len(sample) for each, sample in by_candidate(losses).items()}
-    chosen = min(scores, key=lambda each: (scores[each], each.value))
-    ends = [f(each.value or 0.0 for each in scores) for f in (min, max)]
+    scores = {
+        candidate: sum(sample) / len(sample) for candidate, sample in by_candidate(losses).items()
+    }
+    chosen = min(scores, key=lambda candidate: (scores[candidate], candidate.value))
+    ends = [f(candidate.value or 0.0 for candidate in scores) for f in (min, max)]
     return Tuned(chosen, losses, chosen.value in ends)

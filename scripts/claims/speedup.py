@@ -34,7 +34,7 @@ def learning_rate(nodes: int, steps: int) -> float:
 
 def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = None) -> RunJob:
     """Return a run of ``steps`` steps on ``nodes``; ``lr`` replaces the theorem's learning rate."""
-    words = (
+    overrides = (
         *("algo=sgp", "model=mlp", "model.hidden=[8]", "model.activation=tanh", "data=teacher"),
         *("data.noise=2", "optim.momentum=0", "optim.nesterov=false", "optim.weight_decay=0"),
         *("optim.schedule=constant", f"nodes={nodes}", f"batch_size={BATCH}", f"epochs={LOOKS}"),
@@ -43,7 +43,7 @@ def job(results: Path, nodes: int, steps: int, seed: int, lr: float | None = Non
         *("eval_workers=false", "log_every=100000"),
     )
     name = f"claim10-n{nodes}-k{steps}{'-fast' if lr else ''}-s{seed}"
-    return job_of(results, words, name)
+    return job_of(results, overrides, name)
 
 
 def mean_square(job: RunJob) -> float:

@@ -66,16 +66,16 @@ def ratio(
 
 def marked(findings: Sequence[Finding], place: int) -> list[Finding]:
     """Return the findings, with the one at ``place`` as the primary one."""
-    return [replace(each, primary=i == place) for i, each in enumerate(findings)]
+    return [replace(finding, primary=i == place) for i, finding in enumerate(findings)]
 
 
 def growth(results: Path) -> Computed:
     """Return the times per iteration as the number of nodes grows."""
 
     def job(name: str, cluster: str, nodes: int) -> RunJob:
-        words = (f"experiment={ROWS[name]}", f"cluster={cluster}", f"nodes={nodes}")
+        overrides = (f"experiment={ROWS[name]}", f"cluster={cluster}", f"nodes={nodes}")
         return job_of(
-            results, [*words, *TIMED, "row=null"], f"claim3-{ROWS[name]}-{cluster}-n{nodes}"
+            results, [*overrides, *TIMED, "row=null"], f"claim3-{ROWS[name]}-{cluster}-n{nodes}"
         )
 
     def grown(part: str, name: str, expected: Between) -> Finding:
@@ -106,17 +106,25 @@ def growth(results: Path) -> Computed:
         ]
         return marked(every, 0)
 
-    return Computed([job(*each) for each in product(ROWS, PLACES, SIZES)], find)
+    return Computed([job(*case) for case in product(ROWS, PLACES, SIZES)], find)
 
 
-def one_slow(results: Path, algo: str, kind: str, factor: int, words: Sequence[str] = ()) -> RunJob:
+def one_slow(
+    results: Path, algo: str, kind: str, factor: int, overrides: Sequence[str] = ()
+) -> RunJob:
     """Return a run of 16 nodes; one node, or its link, is ``factor`` times slower."""
     every = (
         *(f"algo={algo}", "nodes=16", f"cluster={WHERE[kind]}", "epochs=16"),
         *(() if factor == 1 else (f"faults.slow_{kind}s={{3: {factor}}}",)),
-        *("model=timing_only", "model.sample_steps=null", "row=null", "log_every=100000", *words),
+        *(
+            "model=timing_only",
+            "model.sample_steps=null",
+            "row=null",
+            "log_every=100000",
+            *overrides,
+        ),
     )
-    claim = "claim24" if words else "claim6"
+    claim = "claim24" if overrides else "claim6"
     return job_of(results, every, f"{claim}-{algo}-slow_{kind}-x{factor}")
 
 
@@ -185,8 +193,8 @@ def slowmo_times(results: Path) -> Computed:
 
 def pipe_study(results: Path, row: str, model: str) -> RunJob:
     """Return the timing study of a published row of Pipe-SGD for a model in `MODELS`."""
-    words = (f"experiment={row}", *TIMED, *MODELS[model])
-    return RunJob(f"timing-{row}-{model}", words, results)
+    overrides = (f"experiment={row}", *TIMED, *MODELS[model])
+    return RunJob(f"timing-{row}-{model}", overrides, results)
 
 
 def pipe_times(results: Path) -> Computed:
@@ -233,10 +241,10 @@ def pipe_times(results: Path) -> Computed:
 def two_nodes(results: Path) -> Computed:
     """Return the bytes of Streaming DiLoCo in 4 bits over those in 32 bits, between two nodes."""
     plain = (*GRAMMAR.settings("streaming_diloco", 2, 1), "optim.lr=0.04", "seed=1")
-    words = {"fp4": ("codec@algo.codec=fp4",), "whole": ()}
+    codecs = {"fp4": ("codec@algo.codec=fp4",), "whole": ()}
     coded, whole = (
-        job_of(results, [*plain, *own, "algo.period=10"], f"claim25-{name}")
-        for name, own in words.items()
+        job_of(results, [*plain, *codec, "algo.period=10"], f"claim25-{name}")
+        for name, codec in codecs.items()
     )
 
     def find() -> list[Finding]:

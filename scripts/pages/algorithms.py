@@ -92,7 +92,12 @@ def published_figures(algo: str) -> str:
     if not rows:
         return "No preset has a published figure."
     body = [
-        (f"`{row}`", metric.replace("_", " "), shown(figure), simulated().get((row, metric), ""))
+        (
+            f"`{row}`",
+            metric.replace("_", " "),
+            figure_text(figure),
+            simulated().get((row, metric), ""),
+        )
         for row, figures in rows.items()
         for metric, figure in figures.items()
     ]
@@ -106,7 +111,7 @@ def published_figures(algo: str) -> str:
     )
 
 
-def shown(figure: Published) -> str:
+def figure_text(figure: Published) -> str:
     units = {"percent": " %", "hours": " h", "bleu": ""}
     unit = units.get(figure.unit, f" {figure.unit}")
     spread = f" ± {figure.spread:.4g}" if figure.spread is not None else ""
@@ -117,8 +122,13 @@ def algo_of(row: str) -> str:
     """Return the algorithm that the file of a preset, or a recipe of it, chooses."""
     text = (CONFIGS / "experiment" / f"{row}.yaml").read_text(encoding="utf-8")
     recipes = re.findall(r"^  - /(\S+)@_global_", text, re.MULTILINE)
-    texts = [text, *((CONFIGS / f"{each}.yaml").read_text(encoding="utf-8") for each in recipes)]
-    return next(found[1] for each in texts if (found := re.search(r"override /algo: (\w+)", each)))
+    texts = [
+        text,
+        *((CONFIGS / f"{recipe}.yaml").read_text(encoding="utf-8") for recipe in recipes),
+    ]
+    return next(
+        match[1] for content in texts if (match := re.search(r"override /algo: (\w+)", content))
+    )
 
 
 @functools.cache
@@ -156,7 +166,7 @@ def tests_in(module: ast.Module) -> Iterator[str]:
 
 def sentence(name: str) -> str:
     """Return the name of a test as a sentence."""
-    words = name.replace("_", " ")
+    text = name.replace("_", " ")
     for plain, proper in NAMES.items():
-        words = re.sub(rf"\b{plain}\b", proper, words)
-    return f"{words[0].upper()}{words[1:]}"
+        text = re.sub(rf"\b{plain}\b", proper, text)
+    return f"{text[0].upper()}{text[1:]}"

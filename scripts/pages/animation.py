@@ -40,7 +40,7 @@ def draw(trace: Trace) -> str:
         *(part for rank in range(trace.ranks) for part in node(trace, rank)),
         *(
             message(place(trace, i), place(trace, j), begin, end, size / largest)
-            for i, j, begin, end, size in sorted(trace.messages, key=lambda each: each[2:4])
+            for i, j, begin, end, size in sorted(trace.messages, key=lambda flight: flight[2:4])
         ),
         *clock(),
         *key(trace, largest),
@@ -69,7 +69,7 @@ def node(trace: Trace, rank: int) -> Iterator[str]:
     circle = f'cx="{x}" cy="{y}" r="{NODE}"'
     busy = [(begin, end) for other, begin, end in trace.gradients if other == rank]
     if busy:
-        yield f'<circle class="n" {circle} opacity="0">{shown(busy)}</circle>'
+        yield f'<circle class="n" {circle} opacity="0">{visibility(busy)}</circle>'
     yield f'<circle class="o" {circle}/>'
     name = str(rank) if rank < trace.nodes else trace.name(rank).replace("server", "S")
     yield text(label_x, label_y + 4, name, "middle")
@@ -85,7 +85,7 @@ def message(source: Point, target: Point, begin: float, end: float, share: float
     path = f"M{x0:.0f} {y0:.0f}L{x1:.0f} {y1:.0f}"
     times = f"0;{begin / SECONDS:.3f};{end / SECONDS:.3f};1"
     return (
-        f'<g class="m" opacity="0">{shown([(begin, end)])}<path d="{path}" opacity=".4"/>'
+        f'<g class="m" opacity="0">{visibility([(begin, end)])}<path d="{path}" opacity=".4"/>'
         f'<circle r="{max(2.5, DOT * math.sqrt(share)):.1f}">'
         f'<animateMotion path="{path}" keyPoints="0;0;1;1" keyTimes="{times}" calcMode="linear" '
         f"{REPEATED}/></circle></g>"
@@ -96,11 +96,11 @@ def all_reduces(trace: Trace) -> Iterator[str]:
     """Yield the ring that is visible during all-reduces."""
     if trace.all_reduces:
         circle = f'cx="{CENTRE[0]}" cy="{CENTRE[1]}" r="{RADIUS}"'
-        busy = shown(trace.all_reduces)
+        busy = visibility(trace.all_reduces)
         yield f'<circle class="r" {circle} opacity="0">{busy}</circle>'
 
 
-def shown(intervals: Iterable[tuple[float, float]]) -> str:
+def visibility(intervals: Iterable[tuple[float, float]]) -> str:
     """Return the animation that makes an element visible in intervals of time."""
     changes = [(0.0, 0)]
     for begin, end in merged(intervals):

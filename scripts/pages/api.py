@@ -22,47 +22,47 @@ QUOTED = re.compile(r"""(: |-> )(["'])(.*?)\2(?=[,)]| = |$)""")
 
 def module(name: str) -> str:
     """Return a section for each public class and function of the module ``name``."""
-    found = importlib.import_module(name)
+    contents = importlib.import_module(name)
     return "\n\n".join(
         part
-        for public in found.__all__
-        for part in described(f"{name}.{public}", getattr(found, public))
+        for public in contents.__all__
+        for part in described(f"{name}.{public}", getattr(contents, public))
     )
 
 
-def described(name: str, found: Any) -> Iterator[str]:
+def described(name: str, value: Any) -> Iterator[str]:
     yield f"### `{name.rpartition('.')[2]}`"
-    if not (inspect.isclass(found) or callable(found)):
-        yield f"`{name} = {found!r}`"
+    if not (inspect.isclass(value) or callable(value)):
+        yield f"`{name} = {value!r}`"
         return
-    yield f"```python\n{signature(found)}\n```"
-    yield prose(found)
-    for inner, member in vars(found).items() if inspect.isclass(found) else ():
-        if documented(inner, member) and inner not in INTERNAL.get(found.__name__, ()):
+    yield f"```python\n{signature(value)}\n```"
+    yield prose(value)
+    for inner, member in vars(value).items() if inspect.isclass(value) else ():
+        if documented(inner, member) and inner not in INTERNAL.get(value.__name__, ()):
             yield f"**`{inner}{parameters(member) if callable(member) else ''}`**"
             yield prose(member)
 
 
 def documented(name: str, member: object) -> bool:
     """Return whether ``member`` is a public method or property with a docstring."""
-    known = inspect.isfunction(member) or isinstance(member, property)
-    return known and not name.startswith("_") and bool(inspect.getdoc(member))
+    listed = inspect.isfunction(member) or isinstance(member, property)
+    return listed and not name.startswith("_") and bool(inspect.getdoc(member))
 
 
-def signature(found: Any) -> str:
-    what = "class" if inspect.isclass(found) else "def"
-    inside = "" if getattr(found, "_is_protocol", False) else parameters(found)
-    return f"{what} {found.__name__}{inside}".replace(" -> None", "")
+def signature(value: Any) -> str:
+    what = "class" if inspect.isclass(value) else "def"
+    inside = "" if getattr(value, "_is_protocol", False) else parameters(value)
+    return f"{what} {value.__name__}{inside}".replace(" -> None", "")
 
 
-def parameters(found: Any) -> str:
+def parameters(value: Any) -> str:
     """Return the parameters of a function or class, with annotations as they are in its source."""
-    return QUOTED.sub(r"\1\3", str(inspect.signature(found)))
+    return QUOTED.sub(r"\1\3", str(inspect.signature(value)))
 
 
-def prose(found: object) -> str:
+def prose(value: object) -> str:
     """Return a docstring in Markdown, with descriptions of fields as a list."""
-    text = inspect.getdoc(found) or ""
+    text = inspect.getdoc(value) or ""
     text = re.sub(r"^(\w+(?:, \w+)*): ", r"- *\1*: ", text, flags=re.MULTILINE)
     text = re.sub(r"([^\n])\n- \*", r"\1\n\n- *", text)
     return text.replace("``", "`")

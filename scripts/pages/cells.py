@@ -32,13 +32,13 @@ def pages(
                 yield picture, base64.b64decode(data["image/png"])
                 parts.append(f"![Figure of the cell above]({Path(picture).name})")
             else:
-                parts.append(shown(data or {"text/plain": "".join(output.get("text", ""))}))
+                parts.append(output_text(data or {"text/plain": "".join(output.get("text", ""))}))
     where = f" [Open it in Colab]({COLAB}/{repository}/blob/main/docs/{name}.ipynb)."
     parts.insert(1, f"[The notebook]({notebook.name}), to run it.{where if repository else ''}")
     yield f"{name}.md", "\n\n".join(filter(None, parts))
 
 
-def shown(data: Mapping[str, Any]) -> str:
+def output_text(data: Mapping[str, Any]) -> str:
     """Return a table as HTML, or text without its colours."""
     if "text/html" in data:
         table = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)

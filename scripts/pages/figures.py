@@ -87,16 +87,16 @@ def traced(algo: str, nodes: int) -> Trace:
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.core.timing_study import Study
 
-    own = OWN.get(algo, ())
-    run = experiment_of([f"algo={algo}", f"nodes={nodes}", *SETTINGS, *own]).run
+    overrides = OWN.get(algo, ())
+    run = experiment_of([f"algo={algo}", f"nodes={nodes}", *SETTINGS, *overrides]).run
     problem = timing_problem(run, Study(None, run.study.real))
     simulation, workers = simulate_times(run, problem)
     trace = Trace(nodes, len(workers), run.algo.title)
     watch(simulation, trace)
     simulation.run()
-    trace.gradients = [each for each in trace.gradients if each[1] < SECONDS]
-    trace.messages = [each for each in trace.messages if each[2] < SECONDS]
-    trace.all_reduces = [each for each in trace.all_reduces if each[0] < SECONDS]
+    trace.gradients = [event for event in trace.gradients if event[1] < SECONDS]
+    trace.messages = [event for event in trace.messages if event[2] < SECONDS]
+    trace.all_reduces = [event for event in trace.all_reduces if event[0] < SECONDS]
     return trace
 
 
@@ -192,9 +192,9 @@ def legend(trace: Trace) -> Iterator[str]:
         yield text(at + 30, 15, "all-reduce")
 
 
-def text(x: float, y: float, words: str, anchor: str = "start") -> str:
+def text(x: float, y: float, content: str, anchor: str = "start") -> str:
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}"{where}>{words}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{where}>{content}</text>'
 
 
 def svg(width: float, height: float, title: str, lines: Iterable[str]) -> str:

@@ -50,8 +50,8 @@ def on_post_build(config: Any) -> None:
         place.write_text(text, encoding="utf-8")
 
 
-def mathml(found: re.Match[str]) -> str:
+def mathml(match: re.Match[str]) -> str:
     from latex2mathml.converter import convert
 
-    display = "block" if found[2] == "[" else "inline"
-    return str(convert(html.unescape(found[3]).strip(), display=display))
+    display = "block" if match[2] == "[" else "inline"
+    return str(convert(html.unescape(match[3]).strip(), display=display))

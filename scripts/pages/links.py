@@ -28,8 +28,8 @@ def on_site(markdown: str, page: str) -> str:
     sources = {name: source for source, name in OUTSIDE.items()}
     source = PurePosixPath(sources.get(page, str(DOCS / page)))
 
-    def rewritten(found: re.Match[str]) -> str:
-        text, link, anchor = found[1], found[2], found[3] or ""
+    def rewritten(match: re.Match[str]) -> str:
+        text, link, anchor = match[1], match[2], match[3] or ""
         target = PurePosixPath(os.path.normpath(source.parent / link))
         if target.is_relative_to(DOCS):
             place = re.sub(r"\.ipynb$", ".md", str(target.relative_to(DOCS)))

@@ -42,5 +42,5 @@ def line(path: str, text: str) -> str:
     title = re.search(r"^# (.+)$", text, re.MULTILINE)
     first = next((part for part in text.split("\n\n") if not NO_TEXT.match(part)), "")
     sentence = re.split(r"(?<=[.?])\s", " ".join(first.split()), maxsplit=1)[0]
-    words = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", sentence)
-    return f"- [{title[1] if title else path}]({path}): {words}"
+    summary = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", sentence)
+    return f"- [{title[1] if title else path}]({path}): {summary}"

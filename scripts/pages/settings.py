@@ -39,8 +39,8 @@ def rows(node: Mapping[str, object], key: str) -> Iterator[tuple[str, ...]]:
 
     types = dict(types_in(node, key))
     for setting, value, description in settings_of(node, key):
-        words = description.rpartition(" (one of ") if group_of(setting) else (description,)
-        yield setting, typed(value), words[0], types.get(setting, "")
+        parts = description.rpartition(" (one of ") if group_of(setting) else (description,)
+        yield setting, typed(value), parts[0], types.get(setting, "")
 
 
 def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
@@ -52,8 +52,8 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
     for name, field in fields_of(cls, key).items() if cls else ():
         inner, value = join(key, name), node.get(name)
         group = group_of(inner)
-        words = f"a choice of `{group}`" if group else words_for(annotation(cls, field))
-        yield inner, re.sub(r" \(such as [^)]*\)", "", words)
+        kind = f"a choice of `{group}`" if group else words_for(annotation(cls, field))
+        yield inner, re.sub(r" \(such as [^)]*\)", "", kind)
         if is_node(value, inner):
             yield from types_in(value, inner)
 
@@ -62,9 +62,11 @@ def reference(_: str) -> str:
     """Return all groups with their choices, and their keys with type, default and description."""
     with configs():
         run = compose(parse([]))
-    own = [row for row in rows(run, "") if "." not in row[0]]
-    own += [row for part in ("checkpoint", "timed_as", "pretrain") for row in rows(run[part], part)]
-    parts = ["## A run", table(own)]
+    settings = [row for row in rows(run, "") if "." not in row[0]]
+    settings += [
+        row for part in ("checkpoint", "timed_as", "pretrain") for row in rows(run[part], part)
+    ]
+    parts = ["## A run", table(settings)]
     for group in groups():
         parts += presets() if group == PRESET else choices(group)
     return "\n\n".join(parts)
@@ -150,7 +152,9 @@ HEAD = ("key", "default", "description", "type")
 def table(body: Iterable[Sequence[str]], head: Sequence[str] = HEAD) -> str:
     """Return a table in Markdown; keys and defaults are set as code."""
     if head is HEAD:
-        body = [(f"`{key}`", f"`{value}`", said, kind) for key, value, said, kind in body]
+        body = [
+            (f"`{key}`", f"`{value}`", description, kind) for key, value, description, kind in body
+        ]
     return markdown_table([*map(cell, head)], (map(cell, line) for line in body))
 
 

@@ -103,9 +103,9 @@ def pack(results: Path) -> None:
     for name in sorted(names):
         files = {
             f"{run}/{file}": content
-            for run, each in runs.items()
+            for run, contents in runs.items()
             if archive_of(run) == name
-            for file, content in each.items()
+            for file, content in contents.items()
         }
         if not (logs / name).exists() or members(logs / name) != files:
             (logs / name).write_bytes(compressed(name, tar_of(files)))
@@ -177,13 +177,13 @@ def line_of(run: str, files: Mapping[str, bytes]) -> dict[str, object]:
     }
 
 
-def typed(words: Sequence[str]) -> str:
+def typed(pieces: Sequence[str]) -> str:
     """Return a recorded command as a user would type it.
 
     Older runs recorded a value with spaces as several words.
     """
-    whole = list(words[:1])
-    for word in words[1:]:
+    whole = list(pieces[:1])
+    for word in pieces[1:]:
         if "=" in word:
             whole.append(word)
         else:

@@ -86,6 +86,6 @@ def pairs(published: Mapping[str, float], ours: Mapping[str, float]) -> str:
     turned = [
         (a, b) for a, b in different if (published[a] - published[b]) * (ours[a] - ours[b]) <= 0
     ]
-    said = f"{len(different) - len(turned)} of {len(different)} pairs in the published order"
+    tally = f"{len(different) - len(turned)} of {len(different)} pairs in the published order"
     names = ", ".join(f"{a} and {b}" for a, b in turned)
-    return f"{said}; not {names}" if turned else said
+    return f"{tally}; not {names}" if turned else tally

@@ -18,10 +18,10 @@ from reproduce.runs import (
     real,
     rehearsal,
     relative,
+    rounded_figure,
     rows_of,
     rows_stated,
     rows_with,
-    shown,
     timing,
 )
 from sgp_runner.data.grammar import BYTES
@@ -73,7 +73,9 @@ class Rehearsed:
     def losses(self) -> list[float]:
         """The validation loss of the averaged model in nats, for each seed."""
         every = [job.summary for job in self.jobs]
-        return [self.guess if each is None else real(each["average_loss"]) for each in every]
+        return [
+            self.guess if summary is None else real(summary["average_loss"]) for summary in every
+        ]
 
     @property
     def loss(self) -> float:
@@ -100,13 +102,13 @@ def rehearsed(row: str) -> Rehearsed | None:
 def rehearsal_section(name: str) -> str:
     rows = rows_of(name)
     ours = {row: done for row in rows if (done := rehearsed(row))}
-    known = badness(name)
+    errors = badness(name)
     figures = {row: published()[row] for row in rows}
-    times = {row: each["ms_per_iteration"].value for row, each in timed(name).items()}
+    times = {row: figure["ms_per_iteration"].value for row, figure in timed(name).items()}
     simulated = {
-        row: real(found["ms_per_iteration"]) for row in times if (found := timing(row).summary)
+        row: real(summary["ms_per_iteration"]) for row in times if (summary := timing(row).summary)
     }
-    theirs, order = ranks(known), ranks({row: done.loss for row, done in ours.items()})
+    theirs, order = ranks(errors), ranks({row: done.loss for row, done in ours.items()})
     slow, slow_here = ranks(times), ranks(simulated)
     metric = metric_of(name)
     lines = []
@@ -123,7 +125,7 @@ def rehearsal_section(name: str) -> str:
                     else [TO_RUN, "", "", ""]
                 ),
                 *(
-                    [shown(figures[row]["ms_per_iteration"]), str(slow[row])]
+                    [rounded_figure(figures[row]["ms_per_iteration"]), str(slow[row])]
                     if row in times
                     else ["", ""]
                 ),
@@ -149,7 +151,7 @@ def rehearsal_section(name: str) -> str:
         title=TABLES[name],
         data=task_of(ours.values()),
         table=markdown_table(head, lines, head[1:]),
-        quality=agreement(known, {row: ours[row].loss for row in rows})
+        quality=agreement(errors, {row: ours[row].loss for row in rows})
         if len(ours) == len(rows)
         else "not known until all runs are made",
         time=agreement(both, simulated) if len(both) > 1 else "the paper has none",
@@ -177,7 +179,7 @@ def timed(name: str) -> Mapping[str, Mapping[str, Published]]:
 def task_of(every: Iterable[Rehearsed]) -> str:
     """Return a sentence about the model and data of rehearsals; empty without rehearsals."""
     tasks = dict.fromkeys(
-        f"{one['model']} on {one['data']}" for each in every for one in each.summaries
+        f"{one['model']} on {one['data']}" for group in every for one in group.summaries
     )
     return f"Ours: {' and '.join(tasks)}. " if tasks else ""
 
@@ -195,11 +197,13 @@ def missing(jobs: Sequence[RunJob]) -> str:
 def stated_section() -> str:
     """Return the orders that papers state in words, each with the result of our runs."""
     lines = []
-    for each in stated():
-        found = lower_loss(each.better, each.worse)
-        if each.measure == "time":
-            found = less_time(each.better, each.worse)
-        lines.append([each.statement, each.source, f"{each.better} before {each.worse}", found])
+    for order in stated():
+        result = lower_loss(order.better, order.worse)
+        if order.measure == "time":
+            result = less_time(order.better, order.worse)
+        lines.append(
+            [order.statement, order.source, f"{order.better} before {order.worse}", result]
+        )
     runs = [rehearsal(row, seed) for row, seed in product(rows_stated(), SEEDS)]
     head = ["statement", "source", "rows", "here"]
     return STATED.format(
@@ -213,8 +217,8 @@ def lower_loss(better: str, worse: str) -> str:
     if one is None or other is None:
         return TO_RUN
     wins = sum(a < b for a, b in zip(one.losses, other.losses, strict=True))
-    said = "yes" if one.loss < other.loss else "no"
-    return f"{said}: loss {one.loss:.3f} and {other.loss:.3f}; {wins} of {len(SEEDS)} seeds"
+    answer = "yes" if one.loss < other.loss else "no"
+    return f"{answer}: loss {one.loss:.3f} and {other.loss:.3f}; {wins} of {len(SEEDS)} seeds"
 
 
 def less_time(better: str, worse: str) -> str:

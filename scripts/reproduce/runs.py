@@ -37,8 +37,8 @@ PIPE_SGD = (
 )
 
 
-def job(name: str, *words: str) -> RunJob:
-    return RunJob(name, words, OUT.relative_to(ROOT))
+def job(name: str, *overrides: str) -> RunJob:
+    return RunJob(name, overrides, OUT.relative_to(ROOT))
 
 
 def timing(row: str) -> RunJob:
@@ -46,7 +46,7 @@ def timing(row: str) -> RunJob:
 
 
 def scaling(row: str, nodes: int, cluster: str) -> RunJob:
-    words = (
+    overrides = (
         f"experiment={row}",
         "model=timing_only",
         f"nodes={nodes}",
@@ -54,7 +54,7 @@ def scaling(row: str, nodes: int, cluster: str) -> RunJob:
         "row=null",
         "log_every=480",
     )
-    return job(f"scaling-{row}-{cluster}-n{nodes}", *words)
+    return job(f"scaling-{row}-{cluster}-n{nodes}", *overrides)
 
 
 def pipe_sgd(row: str, model: str) -> RunJob:
@@ -99,8 +99,8 @@ def rows_of(table: str) -> list[str]:
 
 def rows_stated() -> list[str]:
     """Return the rows whose order by loss a paper states in words."""
-    every = [each for each in stated() if each.measure == "loss"]
-    return list(dict.fromkeys(row for each in every for row in (each.better, each.worse)))
+    every = [order for order in stated() if order.measure == "loss"]
+    return list(dict.fromkeys(row for order in every for row in (order.better, order.worse)))
 
 
 def before_corrections(jobs: Iterable[RunJob]) -> str:
@@ -114,7 +114,7 @@ def real(value: object) -> float:
     return float(value)
 
 
-def shown(figure: Published) -> str:
+def rounded_figure(figure: Published) -> str:
     return f"{'~' if figure.derived else ''}{figure.value:.0f}"
 
 

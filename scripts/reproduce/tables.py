@@ -25,9 +25,9 @@ from reproduce.runs import (
     log_of,
     pipe_sgd,
     real,
+    rounded_figure,
     rows_with,
     scaling,
-    shown,
     timing,
 )
 from sgp_runner.report.read.published import published
@@ -132,7 +132,7 @@ def timing_section() -> str:
         lines.append(
             [
                 row,
-                shown(figures["ms_per_iteration"]),
+                rounded_figure(figures["ms_per_iteration"]),
                 f"{real(summary['ms_per_iteration']):.0f}",
                 f"{error:+.1f} %",
                 f"{hours.value:g}" if hours else "",
@@ -171,11 +171,11 @@ def scaling_section() -> str:
         summaries = [scaling(row, nodes, cluster).summary for nodes in (4, 8, 16, 32)]
         if cluster == "sgp_ethernet":
             summaries[-1] = timing(row).summary
-        known = [summary for summary in summaries if summary]
-        if len(known) == len(summaries):
-            times = [f"{real(summary['ms_per_iteration']):.0f}" for summary in known]
+        finished = [summary for summary in summaries if summary]
+        if len(finished) == len(summaries):
+            times = [f"{real(summary['ms_per_iteration']):.0f}" for summary in finished]
             lines.append(
-                [str(known[0]["algorithm"]), cluster, *times, log_of(scaling(row, 4, cluster))]
+                [str(finished[0]["algorithm"]), cluster, *times, log_of(scaling(row, 4, cluster))]
             )
     if not lines:
         return ""

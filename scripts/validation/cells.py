@@ -46,7 +46,7 @@ class Cell:
     left_out: str
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def labels(self) -> tuple[str, ...]:
         return tuple(self.cell.split("; "))
 
     @cached_property

@@ -44,26 +44,28 @@ def times(names: str) -> str:
         return table(map(profile, FITTED), (*head, "fitted"))
     listed = [cell for cell in cells() if cell.table in names.split()]
     head = HEADS.get(listed[0].table, ("",))
-    if len(head) < len(listed[0].words):
+    if len(head) < len(listed[0].labels):
         text = pivot(listed, head)
     else:
-        body = [(*cell.words, real(cell), f"{cell.simulated:.4g}", error(cell)) for cell in listed]
+        body = [(*cell.labels, real(cell), f"{cell.simulated:.4g}", error(cell)) for cell in listed]
         text = table(body, (*head, "real", "simulated", "error"))
     return f"{text}\n\n{summary(listed)}"
 
 
 def profile(name: str) -> tuple[str, ...]:
     """Return a line on the cells of a profile."""
-    own = [cell for cell in cells() if cell.table not in CHANGED and of(cell).cluster.name == name]
-    cluster, errors = of(own[0]).cluster, scored(own)
+    measured = [
+        cell for cell in cells() if cell.table not in CHANGED and of(cell).cluster.name == name
+    ]
+    cluster, errors = of(measured[0]).cluster, scored(measured)
     limits = cluster.validated
     rate = limits.bandwidth or cluster.links.regions[0].bandwidth_up
-    count = f"{len(errors)}" if errors else f"{len(own)} fitted"
-    mean, worst = mean_and_worst(errors or [cell.error for cell in own])
+    count = f"{len(errors)}" if errors else f"{len(measured)} fitted"
+    mean, worst = mean_and_worst(errors or [cell.error for cell in measured])
     return (
         f"`{name}`",
         cluster.collectives.library or "",
-        str(limits.nodes or of(own[0]).nodes),
+        str(limits.nodes or of(measured[0]).nodes),
         bit_rate(rate),
         num_bytes(limits.most_bytes) if limits.most_bytes else "",
         count,
@@ -81,11 +83,11 @@ def pivot(listed: Sequence[Cell], head: Sequence[str]) -> str:
     """Return a table of real times and errors, with a column for each value of the last words."""
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for cell in listed:
-        column = ", ".join(cell.words[len(head) :])
-        row = rows.setdefault(cell.words[: len(head)], {})
+        column = ", ".join(cell.labels[len(head) :])
+        row = rows.setdefault(cell.labels[: len(head)], {})
         row[column] = f"{real(cell)} ({percent(cell.error)})"
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    body = [(*words, *(row.get(column, "") for column in columns)) for words, row in rows.items()]
+    body = [(*labels, *(row.get(column, "") for column in columns)) for labels, row in rows.items()]
     return table(body, (*head, *columns))
 
 

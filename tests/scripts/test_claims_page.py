@@ -11,7 +11,7 @@ from claims.claim_files import Claim
 from claims.computed import Computed
 from claims.evidence import Finding, Verdict, judge
 from claims.figures import forest
-from claims.page import Shown, rows_of, shown, write
+from claims.page import Shown, effect_text, rows_of, write
 from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.report.render.pictures import save
 from sgp_runner.studies.statistics import Between, Interval, exactly
@@ -50,10 +50,10 @@ def claim_of(results: Path) -> Claim:
 
 
 def test_an_effect_is_shown_with_its_interval_if_it_has_a_width() -> None:
-    assert shown(Interval(-3.7944, -5.162, -2.423, 5)) == "-3.79 [-5.16, -2.42]"
-    assert shown(Interval(0.9057, 0.9057, 0.9057, 5)) == "0.906 (all seeds alike)"
-    assert shown(Interval(-1e-14, -1e-14, -1e-14, 5)) == "0 (all seeds alike)"
-    assert shown(exactly(0.9057)) == "0.906"
+    assert effect_text(Interval(-3.7944, -5.162, -2.423, 5)) == "-3.79 [-5.16, -2.42]"
+    assert effect_text(Interval(0.9057, 0.9057, 0.9057, 5)) == "0.906 (all seeds alike)"
+    assert effect_text(Interval(-1e-14, -1e-14, -1e-14, 5)) == "0 (all seeds alike)"
+    assert effect_text(exactly(0.9057)) == "0.906"
 
 
 def test_an_answer_formats_means_with_or_without_sign_and_interval() -> None:

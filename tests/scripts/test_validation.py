@@ -9,12 +9,12 @@ from validation import page
 from validation.cells import Cell, cells, mean_and_worst
 
 
-def cells_of(table: str, *words: str) -> list[Cell]:
-    return [cell for cell in cells() if cell.table == table and set(words) <= set(cell.words)]
+def cells_of(table: str, *labels: str) -> list[Cell]:
+    return [cell for cell in cells() if cell.table == table and set(labels) <= set(cell.labels)]
 
 
-def errors_of(table: str, *words: str) -> list[float]:
-    return [round(cell.error, 1) for cell in cells_of(table, *words)]
+def errors_of(table: str, *labels: str) -> list[float]:
+    return [round(cell.error, 1) for cell in cells_of(table, *labels)]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_errors_on_links_with_and_without_a_rate(
 ) -> None:
     fitted = cells_of(table, library)
     assert all(cell.fitted for cell in fitted)
-    split = [[cell for cell in fitted if ("not limited" in cell.words) == yes] for yes in (0, 1)]
+    split = [[cell for cell in fitted if ("not limited" in cell.labels) == yes] for yes in (0, 1)]
     assert [len(part) for part in split] == [12, 4 if table == "rings" else 8]
     assert [rounded(part) for part in split] == [limited, free]
 
