@@ -276,18 +276,18 @@ class DryRun:
             if task.waiting is not None and task.waiting.what[0] != "finish":
                 waits.setdefault(int(task.name.split()[1]), task.waiting)
         path: list[int] = []
-        words: dict[int, str] = {}
+        sentences: dict[int, str] = {}
         rank: int | None = min(waits)
-        while rank is not None and rank not in words:
+        while rank is not None and rank not in sentences:
             if rank not in waits:
-                return f"{words[path[-1]]}: rank {rank} has ended"
+                return f"{sentences[path[-1]]}: rank {rank} has ended"
             path.append(rank)
             what, rank_after = self.awaited(waits[rank])
-            words[rank] = f"{when(self.workers[rank])} rank {rank} would wait for {what}"
+            sentences[rank] = f"{when(self.workers[rank])} rank {rank} would wait for {what}"
             rank = rank_after
         if rank is None:
-            return f"{words[path[-1]]}, but none is sent"
-        circle = [words[rank] for rank in path[path.index(rank) :]]
+            return f"{sentences[path[-1]]}, but none is sent"
+        circle = [sentences[rank] for rank in path[path.index(rank) :]]
         more = f", and so on, {len(circle)} ranks" if len(circle) > MAX_NAMED else ""
         return f"ranks would wait in a circle: {', '.join(circle[:MAX_NAMED])}{more}"
 

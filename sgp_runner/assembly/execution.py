@@ -112,15 +112,15 @@ def verify_memory(run: Run) -> None:
 
 def execute(experiment: Experiment, rank: int | None, fork: bool) -> dict[str, object] | None:
     """Execute the run in its folder, which rank 0 has locked."""
-    made = prepare(experiment) if rank in (None, 0) else []
+    files = prepare(experiment) if rank in (None, 0) else []
     signal_state.asked = None
     try:
-        with ExitStack() as ending:
-            summary = start.execute(experiment, ending, fork)
+        with ExitStack() as exit_stack:
+            summary = start.execute(experiment, exit_stack, fork)
             if summary is not None:
                 conclude(experiment, summary)
     except ConfigError:
-        remove(made)
+        remove(files)
         raise
     except Diverged as error:
         raise record_divergence(experiment, error) from error
@@ -154,8 +154,8 @@ def remove_checkpoints(experiment: Experiment, keeps: bool) -> None:
 
     keeps: whether the run keeps this one (`KEEP_LAST`)
     """
-    kept = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
-    keep_only(kept, experiment.checkpoints)
+    checkpoints = extendable(experiment.checkpoints, experiment.digest)[:1] if keeps else []
+    keep_only(checkpoints, experiment.checkpoints)
 
 
 def remove_checkpoints_left(experiment: Experiment) -> None:
@@ -179,7 +179,7 @@ def prepare(experiment: Experiment) -> list[Path]:
         "config.yaml": config,
         "environment.json": json.dumps(environment(experiment.command) | used, indent=2) + "\n",
     }
-    made = [directory / name for name in texts if not (directory / name).exists()]
+    files = [directory / name for name in texts if not (directory / name).exists()]
     try:
         for name in ("summary.json", FILE):
             (directory / name).unlink(missing_ok=True)
@@ -191,11 +191,11 @@ def prepare(experiment: Experiment) -> list[Path]:
         for name, text in texts.items():
             replace_file(directory / name, text)
     except CannotWrite as error:
-        remove(made)
+        remove(files)
         raise ConfigError("results", str(error)) from error
     except OSError as error:
         raise ConfigError("results", f"cannot write to {directory}: {error.strerror}.") from error
-    return made
+    return files
 
 
 def refuse_other_settings(experiment: Experiment) -> None:
@@ -244,9 +244,9 @@ def refuse_other_settings(experiment: Experiment) -> None:
             )
 
 
-def remove(made: list[Path]) -> None:
+def remove(files: list[Path]) -> None:
     """Remove the files that `prepare` created."""
-    for path in made:
+    for path in files:
         path.unlink(missing_ok=True)
 
 

@@ -23,7 +23,7 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def main(
-    words: Sequence[str],
+    arguments: Sequence[str],
     adapt: Callable[[Experiment], Experiment] = lambda experiment: experiment,
 ) -> int:
     """Run one rank of an experiment; the launching process reports errors of the rank.
@@ -52,7 +52,7 @@ def main(
     )
 
     try:
-        config, *group = without_options(words)
+        config, *group = without_options(arguments)
         read_objects()
         experiment = load_experiment(Path(config), group[0] if group else None)
     except ConfigError as error:  # a plug-in has changed since the launch
@@ -63,8 +63,8 @@ def main(
         adapt(experiment), started=float(os.environ.get(STARTED, time.monotonic()))
     )
     try:
-        with ExitStack() as ending:
-            summary = execute(experiment, ending)
+        with ExitStack() as exit_stack:
+            summary = execute(experiment, exit_stack)
             if summary is not None:
                 write_summary(experiment.directory, summary)
     except RankFailed as error:

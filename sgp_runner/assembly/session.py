@@ -60,7 +60,7 @@ class Backend(Protocol):
         """Report that a checkpoint is not used; the next `open` returns an earlier checkpoint."""
 
     def build(
-        self, membership: Membership, found: Found | None, listener: StepListener
+        self, membership: Membership, checkpoint: Found | None, listener: StepListener
     ) -> Position | None:
         """Make machines and workers; return the position in the records at which the run continues.
 
@@ -106,12 +106,12 @@ class Backend(Protocol):
 class Session:
     """A run on one backend; it also listens to the steps of all workers in this process.
 
-    ending: closed once the summary is on disk. Until then, a signal that arrives after training is
-        deferred: the last evaluation costs less time than a repeated training.
+    exit_stack: closed once the summary is on disk. Until then, a signal that arrives after training
+        is deferred: the last evaluation costs less time than a repeated training.
     """
 
-    def __init__(self, experiment: Experiment, backend: Backend, ending: ExitStack) -> None:
-        self.experiment, self.backend, self.ending = experiment, backend, ending
+    def __init__(self, experiment: Experiment, backend: Backend, exit_stack: ExitStack) -> None:
+        self.experiment, self.backend, self.exit_stack = experiment, backend, exit_stack
         self.observer: Observer | None = None
         self.saver: CheckpointSaver | None = None
         self.signal: int | None = None  # signal that asked the run to save and stop
@@ -119,7 +119,7 @@ class Session:
     def run(self) -> dict[str, object] | None:
         """Execute the run and return the summary; None on processes without a summary."""
         run, backend = self.experiment.run, self.backend
-        found, membership, start = self.build()
+        checkpoint, membership, start = self.build()
         if start is None:
             return None
         with closing(backend.problem), self.recording(start) as recorder:
@@ -133,9 +133,9 @@ class Session:
                     self.experiment.started,
                     backend.throughput,
                 )
-            if found is not None:
+            if checkpoint is not None:
                 if backend.original_rank == 0:
-                    logger.info(resume_message(found, membership.lost(run)))
+                    logger.info(resume_message(checkpoint, membership.lost(run)))
                 backend.restore(self.observer)
                 self.warn_of_lost_state()
             summary = self.train()
@@ -149,14 +149,16 @@ class Session:
 
         run, backend = self.experiment.run, self.backend
         while True:
-            found = backend.open()
+            checkpoint = backend.open()
             membership = (
                 full_membership(run)
-                if found is None
-                else membership_of(run, [*found.original_ranks, *found.back], verify_calls)
+                if checkpoint is None
+                else membership_of(
+                    run, [*checkpoint.original_ranks, *checkpoint.back], verify_calls
+                )
             )
             try:
-                return found, membership, backend.build(membership, found, self)
+                return checkpoint, membership, backend.build(membership, checkpoint, self)
             except UnusableCheckpoint as error:
                 backend.refuse(error)
 
@@ -170,7 +172,7 @@ class Session:
         """Run the algorithm to its end, also after losses of ranks, and return the summary."""
         run, loss = self.experiment.run, None
         if not (run.record or run.algo.is_probe):  # these cannot be saved
-            self.ending.enter_context(stop_signals(self.ask))
+            self.exit_stack.enter_context(stop_signals(self.ask))
         while True:
             try:
                 if loss is not None:

@@ -18,44 +18,46 @@ from sgp_runner.utils.units import counted
 
 
 def execute(
-    experiment: Experiment, ending: ExitStack | None = None, fork: bool = False
+    experiment: Experiment, exit_stack: ExitStack | None = None, fork: bool = False
 ) -> dict[str, object] | None:
     """Train and record the run; return the summary, or None on the other ranks of a real run.
 
-    ending: to be closed once the summary is on the disk; None if the caller writes no summary
+    exit_stack: to be closed once the summary is on the disk; None if the caller writes no summary
     fork: whether to fork the ranks that are started here
     """
-    if ending is None:
-        with ExitStack() as ending:
-            return execute(experiment, ending, fork)
+    if exit_stack is None:
+        with ExitStack() as exit_stack:
+            return execute(experiment, exit_stack, fork)
     use_huge_pages()
     network, process = experiment.run.network, launched()
     network.check_start(experiment.run, process)
     if isinstance(network, Sim):
         from sgp_runner.assembly.simulated.backend import SimulatedBackend
 
-        ending.enter_context(interruptible())
-        return Session(experiment, SimulatedBackend(experiment, network), ending).run()
+        exit_stack.enter_context(interruptible())
+        return Session(experiment, SimulatedBackend(experiment, network), exit_stack).run()
     assert isinstance(network, RealNetwork)
     if process is None:
         from sgp_runner.assembly.real.launch import launch
 
         return launch(experiment, fork=fork)
     check_number(experiment.run, process.size)
-    return run_rank(experiment, network.world(experiment.run, process), ending)
+    return run_rank(experiment, network.world(experiment.run, process), exit_stack)
 
 
-def run_rank(experiment: Experiment, world: World, ending: ExitStack) -> dict[str, object] | None:
+def run_rank(
+    experiment: Experiment, world: World, exit_stack: ExitStack
+) -> dict[str, object] | None:
     """Run this process's rank; return the summary on process rank 0, None on the others.
 
-    ending: to be closed once the summary is on the disk
+    exit_stack: to be closed once the summary is on the disk
 
     An error of this rank stops every other rank.
     """
     from sgp_runner.assembly.real.failures import rank_backend
 
-    with rank_backend(experiment, world, ending) as backend:
-        return Session(experiment, backend, ending).run()
+    with rank_backend(experiment, world, exit_stack) as backend:
+        return Session(experiment, backend, exit_stack).run()
 
 
 def check_number(run: Run, started: int) -> None:

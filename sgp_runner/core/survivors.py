@@ -30,10 +30,10 @@ class LossDetection:
 
 def step_snapshot(worker: Worker) -> State:
     """Copy the state of a worker that recovery preserves, at the start of a step."""
-    return deepcopy(kept(worker.state_dict()))
+    return deepcopy(vectors_of(worker.state_dict()))
 
 
-def kept(state: State) -> State:
+def vectors_of(state: State) -> State:
     """Return a worker's state without pending messages, and without named state except tensors."""
     from torch import Tensor
 
@@ -47,10 +47,10 @@ def kept(state: State) -> State:
 
 def take_over(worker: Worker, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
     """Load ``snapshot`` into a new worker of the smaller run, which continues from ``epoch``."""
-    taken = round(epoch * worker.steps_per_epoch)
+    steps = round(epoch * worker.steps_per_epoch)
     position = {
-        "taken": taken,
-        "step": taken - 1,
+        "taken": steps,
+        "step": steps - 1,
         "gradients": round(epoch * worker.horizon.steps_per_epoch),
     }
     worker.load_state_dict(snapshot | position | {"num_bytes_sent": num_bytes_sent, "observed": {}})

@@ -60,9 +60,9 @@ class RunJob:
         """The run with its name and its folder."""
         from sgp_runner.config.overrides import experiment_of
 
-        made = self.made or experiment_of([*self.words, "logger=jsonl"])
-        resume = "never" if self.replaces else made.run.resume
-        return made.with_values(name=self.name, results=str(self.results), resume=resume)
+        prepared = self.made or experiment_of([*self.words, "logger=jsonl"])
+        resume = "never" if self.replaces else prepared.run.resume
+        return prepared.with_values(name=self.name, results=str(self.results), resume=resume)
 
     @property
     def summary(self) -> Mapping[str, object] | None:
@@ -177,8 +177,8 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
         )
         for ended in pool.run_until_stopped(tasks):
             lost = f"its process ended with exit code {ended.exit_code}"
-            said = lost if ended.result is None else str(ended.result)
-            yield waiting[ended.task.number], said or None
+            sentence = lost if ended.result is None else str(ended.result)
+            yield waiting[ended.task.number], sentence or None
 
 
 def run_and_say(jobs: Iterable[RunJob]) -> int:

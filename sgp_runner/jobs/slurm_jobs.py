@@ -28,10 +28,10 @@ def jobs(paths: set[Path]) -> list[SlurmJob[Any]]:
         return []
     from submitit import SlurmJob
 
-    found: list[SlurmJob[Any]] = [
+    submitted: list[SlurmJob[Any]] = [
         SlurmJob(path.parent, path.name.removesuffix("_submitted.pkl")) for path in paths
     ]
-    return sorted(found, key=lambda job: [int(part) for part in job.job_id.split("_")])
+    return sorted(submitted, key=lambda job: [int(part) for part in job.job_id.split("_")])
 
 
 def outcome(job: SlurmJob[Any]) -> dict[str, object]:

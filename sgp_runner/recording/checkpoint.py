@@ -67,11 +67,11 @@ class Trigger:
         return stop_signals(ask)
 
 
-def resume_message(found: Found, lost: Sequence[int] = ()) -> str:
-    step = found.path.name.replace("-", " ")
+def resume_message(checkpoint: Found, lost: Sequence[int] = ()) -> str:
+    step = checkpoint.path.name.replace("-", " ")
     message = f"This run resumes from {step}"
-    if found.back:
-        return f"{message}, with the state of rank 0 for {rank_list(found.back)}, lost before."
+    if checkpoint.back:
+        return f"{message}, with the state of rank 0 for {rank_list(checkpoint.back)}, lost before."
     return f"{message}, without {rank_list(lost)}, lost before." if lost else f"{message}."
 
 
@@ -89,10 +89,10 @@ def stopped_unsaved(number: int, experiment: Experiment) -> str:
 
 
 def resume_hint(experiment: Experiment) -> str:
-    found = next(valid_checkpoints(experiment), None)
+    newest = next(valid_checkpoints(experiment), None)
     return (
-        f"Run the same command again to resume from {found}."
-        if found is not None
+        f"Run the same command again to resume from {newest}."
+        if newest is not None
         else "There is no checkpoint yet to resume from."
     )
 
@@ -279,18 +279,18 @@ def extendable(folder: Path, run: str) -> list[Path]:
 
 def adopt(folder: Path, before: str, run: str) -> None:
     """Assign the extendable checkpoints of ``before`` to the longer ``run``; remove the others."""
-    kept = extendable(folder, before)
-    for path in kept:
+    checkpoints = extendable(folder, before)
+    for path in checkpoints:
         replace_file(path / MANIFEST, json.dumps({**read_json(path / MANIFEST), "run": run}))
-    keep_only([*kept, *extendable(folder, run)], folder)
+    keep_only([*checkpoints, *extendable(folder, run)], folder)
 
 
-def keep_only(kept: Sequence[Path], folder: Path) -> None:
-    """Remove all but ``kept`` from the folder of checkpoints; remove the folder if none is kept."""
+def keep_only(checkpoints: Sequence[Path], folder: Path) -> None:
+    """Remove all but ``checkpoints`` from their folder; remove the folder if there are none."""
     for path in folder.glob("*"):
-        if path not in kept:
+        if path not in checkpoints:
             shutil.rmtree(path, ignore_errors=True)
-    if not kept:
+    if not checkpoints:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -43,12 +43,15 @@ class Span:
     details: dict[str, object] | None = None
 
     def events(self) -> list[dict[str, object]]:
-        own: dict[str, object] = {"name": self.name, "pid": self.node, "tid": 0}
-        own |= {"args": self.details} if self.details else {}
+        event: dict[str, object] = {"name": self.name, "pid": self.node, "tid": 0}
+        event |= {"args": self.details} if self.details else {}
         if self.number is None:
-            return [own | {"ph": "X", "ts": self.begin * US, "dur": (self.end - self.begin) * US}]
-        own |= {"cat": "network", "id2": {"local": self.number}}
-        return [own | {"ph": "b", "ts": self.begin * US}, own | {"ph": "e", "ts": self.end * US}]
+            return [event | {"ph": "X", "ts": self.begin * US, "dur": (self.end - self.begin) * US}]
+        event |= {"cat": "network", "id2": {"local": self.number}}
+        return [
+            event | {"ph": "b", "ts": self.begin * US},
+            event | {"ph": "e", "ts": self.end * US},
+        ]
 
 
 class SimulatedTrace:
@@ -152,11 +155,11 @@ class SimulatedTrace:
         gradients = [span for span in self.spans if span.name.startswith("gradient")]
         if not gradients:
             return []
-        begin, end = min(each.begin for each in gradients), max(each.end for each in gradients)
-        spans = [each for each in self.spans if each.begin <= end and each.end > begin]
-        nodes = sorted({each.node for each in spans})
+        begin, end = min(span.begin for span in gradients), max(span.end for span in gradients)
+        spans = [span for span in self.spans if span.begin <= end and span.end > begin]
+        nodes = sorted({span.node for span in spans})
         titles = [title for node in nodes for title in self.titles(node)]
-        return titles + [event for each in spans for event in each.events()]
+        return titles + [event for span in spans for event in span.events()]
 
     def titles(self, node: int) -> list[dict[str, object]]:
         """Return names and place of a node's group and row; Perfetto adds the node's number."""

@@ -31,8 +31,8 @@ def check_parameters(worker: Worker) -> None:
     The parameters of a timing study are not checked.
     """
     worker.check_now()
-    own = worker.params
-    if worker.has_gradients and own.numel() and not isfinite(float(own.abs().max())):
+    params = worker.params
+    if worker.has_gradients and params.numel() and not isfinite(float(params.abs().max())):
         raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 
@@ -48,10 +48,10 @@ def check_loss(worker: Worker, loss: float, first: float) -> None:
 
 def record_divergence(experiment: Experiment, error: Diverged) -> Diverged:
     """Write ``diverged.json``; return the error with the last checkpoint and advice added."""
-    found = next(valid(experiment.checkpoints, experiment.digest), None)
+    newest = next(valid(experiment.checkpoints, experiment.digest), None)
     left = (
-        f"the last good checkpoint is {found}"
-        if found is not None
+        f"the last good checkpoint is {newest}"
+        if newest is not None
         else "there is no checkpoint from before"
     )
     advice = f"; {left}; {cure(experiment.run)}."

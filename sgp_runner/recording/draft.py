@@ -206,5 +206,5 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if type(value) is Tensor:
         yield value
     elif isinstance(value, dict | list | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)

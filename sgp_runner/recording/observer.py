@@ -103,7 +103,7 @@ def spread(
 
 
 def mean_min_max(metrics: Sequence[dict[str, float]], name: str) -> dict[str, float]:
-    values = [each[name] for each in metrics]
+    values = [metric[name] for metric in metrics]
     return {"mean": sum_in_order(values) / len(values), "min": min(values), "max": max(values)}
 
 
@@ -141,12 +141,12 @@ def is_recorded(run: Run, worker: Worker) -> bool:
 
 def bytes_sent(worker: Worker) -> int:
     """Return the bytes that a node has sent so far, added up if each device has sent its part."""
-    shapes, own = worker.shapes, worker.comm.num_bytes_sent
+    shapes, here = worker.shapes, worker.comm.num_bytes_sent
     if not isinstance(shapes, PartShapes):
-        return own
+        return here
     import torch
 
-    return int(shapes.devices.total(worker.push_sum.new_tensor(own, dtype=torch.int64)))
+    return int(shapes.devices.total(worker.push_sum.new_tensor(here, dtype=torch.int64)))
 
 
 class Observer:
@@ -270,7 +270,9 @@ class Observer:
         worker.check_now()
         progress = worker.progress
         logged = {
-            name: sum_in_order(each) / len(each) for name, each in progress.observed.items() if each
+            name: sum_in_order(values) / len(values)
+            for name, values in progress.observed.items()
+            if values
         }
         progress.observed.clear()
         record: dict[str, object] = {
@@ -289,8 +291,8 @@ class Observer:
             }
             if self.throughput is not None:
                 record |= self.throughput.since_last_record(worker, self.problem, now)
-        known = stamp | record
-        self.recorder.write(known | {key: logged[key] for key in logged if key not in known})
+        stamped = stamp | record
+        self.recorder.write(stamped | {key: logged[key] for key in logged if key not in stamped})
         if self.problem.trains and worker.steps_taken:
             if not worker.is_server:
                 loss = float(progress.loss)

@@ -34,11 +34,11 @@ class Amounts:
     waited: float = 0.0
 
     def __add__(self, other: Amounts) -> Amounts:
-        known = self.tokens is not None and other.tokens is not None
+        counted = self.tokens is not None and other.tokens is not None
         return Amounts(
             self.seconds + other.seconds,
             self.samples + other.samples,
-            (self.tokens or 0) + (other.tokens or 0) if known else None,
+            (self.tokens or 0) + (other.tokens or 0) if counted else None,
             self.waited + other.waited,
         )
 
@@ -112,7 +112,9 @@ class Throughput:
             return
         self.time_s, self.gradients = saved["time_s"], saved["gradients"]
         self.waited_before = self.waited() - saved["waited"]
-        self.total = Amounts(**{each.name: saved["total"][each.name] for each in fields(Amounts)})
+        self.total = Amounts(
+            **{amount.name: saved["total"][amount.name] for amount in fields(Amounts)}
+        )
 
 
 def amounts(problem: Problem, rank: int, gradients: Sequence[int]) -> tuple[int, int | None]:
@@ -129,9 +131,9 @@ def amounts(problem: Problem, rank: int, gradients: Sequence[int]) -> tuple[int,
     if not isinstance(task, Translation):
         return samples, None
     if isinstance(sampler, TokenSampler):
-        return samples, sum(int(sampler.tokens[each].sum()) for each in indices)
+        return samples, sum(int(sampler.tokens[batch].sum()) for batch in indices)
     if isinstance(train, TensorSplit):
-        return samples, sum(int(task.count(train.targets[each])) for each in indices)
+        return samples, sum(int(task.count(train.targets[batch])) for batch in indices)
     return samples, None
 
 

@@ -271,12 +271,12 @@ def of_types(cls: type[T], fields: object) -> T:
     """Return a header or footer with ``fields``. Raises TypeError for a value of a wrong type."""
     if not isinstance(fields, dict):
         raise TypeError("no names")
-    made = cls(**fields)
+    part = cls(**fields)
     for name, hint in get_type_hints(cls).items():
-        value = getattr(made, name)
+        value = getattr(part, name)
         if type(value) is not hint and not (hint is float and type(value) is int):
             raise TypeError(name)
-    return made
+    return part
 
 
 def header_of(path: Path, line: bytes) -> Header:

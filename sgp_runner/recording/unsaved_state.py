@@ -60,16 +60,16 @@ class UnsavedState:
         if worker.rank in self.before or not worker.has_gradients:
             return
         self.before[worker.rank] = {
-            id(each): (ref(each), each._version)
-            for _, each in self.lost(worker)
-            if isinstance(each, Tensor) and not is_copy(each, worker)
+            id(item): (ref(item), item._version)
+            for _, item in self.lost(worker)
+            if isinstance(item, Tensor) and not is_copy(item, worker)
         }
 
     def check(self, worker: Worker) -> None:
         """Warn if a checkpoint of ``worker``, at the start of a step, loses state."""
         if self.warned or not worker.has_gradients:
             return
-        names = [name for name, each in self.lost(worker) if not self.is_old(each, worker.rank)]
+        names = [name for name, item in self.lost(worker) if not self.is_old(item, worker.rank)]
         if not names:
             return
         self.warned = True
@@ -80,21 +80,23 @@ class UnsavedState:
                 "them with worker.state, or make them in the step that uses them."
             )
 
-    def is_old(self, each: Any, rank: int) -> bool:
+    def is_old(self, item: Any, rank: int) -> bool:
         """Return whether a tensor is unchanged since before the first step."""
-        noted, version = self.before.get(rank, {}).get(id(each), (lambda: None, 0))
+        noted, version = self.before.get(rank, {}).get(id(item), (lambda: None, 0))
         tensor = noted()
-        return tensor is not None and tensor is each and tensor._version == version
+        return tensor is not None and tensor is item and tensor._version == version
 
     def lost(self, worker: Worker) -> Iterator[tuple[str, Any]]:
         """Yield each tensor or collective that a checkpoint would lose, after its variable."""
-        own = [worker.push_sum, worker.buffers, worker.model_buffers, {**worker.state}]
-        kept = {identity(each) for each in held(own, depth=sys.maxsize)}
+        containers = [worker.push_sum, worker.buffers, worker.model_buffers, {**worker.state}]
+        identities = {identity(item) for item in held(containers, depth=sys.maxsize)}
         for frame in self.frames(worker):
             live = read_first(frame.f_code, frame.f_lasti)
             for name, value in variables(frame).items():
                 if name in live:
-                    yield from ((name, each) for each in held(value) if identity(each) not in kept)
+                    yield from (
+                        (name, item) for item in held(value) if identity(item) not in identities
+                    )
 
     def frames(self, worker: Worker) -> Iterator[FrameType]:
         """Yield the frames that wait for the next step, then frames of the worker's activities."""
@@ -116,18 +118,18 @@ class UnsavedState:
 def is_copy(tensor: Tensor, worker: Worker) -> bool:
     """Return whether ``tensor`` equals the parameters, with or without the push-sum weight."""
     return any(
-        all(getattr(own, each) == getattr(tensor, each) for each in ALIKE)
-        and torch.equal(own, tensor)
-        for own in (worker.params, worker.push_sum)
+        all(getattr(vector, attribute) == getattr(tensor, attribute) for attribute in ALIKE)
+        and torch.equal(vector, tensor)
+        for vector in (worker.params, worker.push_sum)
     )
 
 
-def identity(each: Tensor | Future[Any]) -> int:
+def identity(item: Tensor | Future[Any]) -> int:
     """Return the same number for all views of a tensor."""
-    if isinstance(each, Tensor) and each.layout is torch.strided:
-        storage: int = each.untyped_storage()._cdata
+    if isinstance(item, Tensor) and item.layout is torch.strided:
+        storage: int = item.untyped_storage()._cdata
         return storage
-    return id(each)
+    return id(item)
 
 
 def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
@@ -137,8 +139,8 @@ def held(value: object, depth: int = DEPTH) -> Iterator[Tensor | Future[Any]]:
     elif isinstance(value, Future):  # an activity starts again with its worker
         yield from [value] if value.what[:1] != ("finish",) else []
     elif depth:
-        for each in inside(value):
-            yield from held(each, depth - 1)
+        for item in inside(value):
+            yield from held(item, depth - 1)
 
 
 def inside(value: Any) -> Iterable[object]:

@@ -54,10 +54,10 @@ def main(config_file: Path) -> None:
         paired=True,
         cut=cut_of(run, run.network.shard),
     )
-    with ExitStack() as ending:
+    with ExitStack() as exit_stack:
         if (bug := config_file.with_name("bug")).exists():
-            ending.enter_context(BUGS[bug.read_text()]())
-        summary = run_rank(experiment, world, ending)
+            exit_stack.enter_context(BUGS[bug.read_text()]())
+        summary = run_rank(experiment, world, exit_stack)
         if summary is not None:
             write_summary(experiment.directory, summary)
     (experiment.directory / f"calls.{rank}.json").write_text(json.dumps(noted_group.calls))

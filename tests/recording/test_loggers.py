@@ -17,7 +17,7 @@ from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.config.experiment import settings_of
 from sgp_runner.config.logger import Logger
 from sgp_runner.recording.loggers.csv import Csv
-from sgp_runner.recording.loggers.mirror import check_installed, described
+from sgp_runner.recording.loggers.mirror import check_installed, grouped_settings
 from sgp_runner.recording.loggers.mlflow import Mlflow
 from sgp_runner.recording.loggers.tensorboard import TensorBoard
 from sgp_runner.recording.recorder import Recorder, metrics_path, trim
@@ -239,6 +239,6 @@ def test_no_logger_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_runs_are_grouped_by_has_flat_names() -> None:
     parts: Mapping[str, object] = {"algo": {"name": "slowmo"}, "cluster": {"name": "lab"}}
-    assert described({"nodes": 8, "seed": 1, **parts}) == {
+    assert grouped_settings({"nodes": 8, "seed": 1, **parts}) == {
         **{"algorithm": "slowmo", "cluster": "lab", "nodes": 8, "seed": 1, "settings": parts},
     }

@@ -50,10 +50,12 @@ GLOO = "third_party/gloo"
 
 
 @contextmanager
-def rank_backend(experiment: Experiment, world: World, ending: ExitStack) -> Iterator[RankBackend]:
+def rank_backend(
+    experiment: Experiment, world: World, exit_stack: ExitStack
+) -> Iterator[RankBackend]:
     """Connect this process's rank and yield its backend; disconnect after the run.
 
-    ending: to be closed once the summary is on the disk
+    exit_stack: to be closed once the summary is on the disk
 
     An error in between stops every other rank.
     """
@@ -70,7 +72,7 @@ def rank_backend(experiment: Experiment, world: World, ending: ExitStack) -> Ite
         try:
             with explaining_losses(experiment, vote):
                 world.connect(run.nodes)
-                yield RankBackend(experiment, watch, ending)
+                yield RankBackend(experiment, watch, exit_stack)
                 if (number := signal_for_all(world)) is not None:
                     end_all(watch, number)
                 close(watch.world, run)

@@ -80,10 +80,10 @@ def launch_with(
         "WORLD_SIZE": str(ranks),
         STARTED: str(experiment.started),
     }
-    words = [str(experiment.directory / "config.yaml")]
-    words += [experiment.group] if experiment.group else []
+    arguments = [str(experiment.directory / "config.yaml")]
+    arguments += [experiment.group] if experiment.group else []
     plugins = [plugin for plugin in experiment.plugins if isinstance(plugin, Plugin)]
-    words += [f"{OPTION}={plugin.where}" for plugin in plugins]
+    arguments += [f"{OPTION}={plugin.where}" for plugin in plugins]
     network = experiment.run.network
     fork = fork and network.name == "gloo" and device_of(network) == "cpu"
     children: list[Child] = []
@@ -98,8 +98,8 @@ def launch_with(
     with stop_signals(forward):
         try:
             for rank in range(ranks):
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                children.append(start(program, words, {**environment, **own}, fork))
+                identity = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                children.append(start(program, arguments, {**environment, **identity}, fork))
             store = LocalStore(path)  # which must not be open in a fork
             alarm = PrefixStore("alarm 0", store)
             for number in received[:1]:  # also to ranks that had not been started
@@ -145,8 +145,8 @@ def ended_by(codes: list[int], alarm: Store, received: list[int]) -> int | None:
         return None
     told = [int(alarm.get(SIGNAL))] if alarm.check([SIGNAL]) else []
     killed = [-code for code in codes if -code in ENDING]
-    known = [*received, *told, *killed]
-    return next(iter(known), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
+    signals = [*received, *told, *killed]
+    return next(iter(signals), signal.SIGINT if INTERRUPTED in codes else signal.SIGTERM)
 
 
 def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | None:
@@ -160,13 +160,13 @@ def failure(codes: list[int], alarm: Store, experiment: Experiment) -> str | Non
         for rank, code in enumerate(codes)
         if code < 0
     ]
-    said = str(alarm.get("failed"), "utf-8") if alarm.check(["failed"]) else None
-    if said is not None and not alarm.check([LOST]):
-        return f"{killed[0]}; {said}" if killed else said
+    sentence = str(alarm.get("failed"), "utf-8") if alarm.check(["failed"]) else None
+    if sentence is not None and not alarm.check([LOST]):
+        return f"{killed[0]}; {sentence}" if killed else sentence
     exited = [f"rank {rank} exited with code {code}" for rank, code in enumerate(codes) if code]
-    if killed or (exited and said is None):
+    if killed or (exited and sentence is None):
         return f"{[*killed, *exited][0]}. {resume_hint(experiment)}"
-    return said
+    return sentence
 
 
 def memory_limit() -> str:

@@ -28,20 +28,24 @@ def write_objects(folder: Path) -> None:
 
     Raises ConfigError if one of them cannot be copied to another process.
     """
-    own = {key: each for key, each in choices.EXTENSIONS.items() if isinstance(each, InMemory)}
-    if not own:
+    extensions = {
+        key: extension
+        for key, extension in choices.EXTENSIONS.items()
+        if isinstance(extension, InMemory)
+    }
+    if not extensions:
         return
     import cloudpickle
 
     # A rank cannot resolve the names in the annotations of a program.
     hints = {
         cls: {field.name: annotation(cls, field) for field in dataclasses.fields(cls)}
-        for cls in (each.cls for each in own.values())
+        for cls in (extension.cls for extension in extensions.values())
     }
     try:
         with (folder / FILE).open("wb") as file:
             cloudpickle.dump(sys.path, file)
-            cloudpickle.dump((own, hints, BUILDERS, DATASETS), file)
+            cloudpickle.dump((extensions, hints, BUILDERS, DATASETS), file)
     except Exception as error:
         raise ConfigError(
             "network",
@@ -62,11 +66,11 @@ def read_objects() -> None:
 
     with path.open("rb") as file:
         sys.path += [folder for folder in cloudpickle.load(file) if folder not in sys.path]
-        own, hints, builders, datasets = cloudpickle.load(file)
+        extensions, hints, builders, datasets = cloudpickle.load(file)
     for cls, types in hints.items():
         for field in dataclasses.fields(cls):
             field.type = types[field.name]
-    for key, extension in own.items():
+    for key, extension in extensions.items():
         choices.extend(extension, [key])
     BUILDERS.update(builders)
     DATASETS.update(datasets)

@@ -22,7 +22,7 @@ from sgp_runner.core.parts import norm
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.step_hooks import StepListener
-from sgp_runner.core.survivors import kept, step_snapshot, take_over
+from sgp_runner.core.survivors import step_snapshot, take_over, vectors_of
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
@@ -59,11 +59,11 @@ MAX_IDLE_VOTES = 3
 class RankBackend:
     """One process rank of ``watch.world``.
 
-    ending: closed once the summary is on the disk
+    exit_stack: closed once the summary is on the disk
     """
 
-    def __init__(self, experiment: Experiment, watch: Watchdog, ending: ExitStack) -> None:
-        self.experiment, self.watch, self.ending = experiment, watch, ending
+    def __init__(self, experiment: Experiment, watch: Watchdog, exit_stack: ExitStack) -> None:
+        self.experiment, self.watch, self.exit_stack = experiment, watch, exit_stack
         # State of the worker at the start of its last step without a loss.
         self.snapshot: State | None = None
         self.steps_at_vote = -1  # steps of the worker at the latest vote
@@ -91,8 +91,10 @@ class RankBackend:
         check_agreement(world, "cut of the state (network.shard)", str(world.cut))
         check_agreement(world, "code version", code_version())
         candidate = self.candidates.next("rank0.pt") if world.process_rank == 0 else None
-        own = None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
-        starts = world.gather((own, gpu(world.compute.device)))
+        newest = (
+            None if candidate is None else (str(candidate[0].path), candidate[0].original_ranks)
+        )
+        starts = world.gather((newest, gpu(world.compute.device)))
         if world.process_rank == 0:
             record_gpus(self.experiment.directory, [facts for _, facts in starts])
         name, names = starts[0][0] or ("", [])
@@ -112,9 +114,9 @@ class RankBackend:
             self.candidates.refuse(error)
 
     def build(
-        self, membership: Membership, found: Found | None, listener: StepListener
+        self, membership: Membership, checkpoint: Found | None, listener: StepListener
     ) -> Position | None:
-        self.membership, self.found = membership, found
+        self.membership, self.checkpoint = membership, checkpoint
         world, run, layout = self.world, membership.run, self.world.layout
         follows = world.cut is not None and layout.device > 0
         followed = PartListener(run, listener) if follows else listener
@@ -122,13 +124,13 @@ class RankBackend:
         if not self.built:
             self.make_problem()
         self.built = True
-        self.saved = None if found is None else self.load(found)
+        self.saved = None if checkpoint is None else self.load(checkpoint)
         if world.leader_mode and layout.device:
             gradients = Gradients(self.problem, world)
             if self.saved is not None:
                 gradients.load_state_dict(self.saved["devices"])
             with closing(self.problem):
-                serve(self.experiment, gradients, self.watch, self.ending)
+                serve(self.experiment, gradients, self.watch, self.exit_stack)
             world.gather(None)
             return None
         if run.record:
@@ -136,9 +138,9 @@ class RankBackend:
         self.make_worker()
         if world.process_rank == 0:
             world.alarm.set(BUILT, "")
-        if found is None or self.saved is None or layout.device:
+        if checkpoint is None or self.saved is None or layout.device:
             return START
-        if world.process_rank in found.back:
+        if world.process_rank in checkpoint.back:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
         return position_in(self.saved["observer"])
 
@@ -152,7 +154,7 @@ class RankBackend:
             self.throughput = throughput_of(self.problem, layout)
         check_agreement(world, "checksum of the initial parameters", checksum(self.problem.start()))
 
-    def load(self, found: Found) -> State:
+    def load(self, checkpoint: Found) -> State:
         """Return this process's part of a checkpoint, or the part of its leading device.
 
         A process that rejoins the run gets the part of rank 0. Raises UnusableCheckpoint on all
@@ -161,28 +163,28 @@ class RankBackend:
         saved: State = {}
         misfit = None
         try:
-            with using(found.path):
-                saved = self.read(found)
+            with using(checkpoint.path):
+                saved = self.read(checkpoint)
                 check_fits(saved, self.problem, self.membership.run.optim, self.world)
                 if not self.world.layout.device:
                     position_in(saved["observer"])
         except UnusableCheckpoint as error:
             misfit = error.reason, error.damaged
         for reason, damaged in filter(None, self.world.gather(misfit)):
-            raise UnusableCheckpoint(found.path, reason, damaged)
+            raise UnusableCheckpoint(checkpoint.path, reason, damaged)
         return saved
 
-    def read(self, found: Found) -> State:
+    def read(self, checkpoint: Found) -> State:
         """Read the file of this process, and what the devices of its node share from the first."""
         world, layout, compute = self.world, self.world.layout, self.problem.compute
         device = 0 if world.leader_mode else layout.device
-        own = world.process_rank - layout.device + device
-        number = 0 if own in found.back else found.original_ranks.index(own)
+        source = world.process_rank - layout.device + device
+        number = 0 if source in checkpoint.back else checkpoint.original_ranks.index(source)
         if number:  # `open` has verified the file of rank 0
-            verify(found.path, self.experiment.digest, f"rank{number}.pt")
-        saved = read(found.path / f"rank{number}.pt", compute.device)
+            verify(checkpoint.path, self.experiment.digest, f"rank{number}.pt")
+        saved = read(checkpoint.path / f"rank{number}.pt", compute.device)
         if "push_sum" not in saved["worker"] and number:
-            first = read(found.path / f"rank{number - device}.pt", compute.device)
+            first = read(checkpoint.path / f"rank{number - device}.pt", compute.device)
             saved["worker"] = first["worker"] | saved["worker"]
         return saved
 
@@ -190,16 +192,16 @@ class RankBackend:
         """Make the runtime and worker of this rank in the present membership."""
         run, world, problem = self.membership.run, self.world, self.problem
         survives = self.experiment.run.on_failure == "continue"
-        own = OwnBudget(run.total_steps(problem))
-        self.total = own.total
+        unshared = OwnBudget(run.total_steps(problem))
+        self.total = unshared.total
         shared = run.algo.asynchronous and world.layout.node_rank < run.nodes
-        budget: Budget = own
+        budget: Budget = unshared
         if shared and self.record is not None:
-            budget = SharedBudget(world.store, own.total, self.record.step)
+            budget = SharedBudget(world.store, unshared.total, self.record.step)
         elif shared:
-            budget = SharedBudget(world.store, own.total)
+            budget = SharedBudget(world.store, unshared.total)
         elif run.algo.asynchronous:
-            budget = ServerBudget(own.total, store=world.store)
+            budget = ServerBudget(unshared.total, store=world.store)
         self.runtime = Rank(
             problem,
             world,
@@ -225,27 +227,27 @@ class RankBackend:
         self.watch.begun = lambda: runtime.paused > 0
 
     def restore(self, observer: Observer | None) -> None:
-        assert self.found is not None and self.saved is not None
-        if not self.found.back:
+        assert self.checkpoint is not None and self.saved is not None
+        if not self.checkpoint.back:
             self.worker.load_state_dict(self.saved["worker"])
             self.runtime.gradients.load_state_dict(self.saved["devices"])
         self.runtime.clock.start = time.monotonic() - self.saved["now"]
         if observer is not None:
             observer.load_state_dict(self.saved["observer"])
-        if observer is not None and self.found.back:
-            epoch = self.rejoin(self.found, kept(self.saved["worker"]))
+        if observer is not None and self.checkpoint.back:
+            epoch = self.rejoin(self.checkpoint, vectors_of(self.saved["worker"]))
             records = self.original_rank == 0
             observer.follow(self.membership, self.problem, self.now(), epoch, records)
 
-    def rejoin(self, found: Found, snapshot: State) -> float:
+    def rejoin(self, checkpoint: Found, snapshot: State) -> float:
         """Continue with all ranks from a checkpoint of fewer; return the epoch."""
-        before = membership_of(self.experiment.run, found.original_ranks, verify_calls).run
+        before = membership_of(self.experiment.run, checkpoint.original_ranks, verify_calls).run
         per_epoch = divide_problem(self.problem, before).sampler.steps_per_epoch
         if before.algo.asynchronous:
             per_epoch *= before.nodes
-        taken = snapshot["taken"] / per_epoch
-        epoch = self.common_epoch((taken, taken, 0.0))
-        is_back = self.world.process_rank in found.back
+        epochs = snapshot["taken"] / per_epoch
+        epoch = self.common_epoch((epochs, epochs, 0.0))
+        is_back = self.world.process_rank in checkpoint.back
         self.take_over(snapshot, 0 if is_back else snapshot["num_bytes_sent"], epoch)
         return epoch
 
@@ -285,9 +287,9 @@ class RankBackend:
         if isinstance(loss, LostConnection):
             vote.start(str(loss))
         gone, why = vote.decide()
-        own = vote.original_rank
-        if own in gone:
-            raise Evicted(f"rank {own} was slow to answer, and the others continue: {why}.")
+        rank_here = vote.original_rank
+        if rank_here in gone:
+            raise Evicted(f"rank {rank_here} was slow to answer, and the others continue: {why}.")
         idle = self.worker.steps_taken == self.steps_at_vote
         self.idle_votes = self.idle_votes + 1 if idle and not gone else 0
         self.steps_at_vote = self.worker.steps_taken
@@ -309,26 +311,26 @@ class RankBackend:
         )
         with named("lost a connection while the remaining ranks connected"):
             world.connect(run.nodes)
-        own = (
+        epochs = (
             snapshot["taken"] / old.steps_per_epoch,
             old.budget.taken / old.steps_per_epoch,
             dropped / old.steps_per_epoch,
         )
-        epoch = self.common_epoch(own)
+        epoch = self.common_epoch(epochs)
         self.problem = divide_problem(self.problem, run)
         self.make_worker()
         self.runtime.clock.start = old_runtime.clock.start
         self.take_over(snapshot, old.comm.num_bytes_sent, epoch)
         return epoch
 
-    def common_epoch(self, own: tuple[float, float, float]) -> float:
+    def common_epoch(self, epochs_here: tuple[float, float, float]) -> float:
         """Return the epoch from which all ranks continue.
 
-        own: epochs that this rank had completed between steps, epochs that its budget has
+        epochs_here: epochs that this rank had completed between steps, epochs that its budget has
             issued, and epochs of its dropped steps
         """
-        epochs = self.world.gather(own)
-        shared = max(taken for _, taken, _ in epochs) - sum(dropped for *_, dropped in epochs)
+        epochs = self.world.gather(epochs_here)
+        shared = max(begun for _, begun, _ in epochs) - sum(dropped for *_, dropped in epochs)
         return common_epoch(self.membership.run, [at_rest for at_rest, *_ in epochs], shared)
 
     def take_over(self, snapshot: State, num_bytes_sent: int, epoch: float) -> None:
@@ -376,7 +378,7 @@ class RankBackend:
         observer.recorder.check()  # while the other ranks can still learn of an error
         run = self.membership.run
         observer.record_training(worker)
-        own: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "cost": cost_of(worker, observer.throughput),
             "weight": float(worker.push_sum[-1]),
             "checksum": checksum(worker.params),
@@ -385,9 +387,9 @@ class RankBackend:
         mean = worker.own_model.clone()
         if not worker.is_server:
             world.mean(mean)
-            own["square"] = float(norm(worker.own_model - mean, worker.shapes)) ** 2
+            facts["square"] = float(norm(worker.own_model - mean, worker.shapes)) ** 2
         mean = worker.gathered(mean)
-        processes = world.gather(own)
+        processes = world.gather(facts)
         if world.cut is None:
             check_alike(processes, world.layout)
         if self.original_rank != 0:

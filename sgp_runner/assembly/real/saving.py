@@ -236,7 +236,9 @@ class RankSaver:
                 return
             time.sleep(POLL_SECONDS)
         checksums = [str(alarm.get(key), "utf-8") for key in keys]
-        draft.files = {f"rank{rank}.pt": own for rank, own in zip(running, checksums, strict=True)}
+        draft.files = {
+            f"rank{rank}.pt": checksum for rank, checksum in zip(running, checksums, strict=True)
+        }
         if all(checksums):
             draft.finish(self.experiment.digest, self.experiment.run.checkpoint.keep)
 
@@ -250,7 +252,7 @@ class RankSaver:
         if isinstance(budget := worker.budget, ServerBudget) and not budget.ended:
             state |= {key: state[key] - 1 for key in ("step", "steps_taken", "taken")}
         if self.world.layout.device and self.world.cut is None:
-            state = {key: each for key, each in state.items() if key not in SHARED}
+            state = {key: value for key, value in state.items() if key not in SHARED}
         return {
             "worker": state,
             "devices": runtime.gradients.state_dict(),  # no gradient is pending by now
@@ -289,10 +291,12 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -
         raise KeyError(*missing)
 
 
-def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog, ending: ExitStack) -> None:
+def serve(
+    experiment: Experiment, gradients: Gradients, watch: Watchdog, exit_stack: ExitStack
+) -> None:
     """Serve the first device of this node until its algorithm has ended.
 
-    A signal waits until ``ending`` is closed, as in `Session`.
+    A signal waits until ``exit_stack`` is closed, as in `Session`.
     """
     trigger, world = Trigger(experiment.run.checkpoint, 0), gradients.world
 
@@ -301,5 +305,5 @@ def serve(experiment: Experiment, gradients: Gradients, watch: Watchdog, ending:
             world.alarm.set(passed_on(world.layout), str(trigger.signal))
 
     watch.follow(None, pass_signal_on)
-    ending.enter_context(trigger.listening())
+    exit_stack.enter_context(trigger.listening())
     gradients.serve()

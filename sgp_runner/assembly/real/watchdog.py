@@ -224,8 +224,8 @@ def store_is_gone(watch: Watchdog) -> Exception:
 
 def report(world: World) -> StallTimeout:
     """Print the stall report of all ranks to stderr and return its summary as an error."""
-    alarm, own = world.alarm, stall_report()
-    alarm.set(f"waits {world.process_rank}", own)
+    alarm, line = world.alarm, stall_report()
+    alarm.set(f"waits {world.process_rank}", line)
     alarm.set("stalled", "")
     answered(lambda: alarm.check([f"waits {rank}" for rank in range(world.size)]))
     answers = [
@@ -235,7 +235,7 @@ def report(world: World) -> StallTimeout:
     lines = [f"  rank {rank} {answer or 'does not answer'}" for rank, answer in enumerate(answers)]
     logger.critical("\n".join(["The run stalled:", *lines]))
     silent = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer is None)
-    sentence = f"the run stalled (network.timeout_seconds): rank {world.process_rank} {own}"
+    sentence = f"the run stalled (network.timeout_seconds): rank {world.process_rank} {line}"
     sentence += f"; rank {silent} does not answer." if silent else "."
     alarm.set("failed", sentence)
     return StallTimeout(sentence)

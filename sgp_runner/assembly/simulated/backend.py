@@ -72,8 +72,8 @@ class SimulatedBackend:
         candidate = self.candidates.next("run.pt")
         if candidate is None:
             return None
-        found, self.saved = candidate
-        return found
+        checkpoint, self.saved = candidate
+        return checkpoint
 
     def refuse(self, error: UnusableCheckpoint) -> None:
         self.engine.close()
@@ -81,7 +81,7 @@ class SimulatedBackend:
         self.candidates.refuse(error)
 
     def build(
-        self, membership: Membership, found: Found | None, listener: StepListener
+        self, membership: Membership, checkpoint: Found | None, listener: StepListener
     ) -> Position:
         self.membership, self.listener = membership, listener
         self.problem = build_problem(membership.run, self.network.compute)
@@ -92,13 +92,13 @@ class SimulatedBackend:
             logger.info(gpu_memory(membership.run, self.problem, free))
         prepare_process(self.problem)
         self.make_machines()
-        if found is None:
+        if checkpoint is None:
             self.periods = self.find_periods()
             return START
-        with using(found.path):
+        with using(checkpoint.path):
             self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
             at_steps = (
-                read(found.path / f"rank{worker.rank}.pt", self.network.device)
+                read(checkpoint.path / f"rank{worker.rank}.pt", self.network.device)
                 for worker in self.workers
             )
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
@@ -192,8 +192,8 @@ class SimulatedBackend:
         self.membership = membership = self.membership.without(loss.ranks, verify_calls)
         self.problem = divide_problem(self.problem, membership.run)
         self.make_machines()
-        own = [at_step["taken"] / per_epoch for at_step in at_steps]
-        epoch = common_epoch(membership.run, own, (left[0].budget.taken - dropped) / per_epoch)
+        epochs = [at_step["taken"] / per_epoch for at_step in at_steps]
+        epoch = common_epoch(membership.run, epochs, (left[0].budget.taken - dropped) / per_epoch)
         after = self.simulation
         after.clock.now = before.clock.now
         busy_until = after.machines.compute.busy_until
@@ -286,8 +286,8 @@ def too_long(run: Run, error: TimeOverflow) -> ConfigError:
 def sizes(run: Run) -> list[tuple[float, str, float]]:
     """Return (powers of ten from 1, key, value) of each number of the machines and faults."""
     parts = {"cluster": run.cluster, "faults": run.faults, "timed_as": run.timed_as}
-    found = [each for name, part in parts.items() for each in numbers(part, name)]
-    return [(abs(log10(value)), key, value) for key, value in found if 0 < value < inf]
+    numbers_of = [entry for name, part in parts.items() for entry in numbers(part, name)]
+    return [(abs(log10(value)), key, value) for key, value in numbers_of if 0 < value < inf]
 
 
 def numbers(part: object, key: str) -> Iterator[tuple[str, float]]:

@@ -67,7 +67,7 @@ class Saver:
             self.writer.wait()
             self.draft = Draft(self.experiment.checkpoints, self.steps)
             self.draft.clear()
-            self.missing = {each.rank for each in self.workers}
+            self.missing = {other.rank for other in self.workers}
         check_parameters(worker)
         self.unsaved_state.check(worker)
         self.writer.add(self.draft, f"rank{worker.rank}.pt", worker.state_dict())
@@ -81,10 +81,10 @@ class Saver:
 
     def near_the_end(self, worker: Worker) -> bool:
         """Whether ``worker`` is so near the end that a longer run can continue from its state."""
-        each = self.simulation.size if self.experiment.run.algo.asynchronous else 1
+        sharing = self.simulation.size if self.experiment.run.algo.asynchronous else 1
         budget = worker.budget
         assert isinstance(budget, OwnBudget)
-        return budget.left <= STEPS_BEFORE_END * each
+        return budget.left <= STEPS_BEFORE_END * sharing
 
     def write(self, draft: Draft) -> None:
         more: State = {"observer": self.observer.state_dict(), "begun": self.begun}

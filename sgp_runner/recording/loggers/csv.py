@@ -76,8 +76,8 @@ class CsvTable:
             for record in read_lines(self.source)
             if record["kind"] != "summary"
         ]
-        found = dict.fromkeys(key for record in records for key in record)
-        self.columns = [*FIRST, *(key for key in found if key not in FIRST)]
+        keys = dict.fromkeys(key for record in records for key in record)
+        self.columns = [*FIRST, *(key for key in keys if key not in FIRST)]
         header = self.rows([dict(zip(self.columns, self.columns, strict=True))])
         replace_file(self.path, header + self.rows(records))
 

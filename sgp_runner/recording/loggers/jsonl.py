@@ -21,11 +21,11 @@ class Jsonl:
         tags: Sequence[str],
         group: str | None,
     ) -> Listener:
-        return Nothing()
+        return NullListener()
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NullListener:
     """A listener that does nothing."""
 
     def write(self, record: Mapping[str, object]) -> None:

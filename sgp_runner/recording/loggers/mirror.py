@@ -150,8 +150,8 @@ def row_of(record: Mapping[str, object]) -> dict[str, float]:
         return {}
     row = {
         SPREAD.get(key, f"{record['kind']}/{key}"): value
-        for key, each in record.items()
-        if key not in NOT_METRICS and (value := exact(each)) is not None
+        for key, entry in record.items()
+        if key not in NOT_METRICS and (value := exact(entry)) is not None
     }
     time_s = exact(record["time_s"])
     return {} if time_s is None or not row else {"time_s": time_s, **row}
@@ -165,7 +165,9 @@ def exact(value: object) -> float | None:
 def final(summary: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers of a summary by ``final/<field>``."""
     return {
-        f"final/{key}": value for key, each in summary.items() if (value := exact(each)) is not None
+        f"final/{key}": value
+        for key, entry in summary.items()
+        if (value := exact(entry)) is not None
     }
 
 
@@ -174,7 +176,7 @@ def training_step(row: Mapping[str, float], before: int) -> int:
     return int(next((row[name] for name in STEPS if name in row), before))
 
 
-def described(config: Mapping[str, object]) -> dict[str, object]:
+def grouped_settings(config: Mapping[str, object]) -> dict[str, object]:
     """Return the settings, with flat names for the choices by which users group runs.
 
     These choices are ``algorithm``, ``cluster``, ``model``, ``data`` and ``network``. The parts of

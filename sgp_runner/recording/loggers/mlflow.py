@@ -81,21 +81,21 @@ class Mlflow:
             with (results / ".mlflow.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one process at a time makes the tables
                 client = MlflowClient(tracking_uri=uri)
-                found = client.get_experiment_by_name(self.experiment)
+                stored = client.get_experiment_by_name(self.experiment)
                 experiment = (
                     client.create_experiment(self.experiment)
-                    if found is None
-                    else found.experiment_id
+                    if stored is None
+                    else stored.experiment_id
                 )
             path = run_dir / "mlflow_id"
             if first_step == 0 or not path.exists():
                 own_tags = {"sgp_run.tags": ", ".join(tags), "sgp_run.sweep": group or ""}
-                made = client.create_run(experiment, run_name=name, tags=own_tags).info.run_id
+                run_id = client.create_run(experiment, run_name=name, tags=own_tags).info.run_id
                 settings = flat_settings(config).items()
                 params = [Param(key, str(value)[:LONGEST]) for key, value in settings]
                 for at in range(0, len(params), PARAMS):
-                    client.log_batch(made, params=params[at : at + PARAMS])
-                path.write_text(made + "\n", encoding="utf-8")
+                    client.log_batch(run_id, params=params[at : at + PARAMS])
+                path.write_text(run_id + "\n", encoding="utf-8")
             # A resumed copy continues after its last record.
             run = client.get_run(read_text(path).strip())
             client.update_run(run.info.run_id, status="RUNNING")

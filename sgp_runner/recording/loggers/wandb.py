@@ -21,9 +21,9 @@ from sgp_runner.recording.loggers.mirror import (
     Mirror,
     Row,
     count_lines,
-    described,
     final,
     first_line,
+    grouped_settings,
     stored_id,
     warn,
 )
@@ -118,7 +118,7 @@ class Wandb:
                 resume="allow",
                 group=self.group or group,
                 tags=[tag[:64] for tag in tags],  # the server refuses longer ones
-                config=described(config),
+                config=grouped_settings(config),
                 dir=str(run_dir),
                 mode=mode,  # type: ignore[arg-type]  # wandb checks the word of WANDB_MODE
                 reinit="create_new",
@@ -211,8 +211,8 @@ def has_login() -> bool:
         return True
     server = os.environ.get("WANDB_BASE_URL")
     hosts = {urlsplit(server).netloc} if server else PUBLIC_HOSTS
-    given = os.environ.get("NETRC")
-    for path in [Path(given)] if given else [Path("~/.netrc"), Path("~/_netrc")]:
+    path_of_netrc = os.environ.get("NETRC")
+    for path in [Path(path_of_netrc)] if path_of_netrc else [Path("~/.netrc"), Path("~/_netrc")]:
         try:
             # Uses hosts because authenticators() would return the entry named `default`.
             if hosts & netrc.netrc(path.expanduser()).hosts.keys():

@@ -22,8 +22,8 @@ show_messages()
 for config_file in sys.argv[1:]:
     experiment = instrumented(load_experiment(Path(config_file), None))
     world = TorchWorld(experiment.run.gpus_per_node, paired=True)
-    with ExitStack() as ending:
-        summary = run_rank(experiment, world, ending)
+    with ExitStack() as exit_stack:
+        summary = run_rank(experiment, world, exit_stack)
         if summary is not None:
             write_summary(experiment.directory, summary)
 os._exit(0)
