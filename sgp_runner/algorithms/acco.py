@@ -63,8 +63,8 @@ class ACCO(Algorithm):
 
 def step_without_state(worker: Worker, g: Tensor) -> Tensor:
     """Return the step to subtract [D] for the gradient ``g``; keep the optimizer's state."""
-    kept = {name: buffer.clone() for name, buffer in worker.buffers.items()}
+    copies = {name: buffer.clone() for name, buffer in worker.buffers.items()}
     d = worker.update(g)
     for name, buffer in worker.buffers.items():
-        buffer.copy_(kept[name])
+        buffer.copy_(copies[name])
     return d

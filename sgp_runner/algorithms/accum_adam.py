@@ -56,7 +56,7 @@ class AccumAdam(Algorithm):
         a = worker.state("accumulated", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             peers = worker.peers(self.topology, k)
-            kept, outgoing = shares(worker, peers, x)
+            own_share, outgoing = shares(worker, peers, x)
             for j, share in outgoing:
                 worker.comm.send(j, share)
             g = adam.prepared(await worker.grad(), x, shapes)  # at x, while messages travel
@@ -70,6 +70,6 @@ class AccumAdam(Algorithm):
                 v.mul_(adam.beta2).addcmul_(a, a, value=1 - adam.beta2)
                 updates += 1
                 a.zero_()
-            x.copy_(kept).sub_(d)
+            x.copy_(own_share).sub_(d)
             for j in peers.incoming:
                 x += await worker.comm.recv(j)

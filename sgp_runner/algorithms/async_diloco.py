@@ -110,10 +110,10 @@ class AsyncDiLoCo(Algorithm):
         await server.sleep(self.grace)
         batch = dict([first, *iter(server.comm.poll_any, None)])  # in the order of arrival
         sent = server.state("sent", lambda: [0] * server.size)  # arrivals at each one's start
-        for i, each in batch.items():
+        for i, message in batch.items():
             server.log("staleness", server.counter("arrivals") - sent[i])
-            self.outer_step(server, each[:-1])
-        server.state["received"] = sum(int(each[-1]) for each in batch.values())
+            self.outer_step(server, message[:-1])
+        server.state["received"] = sum(int(message[-1]) for message in batch.values())
         theta = server.params.clone()
         for i in batch:
             sent[i] = server.counter("arrivals")

@@ -58,27 +58,29 @@ class ChocoSGD(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x, coder = worker.params, Coder(worker, self.codec)
-        own = worker.state("x_hat", x.clone)
+        estimate = worker.state("x_hat", x.clone)
         mixed = worker.state("mixed_x_hat", x.clone)  # sum_j w_ij x_hat_j
         for k in worker.steps():
             await worker.descend()
             if self.layout == "paper":
-                await self.send(coder, k, x - own, own, mixed)
+                await self.send(coder, k, x - estimate, estimate, mixed)
                 await self.receive(coder, k, mixed)
             elif k > 0:
                 await self.receive(coder, k - 1, mixed)
-            x.add_(mixed - own, alpha=self.gamma)
+            x.add_(mixed - estimate, alpha=self.gamma)
             if self.layout == "released" and not worker.done:
-                await self.send(coder, k, x - own, own, mixed)
+                await self.send(coder, k, x - estimate, estimate, mixed)
 
-    async def send(self, coder: Coder, k: int, change: Tensor, own: Tensor, mixed: Tensor) -> None:
+    async def send(
+        self, coder: Coder, k: int, change: Tensor, estimate: Tensor, mixed: Tensor
+    ) -> None:
         """Code the change of this node's copy, send it to all peers, and apply it to the copy."""
         worker, message = coder.worker, await coder.encode(change, k)
         peers = self.topology.out_peers(worker.rank, worker.size, k)
         for j in peers:
             worker.comm.send(j, message)
         q = await coder.decode(message, worker.rank, k)
-        own += q
+        estimate += q
         mixed.add_(q, alpha=1 / (len(peers) + 1))
 
     async def receive(self, coder: Coder, k: int, mixed: Tensor) -> None:

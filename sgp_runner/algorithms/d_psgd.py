@@ -38,11 +38,11 @@ class DPSGD(Algorithm):
                 await gossip(worker, self.topology, k, x)
                 continue
             peers = worker.peers(self.topology, k)
-            kept, outgoing = shares(worker, peers, x)
+            own_share, outgoing = shares(worker, peers, x)
             for j, share in outgoing:
                 worker.comm.send(j, share)
             d = worker.update(await worker.grad())  # at x, while messages travel
-            x.copy_(kept).sub_(d)
+            x.copy_(own_share).sub_(d)
             del d  # free its memory before waiting
             for j in peers.incoming:
                 x += await worker.comm.recv(j)

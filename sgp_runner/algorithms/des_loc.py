@@ -83,10 +83,10 @@ class DESLOC(Algorithm):
 
 def buffers(worker: Worker, names: Sequence[str]) -> list[Tensor]:
     """Return the optimizer's buffers with one of the ``names``, after a parameter's number."""
-    return [each for name, each in worker.buffers.items() if name.rpartition(".")[2] in names]
+    return [buffer for name, buffer in worker.buffers.items() if name.rpartition(".")[2] in names]
 
 
 async def average(worker: Worker, tensors: Sequence[Tensor]) -> None:
     """Replace each of ``tensors`` by its mean over all workers."""
-    for each in tensors:
-        each.copy_(await worker.comm.all_reduce(each.clone()))
+    for tensor in tensors:
+        tensor.copy_(await worker.comm.all_reduce(tensor.clone()))

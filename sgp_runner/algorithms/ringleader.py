@@ -69,7 +69,7 @@ class Ringleader(Algorithm):
             if sums is later or len(now) < server.size:
                 server.comm.send(i, x.new_empty(0))
                 continue
-            means = [each[:-1] / each[-1] for each in now.values()]
+            means = [total[:-1] / total[-1] for total in now.values()]
             x -= server.update(sum(means, x.new_zeros(x.shape)) / server.size)
             sent[i] = server.increment("k") + 1
             server.comm.send(i, x.clone())

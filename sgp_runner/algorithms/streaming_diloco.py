@@ -115,9 +115,9 @@ class StreamingDiLoCo(Algorithm):
                     sent[p] = k, await self.send(coder, k, fragment.of(theta - x))
                 if p in sent and (schedule.lands(k) or worker.done):
                     delta = await self.receive(coder, *sent.pop(p))
-                    with fragment.inside(theta, v, x) as (outer, momentum, own):
+                    with fragment.inside(theta, v, x) as (outer, momentum, local):
                         outer_step(outer, momentum, delta, self.lr, self.momentum, self.nesterov)
-                        own.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
+                        local.mul_(self.alpha).add_(outer, alpha=1 - self.alpha)
 
     def cut(self, worker: Worker) -> dict[str, tuple[Fragment, Coder, FragmentSchedule]]:
         """Return the fragments of the model by number, each with its coder and its schedule."""

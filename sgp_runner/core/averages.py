@@ -21,8 +21,8 @@ class Averages:
 
     def __init__(self, worker: Worker, codec: Codec | None = None) -> None:
         self.worker, self.codec = worker, codec
-        self.kept: list[Any] = worker.state("pipeline", list)
-        self.means: deque[Awaitable[Tensor]] = deque(map(self.under_way, self.kept))
+        self.pipeline: list[Any] = worker.state("pipeline", list)
+        self.means: deque[Awaitable[Tensor]] = deque(map(self.under_way, self.pipeline))
 
     def __len__(self) -> int:
         return len(self.means)
@@ -31,7 +31,7 @@ class Averages:
         """Start to average ``x`` [D] over all workers; the caller gives ``x`` away."""
         worker = self.worker
         if self.codec is None:
-            self.kept.append(worker.comm.all_reduce(x))
+            self.pipeline.append(worker.comm.all_reduce(x))
         else:
             ring = {"t": x, "tag": worker.step + 1, "hop": 0}
             if worker.size > 1:
@@ -39,8 +39,8 @@ class Averages:
                 message = self.encoded(chunks, worker.rank)
                 await worker.code("encode", self.codec.name, len(chunks[worker.rank]))
                 self.send(ring, message)
-            self.kept.append(ring)
-        self.means.append(self.under_way(self.kept[-1]))
+            self.pipeline.append(ring)
+        self.means.append(self.under_way(self.pipeline[-1]))
 
     async def pop(self) -> Tensor:
         """Wait for the oldest mean [D]; remove it from the queue and return it."""
@@ -48,11 +48,13 @@ class Averages:
         if self.codec is not None and worker.size > 1:
             last = mean.tensor_split(worker.size)[(worker.rank + 2) % worker.size]
             await worker.code("decode", self.codec.name, len(last), "always")
-        del self.kept[0]
+        del self.pipeline[0]
         return mean
 
-    def under_way(self, kept: Any) -> Awaitable[Tensor]:
-        return kept if self.codec is None else self.worker.spawn(self.finish(self.codec, kept))
+    def under_way(self, pending: Any) -> Awaitable[Tensor]:
+        return (
+            pending if self.codec is None else self.worker.spawn(self.finish(self.codec, pending))
+        )
 
     def encoded(self, chunks: tuple[Tensor, ...], number: int) -> Tensor:
         """Return chunk ``number`` of a vector [D] as a message. Raises NotFinite."""

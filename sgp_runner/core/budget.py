@@ -48,5 +48,5 @@ def own_budgets(total: int, nodes: int, servers: int, shared: bool) -> list[OwnB
 
     shared: whether the nodes share one budget of ``total`` steps
     """
-    own = [OwnBudget(total) for _ in range(nodes + servers)]
-    return [*own[:1] * nodes, *own[nodes:]] if shared else own
+    budgets = [OwnBudget(total) for _ in range(nodes + servers)]
+    return [*budgets[:1] * nodes, *budgets[nodes:]] if shared else budgets

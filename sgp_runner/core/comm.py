@@ -91,9 +91,9 @@ class Comm:
     def __init__(self, mailbox: Mailbox, transport: Transport) -> None:
         self.mailbox, self.transport = mailbox, transport
         # None if the network does not define the hook; this saves a call for each message.
-        own = type(transport)
-        self.convert = None if own.convert is Transport.convert else transport.convert
-        hook = own.before_receiving
+        cls = type(transport)
+        self.convert = None if cls.convert is Transport.convert else transport.convert
+        hook = cls.before_receiving
         self.before = None if hook is Transport.before_receiving else transport.before_receiving
         self.num_bytes_sent = self.num_sent = self.collectives = 0
 

@@ -68,8 +68,8 @@ def fragments_of(shapes: Shapes, blocks: int, pattern: str, count: int) -> list[
     """
     if isinstance(shapes, PartShapes):
         whole = fragments_of(shapes.whole, blocks, pattern, count)
-        return [each.inside_part(shapes) for each in whole]
-    numbers = [found and int(found[1]) for found in map(BLOCK.search, shapes)]
+        return [fragment.inside_part(shapes) for fragment in whole]
+    numbers = [match and int(match[1]) for match in map(BLOCK.search, shapes)]
     last = max((number for number in numbers if number is not None), default=-1)
     ends = list(accumulate(map(prod, shapes.values())))
     if last < 0:

@@ -32,13 +32,13 @@ def split(
     else:
         shares = [empty_like(x, [j]) for j in outgoing]
     for where in pieces(x) if minus is None else descending(x, minus):
-        kept = x[where]
+        chunk = x[where]
         if weights is not None:
-            divide_by_weights(kept, weights, [share[where] for share in shares])
+            divide_by_weights(chunk, weights, [share[where] for share in shares])
             continue
-        divide_by(kept, len(outgoing) + 1)
+        divide_by(chunk, len(outgoing) + 1)
         if shares:
-            shares[0][where].copy_(kept)
+            shares[0][where].copy_(chunk)
     return list(zip(outgoing, shares, strict=True))
 
 
@@ -47,9 +47,9 @@ def shares(worker: Worker, peers: Exchange, x: Tensor) -> tuple[Tensor, list[tup
 
     If all shares are equal, the node's own share is the tensor that is sent.
     """
-    kept = x.clone()
-    outgoing = split(worker, peers, kept)
-    return outgoing[0][1] if outgoing and peers.weights is None else kept, outgoing
+    share = x.clone()
+    outgoing = split(worker, peers, share)
+    return outgoing[0][1] if outgoing and peers.weights is None else share, outgoing
 
 
 def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tensor]) -> None:

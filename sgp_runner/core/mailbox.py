@@ -112,7 +112,7 @@ class Mailbox:
         ]
         return [
             (src, tag, message)
-            for _, src, tag, message in sorted(arrived, key=lambda each: each[0])
+            for _, src, tag, message in sorted(arrived, key=lambda entry: entry[0])
         ]
 
     def load_state_dict(self, state: Iterable[tuple[int, int, Tensor]]) -> None:

@@ -49,12 +49,12 @@ class Matrices:
     def times_q(self, a: Tensor, q: Tensor) -> Tensor:
         """Return A Q of the matrices in ``a`` [D], joined as ``p``."""
         pairs = zip(self.matrices(a), self.factors(q, self.q_sizes), strict=True)
-        return join(a, sum(self.p_sizes), (matrix @ each for matrix, each in pairs))
+        return join(a, sum(self.p_sizes), (matrix @ factor for matrix, factor in pairs))
 
     def times_p(self, a: Tensor, p: Tensor) -> Tensor:
         """Return A^T P of the matrices in ``a`` [D], joined as ``q``."""
         pairs = zip(self.matrices(a), self.factors(p, self.p_sizes), strict=True)
-        return join(a, sum(self.q_sizes), (matrix.T @ each for matrix, each in pairs))
+        return join(a, sum(self.q_sizes), (matrix.T @ factor for matrix, factor in pairs))
 
     def orthonormal(self, factors: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return an orthonormal basis of the columns of each factor in ``p`` or ``q``, by QR."""

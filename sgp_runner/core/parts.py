@@ -87,5 +87,5 @@ def norm(x: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
     """Return the norm of a vector of which ``x`` is this worker's part, or all of it."""
     if isinstance(shapes, PartShapes):
         return shapes.devices.total(x.square().sum()).sqrt()
-    own: Tensor = x.norm()
-    return own
+    length: Tensor = x.norm()
+    return length

@@ -75,14 +75,14 @@ def full_precision(device: str) -> Iterator[None]:
     operations: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
     if device == "cpu":
         operations = []
-    before = [each.fp32_precision for each in operations]
+    before = [operation.fp32_precision for operation in operations]
     try:
-        for each in operations:
-            each.fp32_precision = "ieee"
+        for operation in operations:
+            operation.fp32_precision = "ieee"
         yield
     finally:
-        for each, precision in zip(operations, before, strict=True):
-            each.fp32_precision = precision
+        for operation, precision in zip(operations, before, strict=True):
+            operation.fp32_precision = precision
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def unpacked(value: Any) -> Any:
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply ``function`` to the items of a list, tuple or mapping; return anything else."""
     if isinstance(value, dict):
-        return {name: function(each) for name, each in value.items()}
+        return {name: function(item) for name, item in value.items()}
     return (
-        type(value)(function(each) for each in value) if isinstance(value, list | tuple) else value
+        type(value)(function(item) for item in value) if isinstance(value, list | tuple) else value
     )
 
 
@@ -66,8 +66,8 @@ def outline(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
     if isinstance(value, dict | list | tuple) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, each in items:
-            yield from outline(each, f"{key}.{name}" if key else str(name))
+        for name, item in items:
+            yield from outline(item, f"{key}.{name}" if key else str(name))
     elif isinstance(value, Tensor):
         yield key, f"{value.dtype} {[*value.shape]}"
     else:
@@ -79,5 +79,5 @@ def futures_in(value: Any) -> Iterator[Future[Any]]:
     if isinstance(value, Future):
         yield value
     elif isinstance(value, dict | list | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from futures_in(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from futures_in(item)

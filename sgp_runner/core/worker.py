@@ -345,8 +345,8 @@ class Worker:
 
     def load_side_effects(self, saved: State) -> None:
         self.budget.taken, self.comm.num_bytes_sent = saved["taken"], saved["num_bytes_sent"]
-        for own, buffer in zip(self.model_buffers, saved["model_buffers"], strict=True):
-            fill(own, buffer)
+        for present, buffer in zip(self.model_buffers, saved["model_buffers"], strict=True):
+            fill(present, buffer)
         self.progress.loss, self.progress.observed = saved["loss"], saved["observed"]
 
     def explained(self, error: BaseException) -> BaseException:
@@ -380,11 +380,11 @@ class Worker:
         self.progress.observed.setdefault(name, []).append(value)
 
 
-def fill(own: Tensor, saved: Tensor) -> None:
-    """Copy ``saved`` to ``own``, without broadcasting."""
-    if own.shape != saved.shape:
-        raise ValueError(f"a saved tensor has shape {[*saved.shape]}, not {[*own.shape]}")
-    own.copy_(saved)
+def fill(target: Tensor, saved: Tensor) -> None:
+    """Copy ``saved`` to ``target``, without broadcasting."""
+    if target.shape != saved.shape:
+        raise ValueError(f"a saved tensor has shape {[*saved.shape]}, not {[*target.shape]}")
+    target.copy_(saved)
 
 
 def activity_name(worker: Worker, coroutine: Coroutine[Any, Any, Any]) -> str:

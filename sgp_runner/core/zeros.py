@@ -266,8 +266,8 @@ class Zeros:
         return self.changed("copy_", other)
 
     def fill_(self, value: Any) -> Zeros:
-        known = value == 0 or (self.reaches and self.length == 1)
-        if type(value) in (int, float) and known and self.memory.tensor is None:
+        writable = value == 0 or (self.reaches and self.length == 1)
+        if type(value) in (int, float) and writable and self.memory.tensor is None:
             return self.write(value)
         return self.changed("fill_", value)
 
@@ -336,9 +336,9 @@ def joined(parts: Sequence[Any]) -> Tensor | None:
     *before, last = parts
     if any(type(x) is not Zeros or not x.ndim or x.memory.tensor is not None for x in parts):
         return None
-    if any(each.number for each in before):
+    if any(part.number for part in before):
         return None
-    length, of = sum(each.length for each in parts), last.memory
+    length, of = sum(part.length for part in parts), last.memory
     memory = Memory(length, last.number, of.dtype, of.device)
     return cast("Tensor", Zeros(memory, 0, memory.size))
 

@@ -60,7 +60,7 @@ def is_fresh() -> bool:
 
 
 def start(
-    program: Sequence[str], words: Sequence[str], environment: Mapping[str, str], fork: bool
+    program: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], fork: bool
 ) -> Child:
     """Start ``python program words`` in a new session.
 
@@ -69,7 +69,7 @@ def start(
     """
     if not fork or sys.platform != "linux" or not is_fresh():
         return subprocess.Popen(
-            [sys.executable, *program, *words],
+            [sys.executable, *program, *arguments],
             env=dict(environment),
             pass_fds=held,
             start_new_session=True,
@@ -85,7 +85,7 @@ def start(
         os.environ.update(environment)
         install_in_rank()
         pthread_sigmask(SIG_SETMASK, before)
-        end_at_once(main(words))
+        end_at_once(main(arguments))
 
     sys.stdout.flush()
     sys.stderr.flush()

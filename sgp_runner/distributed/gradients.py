@@ -145,8 +145,8 @@ class Gradients:
     def load_state_dict(self, states: list[State]) -> None:
         """Restore this device from the states of its node."""
         state = states[self.world.layout.device if len(states) > 1 else 0]
-        for own, saved in zip(self.buffers, state["model_buffers"], strict=True):
-            own.copy_(saved)
+        for buffer, saved in zip(self.buffers, state["model_buffers"], strict=True):
+            buffer.copy_(saved)
         self.problem.dataset.train.load_state_dict(state.get("data", {}))
         if self.scale is not None:
             for value, saved in zip(
@@ -179,15 +179,15 @@ class Gradients:
     def send_stop(self, stop: Stopped | None) -> Stopped | None:
         """Return the ``stop`` of the first device, on all of them."""
         assert self.world.node_cpu_group is not None
-        own = None if stop is None else [str(stop), stop.number, stop.saved]
+        message = None if stop is None else [str(stop), stop.number, stop.saved]
         with waiting_for("waits for the devices of its node"):
-            sent = all_gather(own, self.world.node_cpu_group)[0]
+            sent = all_gather(message, self.world.node_cpu_group)[0]
         return None if sent is None else Stopped(*sent)
 
     def gather_states(self) -> list[State]:
         """Return the states of all devices, which have the same shapes."""
-        own, devices = self.state(), range(self.world.layout.devices)
-        tensors = [*own["model_buffers"], *(own["scale"] or ())]
+        state_here, devices = self.state(), range(self.world.layout.devices)
+        tensors = [*state_here["model_buffers"], *(state_here["scale"] or ())]
         parts = [[torch.empty_like(tensor) for _ in devices] for tensor in tensors]
         with waiting_for("waits for the devices of its node"):
             for tensor, of_devices in zip(tensors, parts, strict=True):
@@ -198,7 +198,7 @@ class Gradients:
             {
                 "model_buffers": state[:buffers],
                 "scale": None if self.scale is None else tuple(state[buffers:]),
-                "data": own["data"],  # all of them read the same
+                "data": state_here["data"],  # all of them read the same
             }
             for state in states
         ]
@@ -258,7 +258,9 @@ class Gradients:
         where = at, self.buffers, self.rank, number, self.module(group)
         with span(f"gradient {number}"):
             scale = self.scale
-            if allow_parts and all(each is None for each in (scale, self.stream, hierarchy)):
+            if allow_parts and all(
+                obstacle is None for obstacle in (scale, self.stream, hierarchy)
+            ):
                 loss = self.problem.backward(*where)
                 return self.problem.flat.detach_large_parts(), loss
             value, loss = self.problem.gradient(*where, None if scale is None else scale.factor)

@@ -47,13 +47,13 @@ def check_lengths(lengths: list[int], ranks: list[int]) -> None:
 
 def all_gather(value: object, group: dist.ProcessGroup) -> list[Any]:
     """Return the values of all ranks of ``group``, in its order."""
-    own, ranks = pack(value), dist.get_process_group_ranks(group)
+    data, ranks = pack(value), dist.get_process_group_ranks(group)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
-    dist.all_gather(lengths, torch.tensor([len(own)]), group=group)
+    dist.all_gather(lengths, torch.tensor([len(data)]), group=group)
     sizes = [int(length) for length in lengths]
     check_lengths(sizes, ranks)
     parts = [torch.empty(max(sizes), dtype=torch.uint8) for _ in ranks]
-    dist.all_gather(parts, pad(own, (0, max(sizes) - len(own))), group=group)
+    dist.all_gather(parts, pad(data, (0, max(sizes) - len(data))), group=group)
     return [
         unpack(part[:length], rank) for part, length, rank in zip(parts, sizes, ranks, strict=True)
     ]

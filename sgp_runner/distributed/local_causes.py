@@ -26,7 +26,7 @@ def explaining_local_causes(rank: int, backend: str) -> Iterator[None]:
     for library in {"GLOO", backend.upper()}:
         value = os.environ.get(f"{library}_SOCKET_IFNAME")
         if value and chooses_none(library, value, names):
-            present = ", ".join(f"{name} ({own})" for name, own in interfaces().items())
+            present = ", ".join(f"{name} ({address})" for name, address in interfaces().items())
             raise RankFailed(
                 f"rank {rank}: {library}_SOCKET_IFNAME={value} names no interface of this "
                 f"machine, which has {present or 'none with an address'}."

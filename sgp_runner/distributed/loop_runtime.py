@@ -165,7 +165,7 @@ class LoopRuntime:
         with waiting_for("waits for the messages of all ranks"):
             while True:
                 counts = self.world.gather((self.comm.num_sent, mailbox.num_delivered, sent))
-                if sum(each[0] for each in counts) == sum(each[1] for each in counts):
+                if sum(pair[0] for pair in counts) == sum(pair[1] for pair in counts):
                     return {src: of_rank.get(rank, 0) for src, (*_, of_rank) in enumerate(counts)}
                 time.sleep(POLL_SECONDS)
                 self.clock.catch_up()
@@ -254,10 +254,10 @@ def without_last(
     messages: list[tuple[int, int, Tensor]], counts: dict[int, int]
 ) -> list[tuple[int, int, Tensor]]:
     """Return ``messages`` (sender, tag, tensor) without the last few of each sender."""
-    left, kept = dict(counts), []
+    left, others = dict(counts), []
     for message in reversed(messages):
         if left[message[0]]:
             left[message[0]] -= 1
         else:
-            kept.append(message)
-    return kept[::-1]
+            others.append(message)
+    return others[::-1]

@@ -97,13 +97,13 @@ class MpiWorld(World):
 
     def gather(self, value: object) -> list[Any]:
         wait_for(self.all_ranks)
-        own, ranks = pack(value), range(self.size)
+        packed, ranks = pack(value), range(self.size)
         lengths = torch.zeros(self.size, dtype=torch.int64)
-        self.all_ranks.Allgather(torch.tensor([len(own)]).numpy(), lengths.numpy())
+        self.all_ranks.Allgather(torch.tensor([len(packed)]).numpy(), lengths.numpy())
         check_lengths(lengths.tolist(), list(ranks))
         data = torch.empty(int(lengths.sum()), dtype=torch.uint8)
         self.all_ranks.Allgatherv(
-            [own.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE]
+            [packed.numpy(), MPI.BYTE], [data.numpy(), lengths.tolist(), MPI.BYTE]
         )
         parts = torch.split(data, lengths.tolist())
         return [unpack(part, rank) for part, rank in zip(parts, ranks, strict=True)]

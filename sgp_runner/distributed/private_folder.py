@@ -51,8 +51,8 @@ def remove_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob("sgp-run-*"):
         with suppress(OSError):  # locked, or just removed by another start
             status = folder.lstat()
-            own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-            if not own or not name.fullmatch(folder.name):
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if not is_ours or not name.fullmatch(folder.name):
                 continue
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

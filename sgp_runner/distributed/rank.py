@@ -267,11 +267,11 @@ class SharedBudget:
     def next_step(self) -> int | None:
         number = self.before + self.store.add("gradients", 1) - 1
         self.spent = self.spent or number >= self.total - 1
-        given = number if number < self.total else None
-        if given is None:
+        step = number if number < self.total else None
+        if step is None:
             self.store.set(NO_STEP_LEFT, "")
-        self.note(given)
-        return given
+        self.note(step)
+        return step
 
 
 @dataclass

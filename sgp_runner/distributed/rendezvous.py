@@ -46,11 +46,11 @@ def meet(seconds: float) -> tuple[Any, int, int]:
     if host in LOOPBACK or variable.get("LOCAL_WORLD_SIZE") == variable["WORLD_SIZE"]:
         variable.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     if rank == 0 and not kept_elsewhere():
-        found = hosted(host, port)
+        store_of_ranks = hosted(host, port)
     else:
-        found = joined(rank, host, port, seconds)
-    wait_for_ranks(found, rank, size, f"{host}:{port}", seconds)
-    return found, rank, size
+        store_of_ranks = joined(rank, host, port, seconds)
+    wait_for_ranks(store_of_ranks, rank, size, f"{host}:{port}", seconds)
+    return store_of_ranks, rank, size
 
 
 def joined(rank: int, host: str, port: int, seconds: float) -> TCPStore:

@@ -100,9 +100,9 @@ class ShardedTransport(Transport):
         """Assemble ``message`` in one tensor from the parts of all devices."""
         total = message.numel()
         length = self.part.length(total)
-        own = message[self.part.of(total)]
-        own = pad(own, (0, length - own.numel()))
+        piece = message[self.part.of(total)]
+        piece = pad(piece, (0, length - piece.numel()))
         whole = message.new_empty(length * self.part.count)
         with waiting_for(NODE):
-            all_gather_single(whole.view(torch.uint8), own.view(torch.uint8), group=self.node)
+            all_gather_single(whole.view(torch.uint8), piece.view(torch.uint8), group=self.node)
         return whole[:total]

@@ -89,9 +89,9 @@ class StateParts:
         return [row[:length] for row, length in zip(rows, self.lengths, strict=True)]
 
     def gather(self, part: Tensor, rows: Tensor) -> None:
-        own = pad(part, (0, self.longest - part.numel()))
+        padded = pad(part, (0, self.longest - part.numel()))
         with waiting_for(NODE):
-            all_gather_single(rows.view(-1), own, group=self.group)
+            all_gather_single(rows.view(-1), padded, group=self.group)
 
     def mean(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return this device's part of the mean gradient over the devices of the node.
@@ -104,10 +104,10 @@ class StateParts:
             rows.append(gradient)
             if zeros := self.zeros.get(end):
                 rows.append(gradient.new_zeros(zeros))
-        own = gradients[0].new_empty(self.longest)
+        mean = gradients[0].new_empty(self.longest)
         with waiting_for(NODE):
-            reduce_scatter_single(own, torch.cat(rows), group=self.group)
-        return own[: self.where.stop - self.where.start].div_(len(self.lengths))
+            reduce_scatter_single(mean, torch.cat(rows), group=self.group)
+        return mean[: self.where.stop - self.where.start].div_(len(self.lengths))
 
 
 def parts_of(problem: Problem, world: World) -> StateParts | None:

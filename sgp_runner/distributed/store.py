@@ -94,11 +94,11 @@ class LocalStore(Store):
         """
         wanted, new = as_bytes(expected), as_bytes(desired)
         with self.alone():
-            found = self.read(key)
-            if found == wanted or (found is None and not wanted):
+            present = self.read(key)
+            if present == wanted or (present is None and not wanted):
                 self.write(key, new)
                 return new
-        return wanted if found is None else found
+        return wanted if present is None else present
 
     def check(self, keys: Sequence[str]) -> bool:
         with self.lock:

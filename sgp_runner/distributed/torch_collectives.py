@@ -105,29 +105,31 @@ class TorchCollectives:
     def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
         num_bytes = all_reduce_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, 2 * (self.nodes - 1))
-        own = self.staged(tensor)
+        copy = self.staged(tensor)
         what = ("all-reduce", number, None)
         if (hierarchy := self.hierarchy) is not None:
-            ring = hierarchy.begin(own)
-            return self.awaited(what, own, lambda: hierarchy.end(own, ring), lambda: own), num_bytes
-        work = dist.all_reduce(own, group=self.group, async_op=True)
+            ring = hierarchy.begin(copy)
+            return self.awaited(
+                what, copy, lambda: hierarchy.end(copy, ring), lambda: copy
+            ), num_bytes
+        work = dist.all_reduce(copy, group=self.group, async_op=True)
         return self.result(
-            what, own, work, shaped, lambda: own.div_(self.group.size()).to(tensor.device)
+            what, copy, work, shaped, lambda: copy.div_(self.group.size()).to(tensor.device)
         ), num_bytes
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         num_bytes = all_gather_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, self.nodes - 1)
-        own = self.staged(tensor)
-        parts = [torch.empty_like(own) for _ in range(self.group.size())]
-        work = dist.all_gather(parts, own, group=self.group, async_op=True)
+        copy = self.staged(tensor)
+        parts = [torch.empty_like(copy) for _ in range(self.group.size())]
+        work = dist.all_gather(parts, copy, group=self.group, async_op=True)
         what = ("all-gather", number, None)
         step = len(parts) // self.nodes
 
         def of_nodes() -> list[Tensor]:
             return [part.to(tensor.device) for part in parts[::step]]
 
-        return self.result(what, own, work, shaped, of_nodes), num_bytes
+        return self.result(what, copy, work, shaped, of_nodes), num_bytes
 
     def close(self) -> None:
         """Release the groups after the last collective."""

@@ -117,19 +117,19 @@ class TorchWorld(World):
 
     def shared_memory(self) -> SharedMemory | None:
         """Return memory shared with the processes that turn out to be on this machine."""
-        own = None
+        memory = None
         if self.shares_memory and hasattr(os, "memfd_create"):
             with suppress(OSError):
-                own = SharedMemory(self.process_rank, self.size)
-        addresses = self.gather(own and own.address)
-        opened = self.gather(own and own.open(addresses))
-        if own is not None:
-            own.readers = {
+                memory = SharedMemory(self.process_rank, self.size)
+        addresses = self.gather(memory and memory.address)
+        opened = self.gather(memory and memory.open(addresses))
+        if memory is not None:
+            memory.readers = {
                 process
                 for process, others in enumerate(opened)
                 if isinstance(others, list) and self.process_rank in others
             }
-        return own
+        return memory
 
     def make_groups(self, nodes: int) -> None:
         self.layout = layout = RankLayout(self.process_rank, nodes, self.devices)

@@ -57,7 +57,7 @@ class GradientTimes:
         rank's next gradient.
     """
 
-    def __init__(self, model: MachineModel, given: Callable[[int], float] | None = None) -> None:
+    def __init__(self, model: MachineModel, draw: Callable[[int], float] | None = None) -> None:
         from numpy.random import default_rng
 
         cluster, ranks = model.cluster, range(model.size)
@@ -83,7 +83,7 @@ class GradientTimes:
             )
             for rank in ranks
         ]
-        self.draw = given or self.sampled
+        self.draw = draw or self.sampled
 
     def sampled(self, rank: int) -> float:
         return self.nodes[rank].draw()

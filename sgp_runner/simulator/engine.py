@@ -151,7 +151,7 @@ class Vmap:
             if len(others) == width - 1 and len(self.tried[width]) < TRIES:
                 self.tried[width].append((time.perf_counter() - started) / width)
                 self.fastest = min(
-                    self.tried, key=lambda each: min(self.tried[each], default=math.inf)
+                    self.tried, key=lambda size: min(self.tried[size], default=math.inf)
                 )
         gradient.check()  # again: catches a write after an early computation
         value, gradient.value = gradient.value, None
@@ -179,8 +179,8 @@ class Vmap:
             gradients = gradients * 2
         self.problem.flat.module.train()
         values, losses = self.call(*self.stacked(gradients))
-        each = losses.unbind() if losses.is_cuda else losses.tolist()  # no wait for a GPU
-        for gradient, value, loss in zip(gradients, values, each, strict=True):
+        numbers = losses.unbind() if losses.is_cuda else losses.tolist()  # no wait for a GPU
+        for gradient, value, loss in zip(gradients, values, numbers, strict=True):
             # A copy: rows of one tensor share its version, so a write to one would look like a
             # write to all.
             gradient.value, gradient.loss = value.clone(), loss

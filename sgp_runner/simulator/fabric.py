@@ -90,7 +90,9 @@ def packed_events(clock: VirtualClock, events: Iterable[tuple[float, int, str, A
     saved = []
     for time, order, event, arguments in sorted(events):
         names = signature(clock.handlers[event]).parameters
-        values = [each.fields if isinstance(each, Sent) else each for each in arguments]
+        values = [
+            argument.fields if isinstance(argument, Sent) else argument for argument in arguments
+        ]
         saved.append((time, order, event, dict(zip(names, values, strict=True))))
     return saved
 
@@ -105,8 +107,8 @@ def unpacked_events(saved: Iterable[Any]) -> list[tuple[float, int, str, tuple[A
 
 def shared(numbers: Iterable[float]) -> list[float]:
     """Return a list in which equal numbers are one object, so that it stays in the cache."""
-    known: dict[float, float] = {}
-    return [known.setdefault(number, number) for number in numbers]
+    equal: dict[float, float] = {}
+    return [equal.setdefault(number, number) for number in numbers]
 
 
 class Fabric:
@@ -213,11 +215,13 @@ class Fabric:
     def queue(self, sent: Sent, num_bytes: float, channel: Channel) -> None:
         """Queue a message for its rendezvous."""
         src, dst = sent.src, sent.dst
-        known = self.times.awake(src).clear(self.clock.now) + self.links.start_seconds
-        known = self.times.path(src, dst).clear(known + self.extra_seconds(src, dst, channel))
-        self.outbox[src].append((sent, num_bytes, known))
+        announced = self.times.awake(src).clear(self.clock.now) + self.links.start_seconds
+        announced = self.times.path(src, dst).clear(
+            announced + self.extra_seconds(src, dst, channel)
+        )
+        self.outbox[src].append((sent, num_bytes, announced))
         if len(self.outbox[src]) == 1:
-            self.clock.at(known, "announce", src)
+            self.clock.at(announced, "announce", src)
 
     def announce(self, src: int) -> None:
         """Let a receiver know of the first message of ``src``."""
@@ -376,7 +380,7 @@ class Fabric:
     def waiting(self) -> dict[str, Any]:
         """The messages before and in their rendezvous, as plain data."""
         return {
-            "outbox": [[(each.fields, *of) for each, *of in queue] for queue in self.outbox],
+            "outbox": [[(message.fields, *of) for message, *of in queue] for queue in self.outbox],
             "announced": [list(senders) for senders in self.announced],
         }
 

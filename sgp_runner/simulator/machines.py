@@ -138,10 +138,10 @@ class ModelledMachines:
         clock.events = sorted([*clock.events, *unpacked_events(state["clock"]["events"])])
         self.fabric.load_state_dict(state["fabric"])
         compute.busy_until[:] = state["free_at"]
-        for own, values in zip(
+        for present, values in zip(
             (compute.computing_until, compute.coded_until), state.get("coding", ()), strict=False
         ):
-            own[:] = values
+            present[:] = values
         for host, saved in zip(compute.hosts, state["hosts"], strict=True):
             host.load_state_dict(saved)
         for waiting, messages in zip(compute.unprocessed, state["unprocessed"], strict=False):

@@ -65,10 +65,10 @@ def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
         size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
     memory = mmap.mmap(-1, size)
     return [
-        torch.frombuffer(memory, dtype=each.dtype, count=each.numel(), offset=begin).view(
-            each.shape
+        torch.frombuffer(memory, dtype=array.dtype, count=array.numel(), offset=begin).view(
+            array.shape
         )
-        for each, begin in zip(tensors, begins, strict=True)
+        for array, begin in zip(tensors, begins, strict=True)
     ]
 
 
@@ -114,7 +114,7 @@ def perform(
 
 
 @dataclass(frozen=True)
-class Computed:
+class GradientResult:
     """A gradient ``value`` [D] with its loss, and the buffers after its forward pass."""
 
     value: Tensor
@@ -136,8 +136,8 @@ class Assistant:
         self.connection, theirs = context.Pipe()
 
         def work() -> None:
-            for each in (*others, self.connection):
-                each.close()
+            for connection in (*others, self.connection):
+                connection.close()
             serve(problem, self.slots, theirs)
 
         with blocked():
@@ -170,7 +170,7 @@ class Assistant:
             there.copy_(buffer)
         self.connection.send((number, *what))
 
-    def receive(self) -> tuple[Gradient, Computed | None] | None:
+    def receive(self) -> tuple[Gradient, GradientResult | None] | None:
         """Wait for the next message.
 
         Return a gradient with its result, or with None if it failed there. Return None for `sums`.
@@ -184,7 +184,7 @@ class Assistant:
         result = None
         if received is not None:
             buffers = [buffer.clone() for buffer in slot.buffers]
-            result = Computed(slot.value.clone(), received, buffers)
+            result = GradientResult(slot.value.clone(), received, buffers)
         self.free.append(number)
         return self.asked.pop(number), result
 
@@ -223,7 +223,7 @@ class Parallel:
         self.ranks: set[int] = set()  # ranks with a gradient that may be computed early
         self.pending: dict[Gradient, None] = {}
         self.running: dict[Gradient, Assistant] = {}
-        self.done: dict[Gradient, Computed] = {}
+        self.done: dict[Gradient, GradientResult] = {}
         self.assistants: list[Assistant] = []
         self.timed = 0
         if self.starts_early:
@@ -241,7 +241,7 @@ class Parallel:
 
     def start_assistants(self) -> None:
         for _ in range(self.cores - 1):
-            others = [each.connection for each in self.assistants]
+            others = [assistant.connection for assistant in self.assistants]
             self.assistants.append(Assistant(self.problem, others))
 
     def start(self, gradient: Gradient) -> None:
@@ -284,19 +284,19 @@ class Parallel:
         for number, assistant in enumerate(helping, start=1):
             with suppress(OSError):  # `collect` handles a process that has ended
                 assistant.evaluate(params, buffers, number, every)
-        found: list[Sequence[float]] = [()] * passes
+        rows: list[Sequence[float]] = [()] * passes
         with one_thread():
-            found[::every] = self.problem.sums(params, buffers, slice(0, None, every))
+            rows[::every] = self.problem.sums(params, buffers, slice(0, None, every))
         for number, assistant in enumerate(helping, start=1):
             while assistant.evaluates and assistant in self.assistants:
                 self.collect(timeout=None)
             part = slice(number, None, every)
             with one_thread():
-                found[part] = assistant.sums or self.problem.sums(params, buffers, part)
+                rows[part] = assistant.sums or self.problem.sums(params, buffers, part)
         self.dismiss_failed()
-        return found
+        return rows
 
-    def timed_here(self, gradient: Gradient) -> Computed:
+    def timed_here(self, gradient: Gradient) -> GradientResult:
         """Compute a gradient; start other processes if the second gradient took long enough."""
         began = time.perf_counter()
         result = self.here(gradient)
@@ -309,7 +309,7 @@ class Parallel:
 
     def dismiss_failed(self) -> None:
         """End the processes whose work failed, once this process has repeated it successfully."""
-        failed = [each for each in self.assistants if each.failure]
+        failed = [candidate for candidate in self.assistants if candidate.failure]
         for assistant in failed:
             self.lose(assistant)
         if failed:
@@ -321,17 +321,17 @@ class Parallel:
                 f"cannot compute gradients ({failed[0].failure.splitlines()[0]}).{hint}"
             )
 
-    def here(self, gradient: Gradient) -> Computed:
+    def here(self, gradient: Gradient) -> GradientResult:
         """Compute a gradient in this process."""
         early = Gradient(
             gradient.rank,
             gradient.step,
             gradient.params,
-            [each.clone() for each in gradient.buffers],
+            [buffer.clone() for buffer in gradient.buffers],
         )
         with one_thread():
             value = self.loop.finish(early)
-        return Computed(value, float(early.loss), early.buffers)
+        return GradientResult(value, float(early.loss), early.buffers)
 
     @property
     def has_room(self) -> bool:
@@ -370,7 +370,7 @@ class Parallel:
 
     def collect(self, timeout: float | None) -> None:
         """Collect results of the other processes; ``timeout``: seconds to wait for a result."""
-        by_connection = {each.connection: each for each in self.assistants}
+        by_connection = {helper.connection: helper for helper in self.assistants}
         for connection in wait([*by_connection], timeout) if by_connection else ():
             assert isinstance(connection, Connection)
             assistant = by_connection[connection]
@@ -389,7 +389,9 @@ class Parallel:
     def lose(self, assistant: Assistant) -> None:
         """Remove a process that has ended; this process computes its gradients when due."""
         self.assistants.remove(assistant)
-        self.running = {each: by for each, by in self.running.items() if by is not assistant}
+        self.running = {
+            gradient: by for gradient, by in self.running.items() if by is not assistant
+        }
         assistant.close()
 
     def close(self) -> None:

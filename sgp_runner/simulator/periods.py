@@ -137,7 +137,7 @@ class Periods:
         seconds, sent = end.time - begin.time, zip(begin.num_bytes, end.num_bytes, strict=True)
         num_bytes = [after - before for before, after in sent]
         self.record(count, steps, seconds, num_bytes)
-        self.skipped, self.num_bytes = count * steps, [count * each for each in num_bytes]
+        self.skipped, self.num_bytes = count * steps, [count * size for size in num_bytes]
         self.simulation.skipped_seconds = count * seconds
         for rank, before in enumerate(begin.coding_seconds):
             self.simulation.coding_seconds[rank] += count * (end.coding_seconds[rank] - before)
@@ -163,10 +163,10 @@ class Periods:
                 worker, progress = end.worker, end.worker.progress
                 if end.staleness:
                     staleness(worker).extend(end.staleness)
-                taken = end.steps_taken + period * steps
-                if taken % self.log_every:
+                steps_taken = end.steps_taken + period * steps
+                if steps_taken % self.log_every:
                     continue  # the listener would record nothing
-                progress.step, progress.steps_taken = end.step + period * steps, taken
+                progress.step, progress.steps_taken = end.step + period * steps, steps_taken
                 worker.comm.num_bytes_sent = end.num_bytes + period * num_bytes[worker.rank]
                 if not worker.push_sum.is_meta:
                     worker.push_sum = worker.push_sum.new_full((1,), end.weight)

@@ -174,7 +174,7 @@ class Simulation:
 
     def pop_gradient_of(self, future: Future[Any]) -> Gradient:
         """Take over the gradient whose mean a worker awaits."""
-        key = next(key for key, each in self.gradients.items() if each[2] is future)
+        key = next(key for key, entry in self.gradients.items() if entry[2] is future)
         return self.pop_gradient(*key)
 
     def receive(self, sent: Sent) -> None:

@@ -71,7 +71,9 @@ def repeat(
             case "collective", number, outcome:
                 future = repetition.futures.pop((rank, number))
                 simulation.gradients = {
-                    key: each for key, each in simulation.gradients.items() if each[2] is not future
+                    key: parts
+                    for key, parts in simulation.gradients.items()
+                    if parts[2] is not future
                 }
                 scheduler.resolve(future, outcome)
         scheduler.settle()

@@ -62,5 +62,5 @@ class Truncate16(BF16):
 
 def codes(algo: object) -> bool:
     """Return whether an algorithm has a codec other than `Identity`."""
-    own = [getattr(algo, field.name) for field in fields(algo)]  # type: ignore[arg-type]
-    return any(isinstance(each, Codec) and not isinstance(each, Identity) for each in own)
+    values = [getattr(algo, field.name) for field in fields(algo)]  # type: ignore[arg-type]
+    return any(isinstance(value, Codec) and not isinstance(value, Identity) for value in values)

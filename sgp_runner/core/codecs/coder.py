@@ -48,8 +48,10 @@ class Coder:
 
     async def decode(self, message: Tensor, rank: int, k: int) -> Tensor:
         """Return the vector [n] that ``rank`` encoded in step ``k``."""
-        own = rank == self.worker.rank
-        await self.worker.code("decode", self.codec.name, self.work, "serial" if own else "always")
+        is_own = rank == self.worker.rank
+        await self.worker.code(
+            "decode", self.codec.name, self.work, "serial" if is_own else "always"
+        )
         return self.codec.transform_back(self.coefficients(message, rank, k), self.shapes)
 
     async def mean(

@@ -37,24 +37,24 @@ class CosineTopK(Codec):
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         values, indices = [], []
-        for part, each in zip(tensors_in(x, shapes), self.chunks(shapes), strict=True):
-            coefficients = each.transform(part)
-            top = coefficients.abs().topk(min(self.k, each.size), 1).indices.sort(1).values
+        for part, chunk in zip(tensors_in(x, shapes), self.chunks(shapes), strict=True):
+            coefficients = chunk.transform(part)
+            top = coefficients.abs().topk(min(self.k, chunk.size), 1).indices.sort(1).values
             values.append(coefficients.gather(1, top).float().reshape(-1))
-            indices.append(pack(top.reshape(-1), each.bits))
+            indices.append(pack(top.reshape(-1), chunk.bits))
         return joined([as_bytes(joined(values)), *indices])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
     ) -> Tensor:
         out, chunks = [], self.chunks(shapes)
-        counts = [each.count(self.k) for each in chunks]
+        counts = [chunk.count(self.k) for chunk in chunks]
         values, rest = from_bytes(message, sum(counts))
-        for each, count, part in zip(chunks, counts, values.split_with_sizes(counts), strict=True):
-            end = packed_bytes(count, each.bits)
-            indices = unpack(rest[:end], each.bits, count).view(-1, min(self.k, each.size)).long()
+        for chunk, count, part in zip(chunks, counts, values.split_with_sizes(counts), strict=True):
+            end = packed_bytes(count, chunk.bits)
+            indices = unpack(rest[:end], chunk.bits, count).view(-1, min(self.k, chunk.size)).long()
             rest = rest[end:]
-            dense = like.new_zeros(each.numel // each.size, each.size)
+            dense = like.new_zeros(chunk.numel // chunk.size, chunk.size)
             dense.scatter_(1, indices, part.view_as(indices).to(like.dtype))
             out.append(dense.reshape(-1))
         return joined(out)
@@ -63,11 +63,13 @@ class CosineTopK(Codec):
         if coefficients.is_meta or not shapes:
             return coefficients
         chunks = self.chunks([*shapes.values()])
-        parts = coefficients.split_with_sizes([each.numel for each in chunks])
-        return joined([each.transform_back(part) for each, part in zip(chunks, parts, strict=True)])
+        parts = coefficients.split_with_sizes([chunk.numel for chunk in chunks])
+        return joined(
+            [chunk.transform_back(part) for chunk, part in zip(chunks, parts, strict=True)]
+        )
 
     def length(self, shapes: Sequence[Shape]) -> int:
-        counts = [(each.count(self.k), each.bits) for each in self.chunks(shapes)]
+        counts = [(chunk.count(self.k), chunk.bits) for chunk in self.chunks(shapes)]
         return sum(4 * count + packed_bytes(count, bits) for count, bits in counts)
 
 
@@ -103,7 +105,7 @@ class Chunks:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    return next(each for each in range(min(number, limit), 0, -1) if number % each == 0)
+    return next(divisor for divisor in range(min(number, limit), 0, -1) if number % divisor == 0)
 
 
 @functools.cache

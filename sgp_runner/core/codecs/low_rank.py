@@ -56,17 +56,17 @@ class LowRank(Codec):
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
     ) -> Tensor:
         out, sizes = [], [self.sizes(shape) for shape in shapes]
-        for each, part in zip(sizes, message.split_with_sizes(list(map(sum, sizes))), strict=True):
-            if len(each) == 1:
+        for size, part in zip(sizes, message.split_with_sizes(list(map(sum, sizes))), strict=True):
+            if len(size) == 1:
                 out.append(part)
                 continue
-            p, q = (factor.view(-1, self.rank) for factor in part.split_with_sizes([*each]))
+            p, q = (factor.view(-1, self.rank) for factor in part.split_with_sizes([*size]))
             out.append((p @ q.T).reshape(-1))
         return joined(out)
 
     def work(self, shapes: Sequence[Shape]) -> int:
         """Return the numbers of all factored matrices, once for each column of a factor."""
-        return self.rank * sum(prod(each) for each in shapes if len(self.sizes(each)) > 1)
+        return self.rank * sum(prod(shape) for shape in shapes if len(self.sizes(shape)) > 1)
 
     def length(self, shapes: Sequence[Shape]) -> int:
         return sum(sum(self.sizes(shape)) for shape in shapes)

@@ -59,7 +59,7 @@ class Quantised(Codec):
         scales, rest = from_bytes(message, self.scales * len(groups))
         codes = tensors_in(unpack(rest, self.bits, numel(groups)), groups)
         coded = zip(scales.view(-1, self.scales), codes, strict=True)
-        return joined([self.values(*each, like) for each in coded])
+        return joined([self.values(*part, like) for part in coded])
 
     def length(self, shapes: Sequence[Shape]) -> int:
         return 4 * self.scales * len(self.groups(shapes)) + packed_bytes(numel(shapes), self.bits)
@@ -215,5 +215,5 @@ def sums_by_code(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
 
     if not x.is_cuda:
         return x.new_zeros(4).index_add_(0, codes, x), codes.bincount(minlength=4)
-    own = codes == torch.arange(4, device=x.device)[:, None]
-    return torch.where(own, x, 0.0).sum(1), own.sum(1)
+    has_code = codes == torch.arange(4, device=x.device)[:, None]
+    return torch.where(has_code, x, 0.0).sum(1), has_code.sum(1)

@@ -55,50 +55,50 @@ class TopK(Codec):
 
         values, indices = [], []
         groups = equal_chunks(tuple(shapes), self.side, self.k, x.device)
-        for each in groups:
-            within = torch.arange(each.size, dtype=each.start.dtype, device=x.device)
-            inside = x.index_select(0, each.places(within).view(-1)).view(-1, each.size)
-            top = inside.abs().topk(min(self.k, each.size), 1).indices.sort(1).values
+        for group in groups:
+            within = torch.arange(group.size, dtype=group.start.dtype, device=x.device)
+            inside = x.index_select(0, group.places(within).view(-1)).view(-1, group.size)
+            top = inside.abs().topk(min(self.k, group.size), 1).indices.sort(1).values
             values.append(inside.gather(1, top).view(-1))
             indices.append(top.view(-1))
-        slots = joined([each.slots.view(-1) for each in groups])
-        kept, within = (
+        slots = joined([group.slots.view(-1) for group in groups])
+        largest, within = (
             torch.empty_like(slots, dtype=parts[0].dtype).index_copy_(0, slots, joined(parts))
             for parts in (values, indices)
         )
-        kept = kept.float()
+        largest = largest.float()
         coded = (
-            as_bytes(kept)
+            as_bytes(largest)
             if self.bits == 32
-            else TwoBit().to_message(kept, self.kept(shapes), seed)
+            else TwoBit().to_message(largest, self.counts(shapes), seed)
         )
         return joined([coded, pack(within, self.index_bits)])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
     ) -> Tensor:
-        kept = self.kept(shapes)
-        end = self.values_bytes(kept)
+        counts = self.counts(shapes)
+        end = self.values_bytes(counts)
         values = (
-            from_bytes(message, numel(kept))[0].to(like.dtype)
+            from_bytes(message, numel(counts))[0].to(like.dtype)
             if self.bits == 32
-            else TwoBit().from_message(message[:end], kept, like, seed)
+            else TwoBit().from_message(message[:end], counts, like, seed)
         )
-        within = unpack(message[end:], self.index_bits, numel(kept))
+        within = unpack(message[end:], self.index_bits, numel(counts))
         groups = equal_chunks(tuple(shapes), self.side, self.k, message.device)
-        places = joined([each.places(within[each.slots]).view(-1) for each in groups])
+        places = joined([group.places(within[group.slots]).view(-1) for group in groups])
         out = like.new_zeros(numel(shapes))
-        out[places.long()] = values[joined([each.slots.view(-1) for each in groups])]
+        out[places.long()] = values[joined([group.slots.view(-1) for group in groups])]
         return out
 
     def length(self, shapes: Sequence[Shape]) -> int:
-        kept = self.kept(shapes)
-        return self.values_bytes(kept) + packed_bytes(numel(kept), self.index_bits)
+        counts = self.counts(shapes)
+        return self.values_bytes(counts) + packed_bytes(numel(counts), self.index_bits)
 
-    def values_bytes(self, kept: Sequence[Shape]) -> int:
-        return 4 * numel(kept) if self.bits == 32 else TwoBit().length(kept)
+    def values_bytes(self, counts: Sequence[Shape]) -> int:
+        return 4 * numel(counts) if self.bits == 32 else TwoBit().length(counts)
 
-    def kept(self, shapes: Sequence[Shape]) -> list[Shape]:
+    def counts(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Return the count of sent numbers of each tensor, as the shape of a vector."""
         return [(kept_of(shape, self.side, self.k),) for shape in shapes]
 

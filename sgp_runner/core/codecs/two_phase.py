@@ -95,7 +95,7 @@ class SignMean:
         for j, message in enumerate(messages):
             if j != rank:
                 comm.send(j, message)
-        return [own if j == rank else await comm.recv(j) for j, own in enumerate(messages)]
+        return [part if j == rank else await comm.recv(j) for j, part in enumerate(messages)]
 
     @property
     def served(self) -> list[int]:

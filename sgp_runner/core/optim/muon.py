@@ -86,8 +86,8 @@ class Muon:
                 d.copy_(step).mul_(self.factor(*shape))
                 rate = lr
             else:
-                own = {"mean": mean, "square": square, "steps": before.clone()}
-                d.copy_(normalised(d, own, self.beta1, self.beta2, self.eps))
+                adam_state = {"mean": mean, "square": square, "steps": before.clone()}
+                d.copy_(normalised(d, adam_state, self.beta1, self.beta2, self.eps))
                 rate = lr * self.adam_lr / self.lr
             if len(shape) > 1:
                 d.add_(x, alpha=self.weight_decay)

@@ -95,8 +95,8 @@ def updates(
     for part in g if isinstance(g, list) else [g]:
         for piece in pieces(part):
             where = slice(begin + piece.start, begin + piece.stop)
-            own = {name: buffer[where] for name, buffer in buffers.items()}
-            yield where, optim.direction(part[piece], params[where], own, lr, shapes)
+            state = {name: buffer[where] for name, buffer in buffers.items()}
+            yield where, optim.direction(part[piece], params[where], state, lr, shapes)
         begin += part.numel()
 
 
