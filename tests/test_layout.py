@@ -39,23 +39,23 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 26071,
-    "algorithms": 1577,
+    "sgp_runner": 25870,
+    "algorithms": 1576,
     "api": 508,
     "assembly": 2030,
     "calibration report": 2246,
-    "cli": 1618,
+    "cli": 1584,
     "cluster data topology": 3198,
-    "config": 1706,
-    "console": 337,
-    "core": 2473,
+    "config": 1686,
+    "console": 226,
+    "core": 2472,
     "distributed simulator": 3224,
     "jobs": 224,
     "models": 606,
-    "plan": 1094,
-    "recording": 1536,
+    "plan": 1090,
+    "recording": 1517,
     "replay": 434,
-    "studies": 1977,
+    "studies": 1970,
     "utils": 1212,
 }
 

@@ -270,9 +270,7 @@ class Observer:
         worker.check_now()
         progress = worker.progress
         logged = {
-            name: sum_in_order(values) / len(values)
-            for name, values in progress.observed.items()
-            if values
+            name: sum_in_order(row) / len(row) for name, row in progress.observed.items() if row
         }
         progress.observed.clear()
         record: dict[str, object] = {
