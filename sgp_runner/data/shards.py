@@ -221,7 +221,7 @@ def cached(index: Path, names: ndarray, sizes: ndarray) -> ndarray | None:
                 same = numpy.array_equal(cache["names"], names) and numpy.array_equal(
                     cache["sizes"], sizes
                 )
-                samples: ndarray = cache["samples"]
+                samples: ndarray = cache["visible"]  # an older index, with hidden files, lacks it
                 return samples if same and fit(samples, sizes) else None
     except (OSError, EOFError, KeyError, ValueError, BadZipFile):
         return None
@@ -244,7 +244,7 @@ def keep(index: Path, names: ndarray, sizes: ndarray, samples: ndarray) -> None:
     part = index.with_name(f".{index.name}.{uuid4().hex}.part")
     try:
         with part.open("wb") as file:
-            numpy.savez_compressed(file, names=names, sizes=sizes, samples=samples)
+            numpy.savez_compressed(file, names=names, sizes=sizes, visible=samples)
         part.replace(index)
     except OSError as error:
         with contextlib.suppress(OSError):

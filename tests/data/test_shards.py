@@ -298,12 +298,21 @@ def test_a_forged_index_is_made_again(samples: object, few: Path) -> None:
     index = few / "train-index.npz"
     load(few)
     with numpy.load(index) as known:
-        names, sizes, before = known["names"], known["sizes"], known["samples"]
-    numpy.savez_compressed(index, names=names, sizes=sizes, samples=numpy.array(samples))
+        names, sizes, before = known["names"], known["sizes"], known["visible"]
+    numpy.savez_compressed(index, names=names, sizes=sizes, visible=numpy.array(samples))
     labels = load(few).train.labels
     assert labels is not None and labels.tolist() == [0, 1, 2, 0, 1, 2]
     with numpy.load(index) as known:
-        assert numpy.array_equal(known["samples"], before)
+        assert numpy.array_equal(known["visible"], before)
+
+
+def test_an_index_that_may_list_hidden_files_is_made_again(few: Path) -> None:
+    index = few / "train-index.npz"
+    load(few)
+    with numpy.load(index) as known:
+        names, sizes, samples = known["names"], known["sizes"], known["visible"]
+    numpy.savez_compressed(index, names=names, sizes=sizes, samples=samples[:1])
+    assert len(load(few).train) == 6
 
 
 def test_a_folder_that_cannot_be_written_is_read(
