@@ -31,7 +31,7 @@ def test_a_hybrid_switches_after_its_epochs() -> None:
 
 
 @pytest.mark.parametrize("first", [SGP(SHIFTS), OSGP(SHIFTS), SlowMo(OSGP(SHIFTS), tau=4)], ids=str)
-def test_a_hybrid_brings_everybody_together_at_its_switch(first: Algorithm) -> None:
+def test_all_workers_of_a_hybrid_are_equal_after_its_switch(first: Algorithm) -> None:
     """Models and momentum: with equal gradients from then on, any difference would stay."""
     result = run(Hybrid(first, ARSGD(average="gradients"), switch_epoch=1.5), 3, STEPS, OPTIM)
     assert np.ptp(result.x, axis=0).max() < 1e-14

@@ -18,8 +18,8 @@ from random import Random
 
 import pytest
 from helpers.paths import ROOT
-from helpers.processes import hear_interrupts, hears
-from helpers.slurm_cluster import missing_programs, say, slurm_cluster, wait_until
+from helpers.processes import hear_interrupts, hears, wait_until
+from helpers.slurm_cluster import missing_programs, say, slurm_cluster
 
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.units import percent

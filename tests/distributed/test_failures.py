@@ -19,9 +19,9 @@ import pytest
 import torch
 from helpers.experiments import instrumented, make_experiment, saved
 from helpers.paths import RANKS
-from helpers.processes import check_no_rank_is_left, processes_of, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, processes_of, wait_for_ranks, wait_until
 from helpers.shooting import run, shot, variables_of
-from helpers.slurm_cluster import free_ports, wait_until
+from helpers.slurm_cluster import free_ports
 
 from sgp_runner.assembly.build import build_problem, divide_problem
 from sgp_runner.assembly.dry_run import verify_calls

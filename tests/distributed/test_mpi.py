@@ -15,8 +15,7 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment
 from helpers.paths import RANKS, ROOT
-from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks
-from helpers.slurm_cluster import wait_until
+from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks, wait_until
 from helpers.variants import (
     SMALL,
     SYNCHRONOUS,

@@ -11,9 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.processes import wait_for_ranks
+from helpers.processes import wait_for_ranks, wait_until
 from helpers.shooting import COMMAND
-from helpers.slurm_cluster import wait_until
 
 from sgp_runner.distributed.private_folder import LOCK, prefix, private_folder
 

@@ -20,8 +20,8 @@ import pytest
 import torch
 from helpers.experiments import make_experiment
 from helpers.paths import RANKS
-from helpers.processes import wait_for_ranks
-from helpers.slurm_cluster import free_ports, wait_until
+from helpers.processes import wait_for_ranks, wait_until
+from helpers.slurm_cluster import free_ports
 from test_mpi import ENVIRONMENT, MPIRUN
 
 import sgp_runner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from sgp_runner.assembly.real import launch
@@ -43,10 +44,7 @@ def wait_for_ranks(folder: Path, count: int) -> list[int]:
 
 def check_no_rank_is_left(folder: Path) -> None:
     """The launcher of MPI kills without waiting, so a rank may end after the command."""
-    deadline = time.monotonic() + 300
-    while (ranks := ranks_of(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not ranks
+    wait_until(lambda: not ranks_of(folder), "the end of all ranks", seconds=300)
 
 
 def ranks_of(folder: Path) -> list[int]:
@@ -112,3 +110,11 @@ def run_world(folder: Path, size: int, *program: str) -> None:
         assert launch.wait_for(children) == [0] * size
     finally:
         launch.stop(children)
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:.0f} s for {what}")
+        time.sleep(0.1)

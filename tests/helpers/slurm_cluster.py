@@ -13,10 +13,11 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from helpers.processes import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "setpriv")
 NODES = 4
@@ -157,11 +158,3 @@ def say(environment: Mapping[str, str], *command: str) -> str:
         stderr=subprocess.DEVNULL,
         text=True,
     ).stdout.strip()
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 600) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:.0f} s for {what}")
-        time.sleep(0.1)

@@ -187,17 +187,15 @@ def leave(watch: Watchdog) -> None:
 
 def outlast(watch: Watchdog) -> None:
     """Wait until the other ranks have read the cause of the end, if this rank hosts the store."""
-    alarm, others = watch.world.alarm, [rank for rank in watch.vote.members if rank != 0]
+    others = [f"left {rank}" for rank in watch.vote.members if rank != 0]
     if watch.vote.original_rank == 0 and others and not kept_elsewhere():
-        answered(lambda: alarm.check([f"left {rank}" for rank in others]))
+        wait_for(watch.world, others)
 
 
-def answered(condition: Callable[[], bool]) -> bool:
-    """Return whether the condition came true; wait for it for at most `ANSWER_SECONDS`."""
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while not (met := condition()) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS / 10)
-    return met
+def wait_for(world: World, keys: list[str]) -> None:
+    """Wait until all ``keys`` are in the store, for at most `ANSWER_SECONDS`."""
+    with suppress(Exception):  # a rank that was killed writes none
+        world.alarm.wait(keys, timedelta(seconds=ANSWER_SECONDS))
 
 
 @contextmanager
@@ -227,7 +225,7 @@ def report(world: World) -> StallTimeout:
     alarm, line = world.alarm, stall_report()
     alarm.set(f"waits {world.process_rank}", line)
     alarm.set("stalled", "")
-    answered(lambda: alarm.check([f"waits {rank}" for rank in range(world.size)]))
+    wait_for(world, [f"waits {rank}" for rank in range(world.size)])
     answers = [
         str(alarm.get(key), "utf-8") if alarm.check([key := f"waits {rank}"]) else None
         for rank in range(world.size)
