@@ -106,12 +106,7 @@ def write_tables() -> None:
         stated_section(),
     ]
     if done := [job.folder for job in jobs(PARTS) if job.summary]:
-        write_report(
-            done,
-            OUT / "report",
-            title="Published results, reproduced as far as one machine can",
-            link_target=archived,
-        )
+        write_report(done, OUT / "report", link_target=archived)
     (ROOT / "results" / "README.md").write_text(
         README + "\n\n".join(filter(None, parts)) + "\n", encoding="utf-8"
     )

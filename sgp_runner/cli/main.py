@@ -25,6 +25,7 @@ from sgp_runner.utils.variables import check_switches
 SUBCOMMANDS = {
     "calibrate": "calibrate",
     "check": "check_machine",
+    "diff": "diff",
     "download": "download",
     "doctor": "doctor",
     "new": "new",

@@ -386,7 +386,7 @@ def report(runs: Runs | None, directory: Path, target: float | None = None) -> N
     if runs is None:
         return
     with printed_errors("the report could not be written"):
-        result = report_on(runs, directory / "report", target, f"Sweep {directory.name}")
+        result = report_on(runs, directory / "report", target)
         print(f"report in {result.page}", flush=True)
 
 

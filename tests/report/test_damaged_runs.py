@@ -18,6 +18,7 @@ from helpers.report_runs import write_run
 
 from sgp_runner.cli.report import main
 from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.rank.headline import headline
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import run_summary
@@ -353,7 +354,9 @@ def test_mutated_runs_are_shown_or_left_out(mutated: Path) -> None:
     ranked = rankings(settings)
     shown = sections(settings, ranked, [])
     box = run_summary(settings)
-    page = render("title", "", box, [], ranked_tables(ranked), shown, [table], runs.skipped)
+    page = render(
+        "title", headline(ranked), "", box, [], ranked_tables(ranked), shown, [table], runs.skipped
+    )
     assert page.count("is left out: ") == len(runs.skipped)
 
 

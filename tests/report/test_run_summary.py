@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from helpers.report_runs import write_run
 
+from sgp_runner.report.plots.figure import Axis
 from sgp_runner.report.plots.sections import sections
-from sgp_runner.report.plots.style import LOOKS, StyleMap, look_of, shade, ticks_between
+from sgp_runner.report.plots.style import LOOKS, StyleMap, axis_over, look_of, shade, ticks_between
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import differing, run_summary
 from sgp_runner.report.read.run_groups import RunGroup, settings_in
@@ -123,10 +124,19 @@ def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> Non
     assert [series.name for series in time.series] == ["a", "b", "c", "80 % accuracy"]
     assert (time.y.title, time.y.scale, time.y.ticks) == ("error in %", "log", [5, 10, 20, 50, 100])
     target = plots["time_to_target-mlp_on_digits-simulated"]
-    assert (target.x.scale, target.bars) == ("log", False)
     iteration = plots["time_per_iteration-simulated-mlp-digits"]
-    assert not iteration.bars and iteration.x.scale == "log"
+    assert [(plot.x.scale, plot.bars) for plot in (target, iteration)] == [("linear", True)] * 2
+    assert [(label.text, label.x) for label in target.labels] == [
+        ("20.0 s, 12.0×", 20.0),
+        ("22.0 s, 10.9×", 22.0),
+        ("240 s, 1.00×", 240.0),
+    ]
     assert [series.y for series in iteration.series] == [["a"], ["b"], ["c"]]
+
+
+def test_bars_begin_at_zero_up_to_a_range_of_thirty() -> None:
+    assert axis_over("", [1.0, 30.0]) == Axis("", from_zero=True)
+    assert axis_over("", [1.0, 31.0]) == Axis("", "log", [1, 2, 5, 10, 20])
 
 
 def test_ticks_of_a_logarithmic_axis() -> None:

@@ -33,14 +33,15 @@ function traces(figure, chars, ink) {
   });
 }
 
-// Labels to the right of the plot; a line leads to each from the end of what it names.
+// Labels at the ends of bars, or to the right of the plot; there, a line leads to each from what it names.
 function annotations(labels, height, size) {
   return labels.map((label) => {
     const at = label.row === undefined
       ? { yref: "paper", y: label.from, ax: 14, ay: (label.from - label.to) * height, showarrow: true, arrowhead: 0, arrowwidth: 1.5, arrowcolor: label.colour, standoff: 0 }
       : { yref: "y", y: label.row, xshift: 8, showarrow: false };
     if (at.arrowcolor === null) at.arrowcolor = colour("--ink");
-    return { ...at, xref: "paper", x: 1, xanchor: "left", yanchor: "middle", align: "left", text: label.text, font: { size } };
+    const side = label.at === undefined ? { xref: "paper", x: 1 } : { xref: "x", x: label.at };
+    return { ...at, ...side, xanchor: "left", yanchor: "middle", align: "left", text: label.text, font: { size } };
   });
 }
 
@@ -71,9 +72,11 @@ function draw(figure) {
   const rows = figure.layout.yaxis.type === "category" ? [...new Set(data.flatMap((trace) => trace.y))] : [];
   const lines = Math.max(1, ...rows.map((row) => row.split("<br>").length));
   const top = touch || paper ? 12 : 32; // room for the buttons that come with a mouse
-  const height = rows.length ? 20 + Math.max(52, 1.4 * size * lines) * rows.length : Math.max(narrow ? 240 : 320, 1.4 * size * figure.lines);
+  const bars = data.some((trace) => trace.type === "bar");
+  const height = rows.length ? 20 + Math.max(bars ? 36 : 52, 1.4 * size * lines) * rows.length : Math.max(narrow ? 240 : 320, 1.4 * size * figure.lines);
   const font = { family: getComputedStyle(document.body).fontFamily, size, color: ink };
   const axis = { gridcolor: grid, linecolor: grid, tickcolor: grid, ticks: "outside", ticklen: 4, showline: true };
+  const { gridcolor, ...bare } = axis;
   Plotly.react(box, data, {
     width,
     height: height + top + 52,
@@ -88,7 +91,7 @@ function draw(figure) {
     showlegend: false,
     annotations: annotations(figure.labels, height, size),
     xaxis: { ...axis, ...figure.layout.xaxis, ...(narrow ? fewer(figure.layout.xaxis) : {}), fixedrange: touch },
-    yaxis: { ...axis, ...figure.layout.yaxis, fixedrange: touch },
+    yaxis: { ...(bars ? bare : axis), ...figure.layout.yaxis, showgrid: !bars, fixedrange: touch },
   }, { displaylogo: false, responsive: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["lasso2d", "select2d"] });
 }
 

@@ -115,10 +115,13 @@ def time_to_target(ranking: Ranking) -> Plot:
     overs = {row.over for row in drawn if row.over}
     never = [row.name for row in ranking.rows if not row.times]
     more = f" and {len(never) - MAX_LINES} more" if len(never) > MAX_LINES else ""
+    shape = "Bars" if bars else "Points"
     spread = spread_of(ranking.settings, "from the fastest to the slowest")
     note = [
-        f"The target is {ranking.target.rule}. {'Bars' if bars else 'Points'}: mean over the "
-        f"seeds that reach it; lines: {spread}.",
+        f"The target is {ranking.target.rule}.",
+        f"{shape}: mean over the seeds that reach it; lines: {spread}."
+        if several_seeds(ranking.settings)
+        else f"{shape}: one seed each.",
         *(f"×: speed-up over {over}." for over in overs if len(overs) == 1),
         *([f"Not reached by {', '.join(never[:MAX_LINES])}{more}."] if never else []),
     ]
@@ -182,8 +185,13 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
     return plot_rows(
         file_name("time per iteration", *filter(None, where)),
         f"time per iteration on {counted(first.nodes, 'node')} · {kinds(drawn)}{on_cluster(drawn)}",
-        f"{CLOCK[first.clock].capitalize()}. {'Bars' if bars else 'Points'}: mean over the seeds; "
-        f"lines: {spread_of(drawn)}.{' Stars: published.' if stars else ''}",
+        f"{CLOCK[first.clock].capitalize()}. "
+        + (
+            f"{'Bars' if bars else 'Points'}: mean over the seeds; lines: {spread_of(drawn)}."
+            if several_seeds(drawn)
+            else "One seed each."
+        )
+        + (" Stars: published." if stars else ""),
         axis,
         series,
         rows,
@@ -196,6 +204,11 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
 def fastest_to(target: Target, row: Row) -> float:
     """Return the least time to a target, over the seeds and the rates of the links."""
     return min([*row.times, *row.setting.times_to(target.value, "fastest_s")])
+
+
+def several_seeds(settings: Sequence[RunGroup]) -> bool:
+    """Return whether a setting has several seeds, or several rates of its links."""
+    return any(len(setting.seeds) > 1 or setting.ranged for setting in settings)
 
 
 def spread_of(
@@ -264,17 +277,17 @@ def rows_of(
 ) -> tuple[list[str], list[Series]]:
     """Return a row name and a series for each setting.
 
-    ranges: mean, lowest and highest value of each setting
+    ranges: mean, lowest and highest value of each setting; equal ones have no line
     texts: details of each setting, shown on hover
     """
     look = StyleMap(settings)
     rows = [wrap_label(name) for name in names(settings)]
-    series = [
-        Series(name, look.of(setting, line=False), [mean], [row], [low], [high], [text])
-        for name, setting, row, (mean, low, high), text in zip(
-            series_names, settings, rows, ranges, texts, strict=True
-        )
-    ]
+    series = []
+    for name, setting, row, (mean, *ends), text in zip(
+        series_names, settings, rows, ranges, texts, strict=True
+    ):
+        low, high = ([end] for end in ends) if ends[0] < ends[1] else (None, None)
+        series.append(Series(name, look.of(setting, line=False), [mean], [row], low, high, [text]))
     return rows, series
 
 
@@ -289,7 +302,21 @@ def plot_rows(
     rest: Sequence[str] = (),
     bars: bool = False,
 ) -> Plot:
-    """Return a plot that shows each of ``values`` as text at the end of its row."""
-    labels = [Label(value, None, None, row) for row, value in zip(rows, values, strict=True)]
+    """Return a plot that shows each of ``values`` as text at the end of its bar or row."""
+    ends = {
+        row: max(
+            float(end)
+            for one in series
+            for y, *reach in zip(one.y, one.x, one.high or one.x, strict=True)
+            for end in reach
+            if y == row
+        )
+        for row in rows
+        if bars
+    }
+    labels = [
+        Label(value, None, ends.get(row), row) for row, value in zip(rows, values, strict=True)
+    ]
+    axis = replace(axis, span=(0.0, max(ends.values()))) if bars else axis
     rows_axis = Axis("", "category")
     return Plot(name, title, note, axis, rows_axis, series, "x", bars, labels, rest)

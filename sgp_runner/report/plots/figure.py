@@ -132,7 +132,7 @@ class Label:
 
     text: lines without markup
     colour: colour of the line; None: the colour of the text
-    x, y: end of the line; for a row, x is None and y is the category
+    x, y: end of the line; for a row, y is the category, and x the end of its bar or None
     height: height of the middle of the text, from 0 to 1; None for a row
     """
 
@@ -172,7 +172,9 @@ class Plot:
         return [
             label
             for label in self.labels
-            if label.x is not None and self.x.share(label.x) < COMPLETE_WIDTH
+            if label.height is not None
+            and label.x is not None
+            and self.x.share(label.x) < COMPLETE_WIDTH
         ]
 
     @property

@@ -170,7 +170,8 @@ def curves(
         several = len(setting.seeds) > 1
         time = times.get(id(setting), 0.0)
         if axis.span is not None and time > size * axis.span[1]:
-            line_name += f" ({duration(time)})"
+            unbroken = duration(time).replace(" ", "\N{NO-BREAK SPACE}")
+            line_name += f" ({unbroken})"
         series.append(
             Series(
                 line_name,

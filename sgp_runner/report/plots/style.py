@@ -19,6 +19,7 @@ from sgp_runner.report.read.runs import PUBLISHED
 
 MAX_LINES = 8  # lines or rows of a plot
 MAX_AXIS_RATIO = 10  # of greatest to least: a wider range needs a logarithmic axis
+MAX_BAR_RATIO = 30  # of longest to shortest bar, which begin at 0
 LOOKS = {
     "AR-SGD": ("#3381ef", "circle"),
     "PS-SGD": ("#412ffc", "pentagon"),
@@ -83,9 +84,9 @@ def nodes_axis(settings: Sequence[RunGroup]) -> Axis:
 
 
 def axis_over(title: str, values: Sequence[float]) -> Axis:
-    """Return an axis that starts at 0, or is logarithmic if a range exceeds `MAX_AXIS_RATIO`."""
+    """Return an axis that starts at 0, or is logarithmic if a range exceeds `MAX_BAR_RATIO`."""
     low, high = min(values), max(values)
-    if high > MAX_AXIS_RATIO * low > 0:
+    if high > MAX_BAR_RATIO * low > 0:
         return Axis(title, "log", ticks_between(low, high))
     return Axis(title, from_zero=True)
 

@@ -46,7 +46,8 @@ def label_of(plot: Plot, label: Label) -> dict[str, Any]:
     """Return a label for the page; heights of the line's end and the text are from 0 to 1."""
     text = label.text.replace("\n", "<br>")
     if label.height is None:
-        return {"text": text, "row": category(label.y)}
+        at = {} if label.x is None else {"at": label.x}
+        return {"text": text, "row": category(label.y)} | at
     return {
         "text": text,
         "colour": label.colour,

@@ -132,7 +132,8 @@ def draw_panel(axes: Axes, plot: Plot) -> None:
         axes.invert_yaxis()
         axes.margins(y=0.5 / max(1, len({y for series in plot.series for y in series.y})))
     axes.set_title(textwrap.fill(literal(plot.title), TITLE_WIDTH), loc="left", fontsize=11)
-    axes.grid(alpha=0.3)
+    axes.grid(alpha=0.3, axis="x" if plot.bars else "both")
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     for label in plot.labels:
         draw_label(axes, plot, label)
@@ -152,9 +153,10 @@ def draw_label(axes: Axes, plot: Plot, label: Label) -> None:
     """Write a label to the right of the plot, with a line to the end of its curve."""
     text = literal(label.text)
     if label.height is None:
-        where = axes.get_yaxis_transform()
         row = literal(str(label.y))
-        axes.text(1.02, row, text, transform=where, va="center", fontsize=9)  # type: ignore[arg-type]
+        side, x, gap = ("axes fraction", 1.0, 8) if label.x is None else ("data", label.x, 5)
+        place: Any = {"xytext": (gap, 0), "textcoords": "offset points"}
+        axes.annotate(text, (x, row), xycoords=(side, "data"), va="center", fontsize=9, **place)
         return
     axes.annotate(
         text,

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from sgp_runner.report.plots.figure import GLYPHS, Plot
 from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.fastest import fastest_tables
+from sgp_runner.report.rank.headline import comparison_title, headline
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import RunSummary, run_summary
@@ -68,18 +69,16 @@ def write_report(
     folders: Sequence[Path],
     out: Path,
     target: float | None = None,
-    title: str = "sgp-run report",
     link_target: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
     """Write a report on the runs in ``folders`` (`report_on`). Raises ConfigError without runs."""
-    return report_on(read_runs(folders), out, target, title, link_target)
+    return report_on(read_runs(folders), out, target, link_target)
 
 
 def report_on(
     runs: Runs,
     out: Path,
     target: float | None = None,
-    title: str = "sgp-run report",
     link_target: Callable[[Path], Path] = lambda folder: folder,
 ) -> Report:
     """Write a report on ``runs`` to ``out``, replacing an earlier report there.
@@ -129,7 +128,16 @@ def report_on(
         save_pictures((plot for section in page_sections for plot in section.plots), out / "plots")
         page.write_text(
             render(
-                title, subtitle, box, configs, first, page_sections, others, runs.skipped, overview
+                comparison_title(settings),
+                headline(ranked),
+                subtitle,
+                box,
+                configs,
+                first,
+                page_sections,
+                others,
+                runs.skipped,
+                overview,
             ),
             encoding="utf-8",
         )
@@ -140,6 +148,7 @@ def report_on(
 
 def render(
     title: str,
+    answer: str,
     subtitle: str,
     box: RunSummary,
     configs: Sequence[tuple[str, str]],
@@ -151,6 +160,7 @@ def render(
 ) -> str:
     """Return the page, whose links are relative to its folder.
 
+    answer: the best settings in a sentence; empty if there are none
     configs: name and stored configuration of each setting, which the page shows
     overview: the tables at the top
     """
@@ -159,6 +169,7 @@ def render(
         "page.html",
         [plot for section in sections for plot in section.plots],
         title=title,
+        headline=answer,
         subtitle=subtitle,
         box=box,
         configs=configs,
