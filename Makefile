@@ -26,12 +26,14 @@ picture: .venv/.installed  ## take the pictures of the README from the report of
 	cp build/compare/sweeps/*/report/plots/accuracy-against-time-*.svg docs/pictures/compare.svg
 	cp build/compare/sweeps/*/report/plots/time_to_target-*.svg docs/pictures/compare_times.svg
 
-# A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy.
+# A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy. A file is run
+# by one worker, so its fixtures are made once; tests/conftest.py sorts the files.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 test: .venv/.fairseq  ## run the fast tests
-	OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu"
+	OMP_NUM_THREADS=1 .venv/bin/pytest $(WORKERS) -m "not slow and not slurm and not gpu"
 
 coverage: .venv/.fairseq  ## run the fast tests, and list the lines of the package that none of them runs
-	OMP_NUM_THREADS=1 .venv/bin/pytest -n 3 --dist worksteal -m "not slow and not slurm and not gpu" --cov
+	OMP_NUM_THREADS=1 .venv/bin/pytest $(WORKERS) -m "not slow and not slurm and not gpu" --cov
 
 test-slow: .venv/.fairseq  ## run the slow tests; those that need Slurm are skipped without it
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "slow and not gpu"

@@ -27,6 +27,16 @@ collect_ignore = [
 ]
 
 
+# Folders with files that take long: begun last, one of them would keep the others waiting.
+LONG = ("tests", "distributed", "utils", "gpu_rig", "simulator", "studies", "models", "replay")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files by folder, those of ``LONG`` first."""
+    place = {folder: number for number, folder in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.parent.name, len(place)))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def ranks_are_forked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

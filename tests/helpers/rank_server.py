@@ -1,7 +1,7 @@
-"""Ranks of tests, forked from a server that has imported PyTorch once: an interpreter that starts
-takes 2.5 s of a core.
+"""Ranks and commands of tests, forked from a server that has imported PyTorch once: an interpreter
+that starts takes 2.5 s of a core.
 
-One server per process of pytest. A rank gets the words, environment, folder and output that a new
+One server per process of pytest. A fork gets the words, environment, folder and output that a new
 interpreter would get.
 """
 
@@ -17,15 +17,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from multiprocessing import get_context, reduction
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
 from typing import Any
 
 import torch
 
+from helpers.paths import HELPERS
 from sgp_runner.distributed import children
-from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES
+from sgp_runner.utils.launchers import PARENT, QUIET_LIBRARIES, STORE
 from sgp_runner.utils.lock import held
 
 FORKED = (
@@ -37,7 +38,7 @@ FORKED = (
 IMPORTED = (
     *("torch.distributed", "torch._dynamo", "sgp_runner.assembly.real.rank_backend"),
     *("sgp_runner.distributed.torch_world", "sgp_runner.console.summary"),
-    *("sgp_runner.assembly.start", "helpers.experiments", __name__),
+    *("sgp_runner.assembly.start", "sgp_runner.cli.main", "helpers.experiments", __name__),
 )
 
 
@@ -89,13 +90,24 @@ def start(
     limited = getrlimit(RLIMIT_FSIZE)[0] != RLIM_INFINITY
     if limited or (program[0] != "-m" and Path(program[0]).name not in FORKED):
         return children.start(program, words, environment, fork)
-    outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
-    arguments = (list(program), list(words), dict(environment), os.getcwd(), outputs)
     sys.stdout.flush()
     sys.stderr.flush()
+    outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
+    process = fork_of_server(program, words, environment, os.getcwd(), outputs)
+    return children.Fork(process)  # type: ignore[arg-type]
+
+
+def fork_of_server(
+    program: Sequence[str],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    outputs: list[Descriptor],
+) -> ForkServerProcess:
+    arguments = (list(program), list(words), dict(environment), folder, outputs)
     process = server().Process(target=run, args=arguments)
     process.start()
-    return children.Fork(process)  # type: ignore[arg-type]
+    return process
 
 
 def run(
@@ -110,11 +122,16 @@ def run(
         output.take()
     os.chdir(folder)
     os.environ.clear()
-    os.environ.update(environment | {PARENT: str(os.getppid())})
+    os.environ.update(environment)
+    if STORE in environment:  # of a rank that a process here has launched
+        os.environ[PARENT] = str(os.getppid())
+        with suppress(OSError):
+            name_of_process = f"sgp-rank-{environment['RANK']}"
+            Path("/proc/self/comm").write_text(name_of_process, encoding="ascii")
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
-    with suppress(OSError):
-        Path("/proc/self/comm").write_text(f"sgp-rank-{environment['RANK']}", encoding="ascii")
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "SHOTS" in environment:
+        runpy.run_path(str(HELPERS / "shots" / "sitecustomize.py"))
     name = program[1] if program[0] == "-m" else program[0]
     sys.argv = [name, *program[2 if program[0] == "-m" else 1 :], *words]
     sys.path[0] = folder if program[0] == "-m" else str(Path(name).parent)

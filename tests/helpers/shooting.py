@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers.commands import run_command
 from helpers.paths import HELPERS
 from helpers.processes import hear_interrupts
 
@@ -36,25 +37,30 @@ def run(
     *words: str,
     shots: list[Shot],
     wrapped: str | None = None,
-    command: tuple[str, ...] = COMMAND,
+    command: tuple[str, ...] = (),
     variables: dict[str, str] | None = None,
 ) -> tuple[int, str]:
     """Exit code and stderr of a command in ``folder`` that is signalled on its way.
 
+    command: sgp-run if empty; then it is forked, unless it is signalled at an import
+
     Without the lines of gloo's own log, which reports each attempt to connect to a rank that has
     ended.
     """
-    environment = os.environ | variables_of(shots) | (variables or {})
-    environment |= {} if wrapped is None else {"WRAPPED": wrapped}
-    done = subprocess.run(
-        [*command, *words],
-        check=False,
-        cwd=folder,
-        env=environment,
-        preexec_fn=hear_interrupts,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=1200,
-    )
+    own = variables_of(shots) | (variables or {})
+    own |= {} if wrapped is None else {"WRAPPED": wrapped}
+    if command or any(where.endswith(":") for _, _, _, where, _ in shots):
+        done = subprocess.run(
+            [*(command or COMMAND), *words],
+            check=False,
+            cwd=folder,
+            env=os.environ | own,
+            preexec_fn=hear_interrupts,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=1200,
+        )
+    else:
+        done = run_command(*words, folder=folder, variables=own)
     return done.returncode, LOGGED_BY_GLOO.sub("", done.stderr)

@@ -1,5 +1,5 @@
-"""Imported by every Python process that has this folder in PYTHONPATH: a process sends a signal at
-the moment when it calls a function.
+"""Imported by every Python process that has this folder in PYTHONPATH, and by forked commands: a
+process sends a signal at the moment when it calls a function.
 
 SHOTS: JSON list of ``[rank, to, signal, "module:name", count]``: the process of that rank ("": one
 that is not a rank) sends itself ("self"), or the process that launched it ("launcher"), the signal
@@ -22,6 +22,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from threading import Timer
 from types import ModuleType
@@ -35,6 +36,7 @@ def own_rank() -> str:
 
 SHOTS = [list(shot) for shot in json.loads(os.environ.get("SHOTS", "[]"))]
 PLACES = {where for *_, where, _ in SHOTS}
+MODULES = {where.partition(":")[0] for where in PLACES}
 
 
 def shoot(here: str, *args: Any) -> None:
@@ -79,13 +81,28 @@ def armed(function: Callable[..., Any], where: str) -> Callable[..., Any]:
     return call
 
 
+def arm(name: str, module: ModuleType) -> None:
+    """Arm the functions of a module, also where others have imported them by name."""
+    for where in PLACES:
+        if not where.startswith(f"{name}:") or where == f"{name}:":
+            continue
+        *owners, last = where.partition(":")[2].split(".")
+        owner: Any = reduce(getattr, owners, module)
+        function = getattr(owner, last)
+        call = armed(function, where)
+        setattr(owner, last, call)
+        for other in [each for at, each in sys.modules.items() if at.startswith("sgp_runner")]:
+            for key in [key for key, value in vars(other).items() if value is function]:
+                setattr(other, key, call)
+
+
 class Finder(importlib.abc.MetaPathFinder):
     """Arms the functions of a module once it has been imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in {place.partition(":")[0] for place in PLACES}:
+        if name not in MODULES:
             return None
         if f"{name}:" in PLACES:
             shoot(f"{name}:")
@@ -95,13 +112,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def execute_and_arm(module: ModuleType) -> None:
             execute(module)
-            for where in PLACES:
-                if where.startswith(f"{name}:") and where != f"{name}:":
-                    *owners, last = where.partition(":")[2].split(".")
-                    owner: Any = module
-                    for each in owners:
-                        owner = getattr(owner, each)
-                    setattr(owner, last, armed(getattr(owner, last), where))
+            arm(name, module)
 
         with contextlib.suppress(AttributeError):
             spec.loader.exec_module = execute_and_arm  # type: ignore[method-assign]
@@ -110,3 +121,5 @@ class Finder(importlib.abc.MetaPathFinder):
 
 if SHOTS:
     sys.meta_path.insert(0, Finder())
+    for present in MODULES & sys.modules.keys():
+        arm(present, sys.modules[present])
