@@ -6,14 +6,12 @@ import csv
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
-from helpers.processes import hear_interrupts
+from helpers.commands import Command
 
 from sgp_runner.cli import jobs
 from sgp_runner.cli.main import main
@@ -330,22 +328,17 @@ SAVED = (
 )
 
 
-def interrupt(*words: str) -> tuple[int, str, str]:
+def interrupt(*words: str) -> tuple[int | None, str, str]:
     """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout,
     stderr.
     """
-    command = [sys.executable, "-m", "sgp_runner", *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
-        try:
-            while process.poll() is None and not any(
-                path.stat().st_size for path in Path("results").glob("runs/*-n4-*/metrics.jsonl")
-            ):
-                time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            out, error = process.communicate(timeout=600)
-        finally:
-            process.kill()
+    with Command(*words) as process:
+        while process.poll() is None and not any(
+            path.stat().st_size for path in Path("results").glob("runs/*-n4-*/metrics.jsonl")
+        ):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate()
     return process.returncode, out, error
 
 

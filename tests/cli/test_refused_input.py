@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import run_command
 from helpers.refusals import TINY, TOO_LONG, check_refused, in_an_empty_folder, refused
 
 from sgp_runner.cli.main import main
@@ -228,12 +227,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_as_a_process(words: list[str], in_an_empty_folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sgp_runner", "logger=jsonl", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command("logger=jsonl", *words)
     assert done.returncode == 2 and done.stdout in (
         "",
         next(iter(done.stdout.splitlines(keepends=True)), ""),

@@ -8,14 +8,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from helpers.processes import hear_interrupts
+from helpers.commands import Command
 from helpers.shooting import run as run_and_shoot
 from helpers.shooting import shot
 
@@ -170,17 +168,12 @@ def test_a_process_that_is_killed_is_one_row(tmp_path: Path) -> None:
 def test_a_signal_saves_all_runs_and_the_same_command_resumes_them(
     name: str, code: int, said: str
 ) -> None:
-    command = [sys.executable, "-m", "sgp_runner", "-m", "jobs=2", *LONG, "nodes=2,4,8"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     for round in (1, 2):
-        with subprocess.Popen(command, **pipes, text=True, preexec_fn=hear_interrupts) as process:
-            try:
-                while process.poll() is None and said_in_logs("  gradient ") < 2 * round:
-                    time.sleep(0.05)
-                process.send_signal(signal.Signals[name])
-                _, error = process.communicate(timeout=600)
-            finally:
-                process.kill()
+        with Command("-m", "jobs=2", *LONG, "nodes=2,4,8") as process:
+            while process.poll() is None and said_in_logs("  gradient ") < 2 * round:
+                time.sleep(0.05)
+            process.send_signal(signal.Signals[name])
+            _, error = process.communicate()
         assert (process.returncode, error) == (code, said)
         assert said_in_logs("stopped by SIGTERM; saved in results/runs/") == 2 * round
         saved = [path.parents[1].name for path in Path("results").glob("runs/*/checkpoints/*")]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import run_command
 from helpers.plugins import ALGORITHM, RUN, TINY, in_a_folder_of_the_user
 
 from sgp_runner.cli.main import main
@@ -229,8 +228,7 @@ class Mine:
 def test_threads_of_a_plug_in_do_not_keep_the_command(words: tuple[str, ...]) -> None:
     thread = "import threading; threading.Thread(target=threading.Event().wait).start()"
     changed_by(thread, "from dataclasses")
-    command = [sys.executable, "-m", "sgp_runner", *RUN, *words, "name=run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = run_command(*RUN, *words, "name=run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.commands import run_command
 from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
 
@@ -129,8 +128,7 @@ def test_real_ranks_train_it_once_and_a_replay_elsewhere_reads_it(
 ) -> None:
     words = ("model=mlp", "nodes=3", "epochs=0.1", "network=gloo", "algo=osgp", "record=true")
     options = ("logger=jsonl", "pretrain.steps=10", "results=.")
-    command = [sys.executable, "-m", "sgp_runner", *words, *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = run_command(*words, *options, folder=tmp_path)
     assert done.stdout.count("Pretraining: 10 steps of 24 samples.\n") == 1
     assert kept(tmp_path).suffix == ".pt"
     (elsewhere := tmp_path / "elsewhere").mkdir()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import run_command
 from helpers.processes import check_no_rank_is_left
 
 ALGORITHM = """from dataclasses import dataclass
@@ -55,16 +56,8 @@ BACKWARD = "x = torch.randn(64, 64, requires_grad=True); (x @ x).sum().backward(
 
 
 def sgp_run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sgp_runner", "network=gloo", "epochs=0.1", "logger=none"]
-    return subprocess.run(
-        [*command, *words],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    run = ("network=gloo", "epochs=0.1", "logger=none")
+    return run_command(*run, *words, folder=folder, variables=variables)
 
 
 @pytest.mark.parametrize("code", [PRODUCT, BACKWARD], ids=["product", "backward"])

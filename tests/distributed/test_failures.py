@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +15,7 @@ from threading import Event, Thread
 
 import pytest
 import torch
+from helpers.commands import Command
 from helpers.experiments import instrumented, make_experiment, saved
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, processes_of, wait_for_ranks, wait_until
@@ -295,13 +294,8 @@ def open_in(process: int) -> tuple[int, int]:
 def test_survivors_close_the_connections_of_the_larger_run(more: list[str], tmp_path: Path) -> None:
     """Messages of the lost rank have arrived: gloo never ends the wait for one that is cut off."""
     words = (*COMMAND, *more, *CONTINUE, "epochs=100000", "results=.")
-    with subprocess.Popen(
-        [sys.executable, "-m", "sgp_runner", *words],
-        cwd=tmp_path,
-        env=os.environ | variables_of([shot(STEP, "SIGKILL", "2", to="idle")]),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as command:
+    shots = variables_of([shot(STEP, "SIGKILL", "2", to="idle")])
+    with Command(*words, folder=tmp_path, variables=shots) as command:
         try:
             wait_for_ranks(tmp_path, 3)
             ranks = processes_of(tmp_path)

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from helpers.commands import Command
 from helpers.experiments import make_experiment
 from helpers.paths import RANKS
-from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks
+from helpers.processes import check_no_rank_is_left, wait_for_ranks
 from helpers.slurm_cluster import free_ports
 from helpers.variants import (
     ALONE,
@@ -166,7 +167,7 @@ def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
     command = start_long_run(tmp_path, nodes=3)
     victim = wait_for_ranks(tmp_path, 3)[2]
     os.kill(victim, signal.SIGKILL)
-    _, err = command.communicate(timeout=300)
+    _, err = command.communicate()
     assert "was killed by signal SIGKILL" in err
     check_no_rank_is_left(tmp_path)
 
@@ -178,7 +179,7 @@ def test_stopping_the_launching_process_stops_the_ranks(
     command = start_long_run(tmp_path, nodes=2)
     wait_for_ranks(tmp_path, 2)
     command.send_signal(number)
-    command.communicate(timeout=300)
+    command.communicate()
     check_no_rank_is_left(tmp_path)
 
 
@@ -198,24 +199,9 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     }
 
 
-def start_long_run(folder: Path, nodes: int) -> subprocess.Popen[str]:
-    overrides = [
-        "network=gloo",
-        f"nodes={nodes}",
-        "model=mlp",
-        "epochs=100000",
-        "logger=jsonl",
-        f"results={folder}",
-    ]
-    command = [sys.executable, "-m", "sgp_runner", *overrides]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=hear_interrupts,
-    )
+def start_long_run(folder: Path, nodes: int) -> Command:
+    words = ("network=gloo", f"nodes={nodes}", "model=mlp", "epochs=100000", "logger=jsonl")
+    return Command(*words, f"results={folder}")
 
 
 def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection() -> None:

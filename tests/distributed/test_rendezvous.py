@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import Command
 from helpers.slurm_cluster import free_ports
 
 from sgp_runner.distributed import rendezvous
@@ -77,23 +78,17 @@ def test_rank_0_refuses_an_address_that_is_not_its_own(monkeypatch: pytest.Monke
         rendezvous.meet(1)
 
 
-def start(rank: int, host: str, port: int, folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(rank: int, host: str, port: int, folder: Path, *words: str) -> Command:
     where = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": host, "MASTER_PORT": port}
-    return subprocess.Popen(
-        [*COMMAND, *RUN, *words],
-        cwd=folder,
-        env={**os.environ, **{name: str(value) for name, value in where.items()}},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    variables = {name: str(value) for name, value in where.items()}
+    return Command(*RUN, *words, folder=folder, variables=variables)
 
 
 def test_a_rank_alone_ends_with_one_sentence(tmp_path: Path) -> None:
     """Nothing of PyTorch's own is printed."""
     (port,) = free_ports(1)
     process = start(1, "127.0.0.1", port, tmp_path, "network.start_timeout_seconds=1")
-    out, error = process.communicate(timeout=1000)
+    out, error = process.communicate()
     said = (
         f"sgp-run: rank 1 waits for rank 0 at 127.0.0.1:{port}: connection refused, for 1 s "
         "(network.start_timeout_seconds): start rank 0, or set MASTER_ADDR and MASTER_PORT to its "
@@ -105,7 +100,7 @@ def test_a_rank_alone_ends_with_one_sentence(tmp_path: Path) -> None:
 def test_ranks_meet_at_the_name_of_their_machine(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     ranks = [start(rank, socket.gethostname(), port, tmp_path) for rank in (1, 0)]
-    ended = [(rank.communicate(timeout=1000), rank.returncode) for rank in ranks]
+    ended = [(rank.communicate(), rank.returncode) for rank in ranks]
     assert [(error, code) for (_, error), code in ended] == [("", 0), ("", 0)]
     assert "accuracy of the averaged model" in ended[1][0][0]
 

@@ -16,6 +16,7 @@ from threading import Event, Thread
 
 import pytest
 import torch
+from helpers.commands import Command
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, ranks_of, wait_for_ranks
@@ -267,21 +268,11 @@ def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(
 
 
 def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "sgp_runner",
-        "network=gloo",
-        "algo=osgp",
-        "model=mlp",
-        "nodes=2",
-        "epochs=200",
-    ]
-    command += ["logger=jsonl", f"results={tmp_path}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = ("network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200", "logger=jsonl")
+    process = Command(*words, f"results={tmp_path}")
     wait_for_ranks(tmp_path, 2)
     process.send_signal(signal.SIGTERM)
-    out, error = process.communicate(timeout=600)
+    out, error = process.communicate()
     assert process.returncode == 75
     assert re.fullmatch(
         (

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.commands import Command, run_command
 from helpers.experiments import make_experiment
 from helpers.paths import RANKS
 from helpers.processes import wait_for_ranks, wait_until
@@ -74,18 +75,8 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
     """They listen on the loopback interface alone, and who may not read a private folder does not
     find them.
     """
-    words = [
-        "network=gloo",
-        "nodes=2",
-        "model=mlp",
-        "epochs=100000",
-        "logger=jsonl",
-        f"results={tmp_path}",
-    ]
-    command = [sys.executable, "-m", "sgp_runner", *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as launcher:
+    words = ("network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl")
+    with Command(*words, f"results={tmp_path}") as launcher:
         try:
             ranks = wait_for_ranks(tmp_path, 2)
             assert listens_on(launcher.pid) == set()
@@ -170,23 +161,15 @@ def test_connections_of_a_stranger_do_not_use_up_the_descriptors_of_a_rank(tmp_p
 def test_a_rank_that_answers_with_a_pickle_does_not_run_code_here(tmp_path: Path) -> None:
     """Under a launcher, a stranger who reaches the store may be faster than the real rank 1."""
     (port,) = free_ports(1)
-    where = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     harm = tmp_path / "harm"
     with subprocess.Popen(
         [sys.executable, ROGUE, "gloo", str(harm)],
-        env={**where, "RANK": "1"},
+        env={**os.environ, **where, "RANK": "1"},
         stderr=subprocess.DEVNULL,
     ) as rogue:
-        command = [sys.executable, "-m", "sgp_runner", "network=gloo", *WORDS]
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=tmp_path,
-            env={**where, "RANK": "0"},
-            capture_output=True,
-            text=True,
-            timeout=1000,
-        )
+        variables = {**where, "RANK": "0"}
+        done = run_command("network=gloo", *WORDS, folder=tmp_path, variables=variables)
         rogue.kill()
     assert not harm.exists()
     assert done.returncode == 1 and re.search(NOT_JSON, done.stderr), done.stderr

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.commands import Command
 from helpers.processes import check_no_rank_is_left, wait_for_ranks
 from torch.distributed import HashStore
 
@@ -37,22 +36,11 @@ WAITS = {
     ["sgp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ar_sgd", "local_sgd"))],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path: Path) -> None:
-    words = [
-        "network=gloo",
-        "network.timeout_seconds=5",
-        "nodes=3",
-        "model=mlp",
-        "epochs=100000",
-        "logger=jsonl",
-        f"algo={algo}",
-    ]
-    command = [sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    words = ("network=gloo", "network.timeout_seconds=5", "nodes=3", "model=mlp", "epochs=100000")
+    with Command(*words, "logger=jsonl", f"algo={algo}", f"results={tmp_path}") as process:
         stopped = wait_for_ranks(tmp_path, 3)[1]
         os.kill(stopped, signal.SIGSTOP)
-        _, error = process.communicate(timeout=1000)
+        _, error = process.communicate()
     assert process.returncode == 1
     heading, *ranks, last = error.splitlines()
     assert heading == "The run stalled:" and len(ranks) == 3

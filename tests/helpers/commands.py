@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
 
 from helpers.rank_server import Descriptor, fork_of_server
-
 from sgp_runner.distributed.children import Child, Fork
 
 
@@ -32,11 +31,11 @@ class Command:
         variables: Mapping[str, str] | None = None,
         module: str = "sgp_runner",
     ) -> None:
-        self.outputs = [TemporaryFile("w+", encoding="utf-8") for _ in range(2)]
+        self.outputs = [TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
         place, environment = str(folder or Path.cwd()), {**os.environ, **(variables or {})}
         self.child: Child
         if sys.platform == "linux":
-            into = [Descriptor(file.fileno(), number) for number, file in enumerate(self.outputs, 1)]
+            into = [Descriptor(each.fileno(), 1 + i) for i, each in enumerate(self.outputs)]
             process = fork_of_server(("-m", module), words, environment, place, into)
             assert process.pid is not None
             self.child, self.pid = Fork(process), process.pid  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from helpers.commands import run_command
 from helpers.experiments import make_experiment
 from helpers.wandb_file import find_file, history, read_records, x_axes
 from helpers.wandb_server import wandb_server
@@ -231,14 +232,8 @@ RUN = (
 
 def command(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, as W&B keeps one beside each."""
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    module, *rest = words
+    return run_command(*rest, folder=folder, variables=environment, module=module)
 
 
 def expected_rows(run_dir: Path) -> list[tuple[int, dict[str, float]]]:

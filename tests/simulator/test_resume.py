@@ -10,8 +10,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from random import Random
 
 import pytest
 import torch
+from helpers.commands import Command
 from helpers.experiments import final_parameters, instrumented, make_experiment
 
 from sgp_runner.assembly.start import execute
@@ -385,15 +384,11 @@ def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
 
 
 WORDS = ["algo=ad_psgd", "model=mlp", "nodes=4", "epochs=12", "logger=jsonl", "eval_every=5"]
-WORDS += ["network.engine=loop"]  # which an interpreter imports in a second less
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str) -> Command:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sgp_runner", *WORDS, *words]
-    return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return Command(*WORDS, *words, folder=folder)
 
 
 def metrics(folder: Path) -> list[str]:
