@@ -5,9 +5,11 @@ left out.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import rank_server
@@ -43,6 +45,19 @@ def ranks_are_forked() -> Iterator[None]:
         if sys.platform == "linux":
             patch.setattr(launch, "start", rank_server.start)
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, driven by playwright; one for the tests of a file."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    if (program := next(filter(None, map(shutil.which, names)), None)) is None:
+        pytest.skip("needs a browser (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

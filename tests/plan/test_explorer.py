@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -126,47 +125,40 @@ def test_the_picture_shows_the_winners_of_the_documentations_explorer(tmp_path: 
     assert drawn == shown and "126×" in shown
 
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser (Debian: apt-get install chromium)")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_in_a_browser(tmp_path: Path, small: dict[str, Any], width: int) -> None:
+def test_the_page_in_a_browser(
+    browser: Any, tmp_path: Path, small: dict[str, Any], width: int
+) -> None:
     """At 16 Gbit/s between two points, data parallel takes 1 + 32 / 16 s, as in the simulator."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     path = tmp_path / "plan.html"
     path.write_text(explorer_page([{**small, "title": "two nodes"}], "Which method?"))
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(path.as_uri())
+    page = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri())
 
-        def cells() -> dict[str, list[str]]:
-            rows = page.locator("#methods tr").all()
-            found = [row.locator("td").all_inner_texts() for row in rows]
-            return {first.strip(): rest for first, *rest in found}
+    def cells() -> dict[str, list[str]]:
+        rows = page.locator("#methods tr").all()
+        found = [row.locator("td").all_inner_texts() for row in rows]
+        return {first.strip(): rest for first, *rest in found}
 
-        assert page.inner_text("#answer") == (
-            "DiLoCo, H 100: 1.04 h instead of 5 h, 96.2 % of it computing. Below 32 Gbit/s, "
-            "data parallel computes less than half of the time."
-        )
-        assert page.inner_text("#source") == "Simulated at this point."
-        assert cells()["OSGP, tau 1"][:3] == ["4", "25 %", "4"]
-        page.locator("#rate").fill("500")
-        assert page.inner_text("#rate-value") == "16 Gbit/s"
-        assert page.inner_text("#source") == "Interpolated between simulated points."
-        assert cells()["Data parallel"][:3] == ["3", "33 %", "3"]
-        assert cells()["DiLoCo, H 100"][:3] == ["1.02", "98 %", "1.02"]
-        page.locator("#period").fill("0")
-        assert cells()["DiLoCo, H 10"][0] == "1.2"
-        page.locator("#rate").fill("1000")
-        page.locator("#methods tr", has_text="OSGP").locator("input").check()
-        assert page.inner_text("#answer b") == "OSGP, tau 1: 1 h"
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-        assert complaints == []
-        browser.close()
+    assert page.inner_text("#answer") == (
+        "DiLoCo, H 100: 1.04 h instead of 5 h, 96.2 % of it computing. Below 32 Gbit/s, "
+        "data parallel computes less than half of the time."
+    )
+    assert page.inner_text("#source") == "Simulated at this point."
+    assert cells()["OSGP, tau 1"][:3] == ["4", "25 %", "4"]
+    page.locator("#rate").fill("500")
+    assert page.inner_text("#rate-value") == "16 Gbit/s"
+    assert page.inner_text("#source") == "Interpolated between simulated points."
+    assert cells()["Data parallel"][:3] == ["3", "33 %", "3"]
+    assert cells()["DiLoCo, H 100"][:3] == ["1.02", "98 %", "1.02"]
+    page.locator("#period").fill("0")
+    assert cells()["DiLoCo, H 10"][0] == "1.2"
+    page.locator("#rate").fill("1000")
+    page.locator("#methods tr", has_text="OSGP").locator("input").check()
+    assert page.inner_text("#answer b") == "OSGP, tau 1: 1 h"
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert complaints == []
+    page.close()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,6 @@ import pytest
 from helpers.report_runs import write_run
 
 from sgp_runner.report.render.write import write_report
-
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-if CHROMIUM is None:
-    pytest.skip("needs a browser (Debian: apt-get install chromium)", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
 CURVE = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
 LOOK = """() => ({
@@ -76,14 +67,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ms_per_iteration=300.0,
     )
     return write_report([root / "runs"], root / "report").page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (390, "dark")])

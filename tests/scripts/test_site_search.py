@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.paths import ROOT
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("needs a browser (Debian: apt-get install chromium)", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
 PAGE = """<title></title>SHIM<script>
 const worker = new Worker("worker.js");
@@ -24,15 +20,15 @@ WORKER = 'addEventListener("message", async event => postMessage(await `<${event
 @pytest.mark.parametrize(
     ("shim", "title"), [("", ""), ('<script src="shim.js"></script>', "<a><b>")]
 )
-def test_a_worker_answers_in_a_page_that_is_a_file(shim: str, title: str, tmp_path: Path) -> None:
+def test_a_worker_answers_in_a_page_that_is_a_file(
+    browser: Any, shim: str, title: str, tmp_path: Path
+) -> None:
     shutil.copy(ROOT / "docs/pictures/iframe-worker.js", tmp_path / "shim.js")
     (tmp_path / "worker.js").write_text(WORKER)
     (tmp_path / "page.html").write_text(PAGE.replace("SHIM", shim))
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = chromium.new_page()
-        page.goto(f"file://{tmp_path}/page.html")
-        if title:
-            page.wait_for_function("document.title")
-        assert page.title() == title
-        chromium.close()
+    page = browser.new_page()
+    page.goto(f"file://{tmp_path}/page.html")
+    if title:
+        page.wait_for_function("document.title")
+    assert page.title() == title
+    page.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -41,7 +40,6 @@ from sgp_runner.studies.study_table import comparison_table, difference_note
 from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Space, Trial, Tuned
 from sgp_runner.studies.verification import opened
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CONTENT: dict[str, Any] = {
     "question": "Does SGP save time & bytes?",
     "model": "mlp",
@@ -107,22 +105,20 @@ def test_the_page_answers_and_says_what_is_to_know(folder: Path, page: StudyPage
     assert record["versions"][0]["content"]["nodes"] == 2
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_fits_a_screen_and_draws_every_figure(page: StudyPage, width: int) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
-        complaints: list[str] = []
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.goto(page.page.resolve().as_uri())
-        drawn = "document.querySelectorAll('.plot .main-svg .trace').length > 0"
-        assert tab.evaluate(drawn) and tab.locator(".plot").count() == 3
-        assert tab.evaluate("document.documentElement.scrollWidth") == width
-        assert tab.locator(".answer").is_visible() and complaints == []
-        browser.close()
+def test_the_page_fits_a_screen_and_draws_every_figure(
+    browser: Any, page: StudyPage, width: int
+) -> None:
+    tab = browser.new_page(viewport={"width": width, "height": 800}, offline=True)
+    complaints: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.goto(page.page.resolve().as_uri())
+    drawn = "document.querySelectorAll('.plot .main-svg .trace').length > 0"
+    assert tab.evaluate(drawn) and tab.locator(".plot").count() == 3
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    assert tab.locator(".answer").is_visible() and complaints == []
+    tab.close()
 
 
 def test_a_finished_study_makes_no_run_again(
