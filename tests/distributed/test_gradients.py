@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -62,6 +63,19 @@ GOSSIP: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
     "three": (("nodes=2", "gpus_per_node=3"), AVERAGING),
     "three hierarchical": (("nodes=2", "gpus_per_node=3", HIERARCHICAL), AVERAGING),
 }
+# Of each, all kinds of calls: averages of gradients and of parameters, coded ones, one peer, late
+# messages, a server. The slow tests run the others too.
+SAMPLE: dict[str, tuple[str, ...]] = {
+    "shards": (
+        *("ar_sgd", "local_sgd", "pipe_sgd compressed", "d_psgd", "sgp", "osgp as released"),
+        "slowmo of local_sgd",
+    ),
+    "leader": ("d_psgd", "osgp", "slowmo", "ps_sgd"),
+    "hierarchical": ("ar_sgd", "local_sgd"),
+    "leader hierarchical": ("ar_sgd", "ps_sgd"),
+    "three": ("ar_sgd", "pipe_sgd"),
+    "three hierarchical": ("ar_sgd", "pipe_sgd"),
+}
 # Several peers in a step, in every order that the graphs have; and a node that sits out.
 PAIRED = {
     **WITHOUT_SERVER,
@@ -80,36 +94,38 @@ PAIRED = {
     "sgp with devices": ("nodes=2", "gpus_per_node=2"),
     "pipe_sgd with devices": ("algo.compression=truncate16", "nodes=2", "gpus_per_node=2"),
 }
+FEW_PAIRED = (
+    *("d_psgd", "osgp as released", "slowmo", "hybrid", "osgp two steps late", "sgp over torus"),
+    *("sgp over complete", "sgp over pairs of three", "sgp with devices", "pipe_sgd with devices"),
+)
 
 
 PAIRS = partial(launch_real, program="paired_rank.py", words=())
 Devices = tuple[dict[str, Results], dict[str, Experiment]]
-ASYNCHRONOUS = (
-    *("ad_psgd", "osgp", "gap_aware"),
-    "async_diloco algo.period=2 algo.momentum=0 algo.lr=1",
-)
+ASYNCHRONOUS = ("ad_psgd", "gap_aware")
+MORE_ASYNCHRONOUS = ("osgp", "async_diloco algo.period=2 algo.momentum=0 algo.lr=1")
 
 
-@pytest.fixture(scope="module")
-def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
+def run_devices(
+    folder: Path, names: Mapping[str, Collection[str]], algorithms: Sequence[str]
+) -> Devices:
     """Synchronous runs by how they gossip, and asynchronous ones; three launches, of four to six
     processes, run them all.
     """
-    folder = tmp_path_factory.mktemp("devices")
     synchronous = {
         gossip: simulate_all(
             folder / gossip,
             "gloo",
             *words,
             tiny=(*TINY, *(("batch_size=6",) if "three" in gossip else ())),
-            variants=variants,
+            variants={name: variants[name] for name in names[gossip]},
         )
         for gossip, (words, variants) in GOSSIP.items()
     }
     words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
     asynchronous = {
         algorithm: make_experiment(folder, *words, *f"algo={algorithm}".split())
-        for algorithm in ASYNCHRONOUS
+        for algorithm in algorithms
     }
     every_real = [
         *(real for some in synchronous.values() for _, real in some.values()),
@@ -119,26 +135,44 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
     return synchronous, asynchronous
 
 
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Devices:
+    return run_devices(tmp_path_factory.mktemp("devices"), SAMPLE, ASYNCHRONOUS)
+
+
 @pytest.mark.parametrize(
-    ("gossip", "name"),
-    [(gossip, name) for gossip, (_, variants) in GOSSIP.items() for name in variants],
+    ("gossip", "name"), [(gossip, name) for gossip, names in SAMPLE.items() for name in names]
 )
 def test_nodes_of_two_devices_end_as_nodes_of_one(gossip: str, name: str, devices: Devices) -> None:
     synchronous, _ = devices
     check_same_end(*synchronous[gossip][name])
 
 
-@pytest.mark.parametrize("name", AVERAGING)
-@pytest.mark.parametrize(
-    ("ring", "hierarchical"), [("shards", "hierarchical"), ("three", "three hierarchical")]
-)
-def test_hierarchical_all_reduces_equal_rings(
-    ring: str, hierarchical: str, name: str, devices: Devices
-) -> None:
-    """Results of 2 x 2 and of 2 x 3 devices."""
+@pytest.mark.slow
+def test_all_nodes_of_two_devices_end_as_nodes_of_one(tmp_path: Path) -> None:
+    every = {gossip: (*variants,) for gossip, (_, variants) in GOSSIP.items()}
+    synchronous, asynchronous = run_devices(tmp_path, every, MORE_ASYNCHRONOUS)
+    for results in synchronous.values():
+        for simulated, real in results.values():
+            check_same_end(simulated, real)
+    for real in asynchronous.values():
+        check_budget(real, 2 * 2 * 44)
+    check_hierarchical(synchronous)
+
+
+def check_hierarchical(synchronous: Mapping[str, Results]) -> None:
+    """All-reduces over two levels equal rings, of 2 x 2 and of 2 x 3 devices."""
+    for ring, hierarchical in (("shards", "hierarchical"), ("three", "three hierarchical")):
+        assert synchronous[hierarchical].keys() <= synchronous[ring].keys()
+        for name, (_, real) in synchronous[hierarchical].items():
+            flat = torch.stack(final_parameters(synchronous[ring][name][1]))
+            levels = torch.stack(final_parameters(real))
+            assert torch.allclose(flat, levels, rtol=0, atol=1e-12), f"{hierarchical} {name}"
+
+
+def test_hierarchical_all_reduces_equal_rings(devices: Devices) -> None:
     synchronous, _ = devices
-    flat, levels = (final_parameters(synchronous[each][name][1]) for each in (ring, hierarchical))
-    assert all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(flat, levels, strict=True))
+    check_hierarchical(synchronous)
 
 
 def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
@@ -160,14 +194,13 @@ def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
     assert read_summary(real.directory)["bytes_per_node"] == ours[-1]["bytes_sent"]  # type: ignore[index]
 
 
-@pytest.fixture(scope="module")
-def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experiment]:
+def run_paired(folder: Path, names: Collection[str]) -> tuple[Results, Experiment]:
     """The runs of `PAIRED`, and one that leaves checkpoints; two launches, of three and of four
     processes, run them all.
     """
-    folder = tmp_path_factory.mktemp("paired")
     tiny = (*TINY, "nodes=4", "epochs=0.18")
-    results = simulate_all(folder, "gloo", tiny=(*tiny, "gpus_per_node=1"), variants=PAIRED)
+    variants = {name: PAIRED[name] for name in names}
+    results = simulate_all(folder, "gloo", tiny=(*tiny, "gpus_per_node=1"), variants=variants)
     saved = make_experiment(
         folder, *tiny, "network=gloo", "algo=osgp", "algo.tau=2", "checkpoint.every_steps=3"
     )
@@ -175,7 +208,19 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experimen
     return results, saved
 
 
-@pytest.mark.parametrize("name", PAIRED)
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Experiment]:
+    return run_paired(tmp_path_factory.mktemp("paired"), FEW_PAIRED)
+
+
+@pytest.mark.slow
+def test_all_messages_in_pairs_end_with_the_simulators_parameters(tmp_path: Path) -> None:
+    results, _ = run_paired(tmp_path, [name for name in PAIRED if name not in FEW_PAIRED])
+    for simulated, real in results.values():
+        check_same_end(simulated, real)
+
+
+@pytest.mark.parametrize("name", FEW_PAIRED)
 def test_messages_in_pairs_end_with_the_simulators_parameters(
     name: str, paired: tuple[Results, Experiment]
 ) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -56,46 +57,63 @@ def launch_mpi(experiments: list[Experiment]) -> None:
         raise RankFailed(done.stdout + done.stderr)
 
 
-EPOCHS = 4
+EPOCHS = 3
+WITH_SERVER = {**SYNCHRONOUS, "ps_sgd": ("nodes=3",)}
 ASYNCHRONOUS = {  # -> nodes; with their servers all have four ranks
     **{"ad_psgd": 4, "osgp": 4, "gap_aware": 3},
     "async_diloco algo.period=2 algo.momentum=0 algo.lr=1": 3,
 }
+# All kinds of calls: averages, whole and compressed, one peer, several, a server, late messages.
+SAMPLE = (
+    *("ar_sgd", "pipe_sgd compressed", "sgp", "d_psgd", "osgp as released", "slowmo of local_sgd"),
+    *("ps_sgd", "ad_psgd", "gap_aware"),
+)
+Runs = tuple[Results, dict[str, Experiment]]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, Experiment]]:
-    """Every synchronous algorithm, simulated and real, and asynchronous ones; one launch of four
-    ranks runs them all, of which one may be a server.
+def run_all(folder: Path, names: Collection[str]) -> Runs:
+    """Run algorithms, synchronous ones also simulated; one launch of four ranks runs them all, of
+    which one may be a server.
     """
-    folder = tmp_path_factory.mktemp("runs")
-    variants = {**SYNCHRONOUS, "ps_sgd": ("nodes=3",)}
+    variants = {name: words for name, words in WITH_SERVER.items() if name in names}
     synchronous = simulate_all(folder, "mpi", tiny=SMALL, variants=variants)
     words = ("network=mpi", "model=mlp", f"epochs={EPOCHS}", "optim.schedule=warmup_cosine")
     asynchronous = {
         algorithm: make_experiment(folder, *f"algo={algorithm}".split(), *words, f"nodes={nodes}")
         for algorithm, nodes in ASYNCHRONOUS.items()
+        if algorithm in names
     }
     every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
     run_in_turn(every_real, launch_mpi)
     return synchronous, asynchronous
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
-def test_synchronous_algorithms_end_with_the_simulators_parameters(
-    name: str, runs: tuple[Results, dict[str, Experiment]]
-) -> None:
-    synchronous, _ = runs
-    check_same_end(*synchronous[name])
+def check_run(name: str, runs: Runs) -> None:
+    """Synchronous ones end with the simulator's parameters, others spend their budget exactly."""
+    synchronous, asynchronous = runs
+    if name in synchronous:
+        check_same_end(*synchronous[name])
+    else:
+        steps_per_epoch = {3: 3 * 59, 4: 4 * 44}[ASYNCHRONOUS[name]]
+        check_budget(asynchronous[name], EPOCHS * steps_per_epoch)
 
 
-@pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
-def test_asynchronous_algorithms_learn_and_spend_their_budget_exactly(
-    algorithm: str, runs: tuple[Results, dict[str, Experiment]]
-) -> None:
-    _, asynchronous = runs
-    steps_per_epoch = {3: 3 * 59, 4: 4 * 44}[ASYNCHRONOUS[algorithm]]
-    check_budget(asynchronous[algorithm], EPOCHS * steps_per_epoch)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return run_all(tmp_path_factory.mktemp("runs"), SAMPLE)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_algorithms_end_with_the_simulators_parameters_or_learn(name: str, runs: Runs) -> None:
+    check_run(name, runs)
+
+
+@pytest.mark.slow
+def test_all_algorithms_end_with_the_simulators_parameters_or_learn(tmp_path: Path) -> None:
+    rest = [name for name in (*WITH_SERVER, *ASYNCHRONOUS) if name not in SAMPLE]
+    runs = run_all(tmp_path, rest)
+    for name in rest:
+        check_run(name, runs)
 
 
 @pytest.mark.slow
