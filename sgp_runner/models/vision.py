@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.torchvision_import import import_torchvision
 
 _SMALL = 64  # pixels; below it the ImageNet stem would shrink the image by 4 before the first block
+#: Samples of a pass through bottleneck blocks that a CPU computes faster channels-last. PyTorch's
+#: other kernels for so many samples are slow: 12 take longer than 16.
+FEW_SAMPLES = range(4, 16)
 
 
 class Normalise(nn.Module):
@@ -33,6 +37,25 @@ class Normalise(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return images.to(self.scale.dtype) * self.scale + self.shift
+
+
+def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) -> None:
+    """Let all convolutions be channels-last ``when`` the output of the first one [B, C, H, W] says.
+
+    The others follow the format of their input. An image of one channel has none to follow.
+    """
+    first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
+    if first is None:
+        return
+
+    def convert(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        return output.contiguous(memory_format=torch.channels_last) if when(output) else output
+
+    first.register_forward_hook(convert)
+
+
+def has_few_samples(activations: Tensor) -> bool:
+    return activations.device.type == "cpu" and len(activations) in FEW_SAMPLES
 
 
 def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) -> nn.Module:
@@ -56,6 +79,8 @@ def imagenet_resnet(name: str, channels_in: int, pixels: int, num_classes: int) 
         module.maxpool = nn.Identity()
     assert isinstance(module.fc, nn.Linear)
     init_classifier(module.fc)
+    if name == "resnet50":  # the only one with bottleneck blocks
+        convolve_channels_last(module, has_few_samples)
     return module
 
 

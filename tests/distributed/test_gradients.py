@@ -402,15 +402,26 @@ def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
     check_same_end(simulated, real)
 
 
-def gradient_with(compute: Compute, tmp_path: Path) -> torch.Tensor:
+def gradient_with(
+    compute: Compute, tmp_path: Path, formats: list[bool] | None = None
+) -> torch.Tensor:
+    """Of one batch; append to ``formats`` whether the input of each convolution was contiguous."""
     words = ("model=resnet8", "batch_size=8")
     problem = build_problem(make_experiment(tmp_path / str(hash(compute)), *words).run, compute)
+    seen = [] if formats is None else formats
+    for layer in problem.flat.module.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            layer.register_forward_pre_hook(lambda _, x: seen.append(x[0].is_contiguous()))
     return problem.gradient(problem.start() + 0.01, problem.flat.fresh_buffers(), 0, 0)[0]
 
 
 def test_precision_and_memory_format_change_a_gradient_by_rounding(tmp_path: Path) -> None:
-    expected = gradient_with(Compute(), tmp_path)
-    images_last = gradient_with(Compute(channels_last=True), tmp_path)
+    contiguous: list[bool] = []
+    expected = gradient_with(Compute(), tmp_path, contiguous)
+    assert contiguous == [True] * 7
+    contiguous.clear()
+    images_last = gradient_with(Compute(channels_last=True), tmp_path, contiguous)
+    assert contiguous == [True] + [False] * 6  # an image of one channel is both
     bf16, fp16 = (gradient_with(Compute(autocast=each), tmp_path) for each in ("bf16", "fp16"))
     assert bf16.dtype == fp16.dtype == torch.float32
     assert float((images_last - expected).norm() / expected.norm()) < 1e-5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -75,6 +75,26 @@ def test_a_classifier_of_torchvision_without_auxiliary_ones(
     assert Torchvision(arch).name == arch
     assert module.training and module(torch.zeros(2, *data.input_shape)).shape == (2, 10)
     assert sum(p.numel() for p in module.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "channels_last"),
+    [
+        ("resnet50", 3, False),
+        ("resnet50", 4, True),
+        ("resnet50", 16, False),
+        ("resnet18", 4, False),
+    ],
+)
+def test_bottlenecks_are_channels_last_for_few_samples(
+    name: Literal["resnet18", "resnet50"], samples: int, channels_last: bool
+) -> None:
+    module, seen = ResNet(name).build(_images(1, 8, 10)), []
+    module.layer1.register_forward_hook(lambda layer, inputs, output: seen.append(output))
+    with torch.no_grad():
+        module(torch.zeros(samples, 1, 8, 8))
+    assert seen[0].is_contiguous(memory_format=torch.channels_last) == channels_last
+    assert seen[0].is_contiguous() != channels_last
 
 
 def test_small_images_keep_their_size_in_the_stem() -> None:
