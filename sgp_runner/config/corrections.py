@@ -133,7 +133,7 @@ def pads_shortcuts(config: Config) -> bool:
 
 
 def convolves_few_samples(config: Config) -> bool:
-    few: bool = config["batch_size"] < 16
+    few: bool = config.get("batch_size", 0) < 16
     return few and config["model"].get("name") == "resnet50"
 
 
