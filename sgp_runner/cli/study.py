@@ -51,11 +51,13 @@ command continues a study.
 keys of a study, besides the settings of sgp-run that all arms share
   question     the question, as a sentence
   task         images | grammar: model, data and schedule by name
-  arms         a name and the settings of each arm; new makes them of algo=
+  arms         a name and the settings of each arm, one or more; new makes them
+               of algo=
   baseline     the arm that the others are compared with (default: the last)
   primary      the arm whose comparison is tested alone (default: the first)
   tune         optim.lr: ladder, other settings with a list of values, and
-               budget: the runs of each arm's search
+               budget: the runs of each arm's search; or rule: tpe (Optuna) with
+               lists, and ranges such as tag(log,interval(0.01,1))
   seeds        number of runs of each arm that decide, or a list (default: 5)
   matters      the smallest difference that matters, such as 0.02 nats; pilot runs
                then tell how many seeds find it with a power of 80 %

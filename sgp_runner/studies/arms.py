@@ -26,8 +26,9 @@ from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import Machines, folder_on, machines_in, retime
 from sgp_runner.studies.study_file import RATE, Arm, StudyFile
 from sgp_runner.studies.study_tasks import HOLDOUT
-from sgp_runner.studies.tuning import Candidate, Space
+from sgp_runner.studies.tuning import Candidate, Space, distribution
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import require
 
 Role = Literal["tuning", "pilot", "deciding"]
 #: Runs the jobs that are due; yields each as it ends, with a sentence if it failed.
@@ -199,22 +200,27 @@ class RunMaker:
         """Return the candidates of an arm. Raises ConfigError if it sets a searched key itself."""
         tune, run = self.study.tune, self.run(arm)
         set_here = {word.partition("=")[0] for word in arm.overrides}
-        lists = [
-            [f"{key}={value}" for value in values]
-            for key, values in (tune.lists or {}).items()
-            if self.applies(key, arm)
-        ]
-        searched = [
-            *([RATE] if tune.ladder else []),
-            *(overrides[0].partition("=")[0] for overrides in lists),
-        ]
-        for key in searched:
+        lists = {
+            key: values for key, values in (tune.lists or {}).items() if self.applies(key, arm)
+        }
+        for key in [*([RATE] if tune.ladder else []), *lists]:
             if key in set_here:
                 raise ConfigError(
                     f"arms.{arm.name}",
                     f"it sets {key}, which is searched for all arms: leave one of them out.",
                 )
-        combinations = tuple(itertools.product(*lists))
+        if tune.rule == "tpe":
+            require("tune.rule", "optuna", "optuna")
+            spread = {key: distribution(key, ",".join(values)) for key, values in lists.items()}
+            example = tuple(f"{key}={low}" for key, (low, _) in spread.items())
+            return Space(
+                combinations=(example,), ranges={key: values for key, (_, values) in spread.items()}
+            )
+        combinations = tuple(
+            itertools.product(
+                *([f"{key}={value}" for value in values] for key, values in lists.items())
+            )
+        )
         if not tune.ladder:
             return Space(combinations=combinations)
         first = tune.first or (run.optim.lr / 2, run.optim.lr * 2)

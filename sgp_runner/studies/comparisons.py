@@ -237,13 +237,18 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     cluster: its name
     clock: simulated | wall
     """
-    study, comparison = done.study, first.comparisons[done.study.primary]
-    measure, effect = first.measure, comparison.effect
+    study, measure = done.study, first.measure
     ours, theirs = (
         f"{first.text(name)} ({share})" if (share := first.share(name)) else first.text(name)
         for name in (study.primary, study.baseline)
     )
     where = f" on {cluster}" if cluster and first.by_cluster else ""
+    if len(done.arms) == 1:
+        (arm,) = done.arms
+        settings = f" with {' '.join(arm.settings)}" if arm.settings else ""
+        return f"{study.primary}{settings}: {measure.on(clock)}{where} {ours}."
+    comparison = first.comparisons[study.primary]
+    effect = comparison.effect
     what = f"{measure.on(clock)}{where}: {ours} against {theirs}"
     sides = f"{study.primary} and {study.baseline}"
     if diverged := [name for name in (study.primary, study.baseline) if inf in first.values[name]]:
@@ -274,6 +279,8 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     best = [name for name in names if first.ranks[name] == 1]
     measure, baseline = first.measure, done.study.baseline
     where = f" on {cluster}" if cluster and first.by_cluster else ""
+    if len(names) == 1:
+        return "A study of one arm compares nothing."
     if len(best) == len(names):
         return f"Tests of all pairs tell no arm from the best in {measure.on(clock)}{where}."
     value = " and ".join(map(first.text, best if len(best) <= MAX_NAMED else best[:1]))

@@ -168,7 +168,7 @@ def power_lines(study: StudyFile) -> Iterator[str]:
     """Yield sentences about further runs, and about the power of the primary comparison."""
     if len(study.clusters) > 1:
         yield "an arm that polls for messages is trained again on each further cluster"
-    if study.seeds:
+    if study.seeds and len(study.arms) > 1:
         effect = detectable(len(study.seeds))
         yield (
             f"{counted(len(study.seeds), 'seed')} find a difference between {study.primary} and "

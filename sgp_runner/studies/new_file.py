@@ -36,14 +36,15 @@ def content_of(overrides: Sequence[str]) -> dict[str, Any]:
     """
     settings = dict(map(key_and_value, overrides))
     algorithms = values_of(settings.pop(ALGO, ""))
-    if len(algorithms) < 2:
-        raise ConfigError(ALGO, "name two algorithms or more, such as algo=sgp,ar_sgd.")
+    if not algorithms:
+        raise ConfigError(ALGO, "name an algorithm or more, such as algo=sgp,ar_sgd.")
     names = [re.sub(r"^.*/|\.py$", "", name) for name in algorithms]
     baseline = BASELINE if BASELINE in names[1:] else names[-1]
-    content: dict[str, Any] = {
-        "question": settings.pop("question", f"Is {names[0]} better than {baseline}?")
-    }
-    tune: dict[str, Any] = {RATE: LADDER}
+    question = f"Is {names[0]} better than {baseline}?"
+    if len(names) == 1:
+        question = f"How good is {names[0]}?"
+    content: dict[str, Any] = {"question": settings.pop("question", question)}
+    tune: dict[str, Any] = {} if settings.get(f"{TUNED}rule") == "tpe" else {RATE: LADDER}
     budget = settings.pop("budget", "8")
     machines = machines_in(settings)
     for key, value in settings.items():
@@ -60,8 +61,9 @@ def content_of(overrides: Sequence[str]) -> dict[str, Any]:
     content["arms"] = {
         name: f"{ALGO}={choice}" for name, choice in zip(names, algorithms, strict=True)
     }
-    content.setdefault("baseline", baseline)
-    content.setdefault("primary", names[0])
+    if len(names) > 1:
+        content.setdefault("baseline", baseline)
+        content.setdefault("primary", names[0])
     if budget != "0":
         content["tune"] = {**tune, "budget": scalar(budget)}
     if machines:

@@ -23,6 +23,8 @@ from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import Unbounded, read_yaml
 
 LADDER = "ladder"
+RULES = ("halving", "tpe")  # of a search
+EXAMPLES = {"halving": LADDER, "tpe": "tag(log,interval(0.01,1))"}  # of what a key has
 RATE = "optim.lr"
 OWN = (
     *("question", "task", "arms", "baseline", "primary", "tune", "seeds", "matters"),
@@ -63,9 +65,10 @@ class Tuning:
 
     ladder: whether ``optim.lr`` is searched on a ladder
     first: the first values of the ladder; empty: half and double the arm's own value
-    lists: key -> its values
+    lists: key -> its values; with the rule ``tpe`` also one range, such as ``interval(0.01,1)``
     budget: runs of a search, at most; the same for all arms
     by: the cost of a target, by which searches decide; None: the loss
+    rule: halving | tpe
     """
 
     ladder: bool = False
@@ -73,6 +76,7 @@ class Tuning:
     lists: Mapping[str, tuple[str, ...]] | None = None
     budget: int = 0
     by: Measure | None = None
+    rule: str = "halving"
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class StudyFile:
     question: the question, as a sentence
     common: settings of all arms, as overrides
     baseline: the arm that the others are compared with
-    primary: the arm under study; its comparison is tested alone
+    primary: the arm under study; its comparison is tested alone. A single arm is both.
     seeds: seeds of the runs that decide; empty: as many as ``matters`` needs
     matters: the smallest difference of the first measure that matters, in its unit; None: unknown
     clusters: the machines, the first of which is that of the primary comparison
@@ -161,13 +165,17 @@ def study_of(tree: object, name: str) -> StudyFile:
     names = [arm.name for arm in arms]
     baseline = one_of(names, "baseline", tree.get("baseline", names[-1]))
     primary = one_of(names, "primary", tree.get("primary", names[0]))
-    if baseline == primary:
+    alone = len(arms) == 1
+    if baseline == primary and not alone:
         raise ConfigError("primary", f"'{primary}' is the baseline too; choose another arm.")
+    if alone and "matters" in tree:
+        raise ConfigError("matters", "a study of one arm compares nothing; leave it out.")
     seeds = seeds_in(tree.get("seeds"), "matters" in tree)
     measures = measures_in(tree.get("measures", ["loss"]))
+    question = f"How good is {primary}?" if alone else f"Is {primary} better than {baseline}?"
     return StudyFile(
         name,
-        str(tree.get("question") or f"Is {primary} better than {baseline}?"),
+        str(tree.get("question") or question),
         (*task_overrides(tree.get("task")), *shared_overrides(tree)),
         arms,
         baseline,
@@ -189,8 +197,8 @@ def names_folder(name: str) -> bool:
 
 
 def arms_in(value: object) -> tuple[Arm, ...]:
-    if not isinstance(value, Mapping) or len(value) < 2:
-        raise ConfigError("arms", "a study compares two arms or more: write sgp: algo=sgp.")
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError("arms", "a study has one arm or more: write sgp: algo=sgp.")
     for name in map(str, value):
         if not name.isprintable():
             raise ConfigError("arms", f"the name '{name}' has characters that cannot be printed.")
@@ -275,18 +283,23 @@ def measures_in(value: object) -> tuple[Measure, ...]:
 
 
 def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
-    """Return the searched settings: a key has ``ladder`` or a list of values.
+    """Return the searched settings: a key has ``ladder`` or a list of values, or a range.
 
     decides: the first measure, by which searches decide if it has a target
     """
     if not isinstance(value, Mapping):
         raise ConfigError("tune", "write settings below it, such as optim.lr: ladder.")
     lists: dict[str, tuple[str, ...]] = {}
+    rule = str(value.get("rule", RULES[0]))
+    if rule not in RULES:
+        raise ConfigError("tune.rule", f"'{rule}' is none of {', '.join(RULES)}.")
     ladder, first = False, TASKS[str(task)].rates if str(task) in TASKS else ()
     for key, values in value.items():
-        if key == "budget":
+        if key in ("budget", "rule"):
             continue
-        if isinstance(values, str) and values.startswith(LADDER):
+        if rule == "tpe" and isinstance(values, str) and "interval(" in values:
+            lists[str(key)] = (values,)
+        elif isinstance(values, str) and values.startswith(LADDER) and rule != "tpe":
             if key != RATE:
                 raise ConfigError(f"tune.{key}", f"only {RATE} has a ladder; write its values.")
             ladder, first = True, ladder_in(values, first)
@@ -294,7 +307,8 @@ def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
             lists[str(key)] = tuple(word(value) for value in values)
         else:
             raise ConfigError(
-                f"tune.{key}", f"'{values}' is no search: write a list of values, or {LADDER}."
+                f"tune.{key}",
+                f"'{values}' is no search: write a list of values, or {EXAMPLES[rule]}.",
             )
     if not ladder and not lists:
         return Tuning()
@@ -302,7 +316,7 @@ def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
     if type(budget) is not int or budget < 1:
         raise ConfigError("tune.budget", "give the runs of an arm's search, such as budget: 8.")
     by = decides if decides.target is not None else None
-    return Tuning(ladder, first if ladder else (), lists, budget, by)
+    return Tuning(ladder, first if ladder else (), lists, budget, by, rule)
 
 
 def ladder_in(text: str, first: tuple[float, ...]) -> tuple[float, ...]:

@@ -120,11 +120,12 @@ def tex_cell(column: Compared, name: str) -> str:
 
 def caption(done: Conducted) -> str:
     study = done.study
-    return escaped(
-        f"{study.question} Means over {counted(len(done.seeds), 'seed')} with 95 % intervals; "
-        f"+ and - mark significant differences to {study.baseline} (paired tests at 5 %, that of "
-        f"{study.primary} alone, all others by Holm's method)."
+    tests = (
+        f"; + and - mark significant differences to {study.baseline} (paired tests at 5 %, that of "
+        f"{study.primary} alone, all others by Holm's method)"
     )
+    means = f"{study.question} Means over {counted(len(done.seeds), 'seed')} with 95 % intervals"
+    return escaped(f"{means}{tests if len(study.arms) > 1 else ''}.")
 
 
 def escaped(text: str) -> str:
@@ -225,20 +226,27 @@ def methods_tex(
     """Return the paragraph about the protocol of a study, with citations."""
     study, run = done.study, maker.run(done.study.arms[0])
     arms = [f"{escaped(arm.name)}{cited(maker.run(arm).algo)}" for arm in study.arms]
+    first, subject, tests = f"We study {arms[0]}.", "The study", ""
+    if len(arms) > 1:
+        first = f"We compare {', '.join(arms[:-1])} and {arms[-1]}."
+        subject = (
+            f"The comparison of {escaped(study.primary)} with {escaped(study.baseline)} by "
+            f"{escaped(compared[0].measure.on(run.network.clock))}"
+        )
+        tests = (
+            f", and is tested alone at {5 / record.looks:g}\\,\\% by a paired t-test; the p-values "
+            "of all other comparisons are adjusted by Holm's method~\\cite{holm1979}"
+        )
     sentences = [
-        f"We compare {', '.join(arms[:-1])} and {arms[-1]}.",
+        first,
         f"All arms train the model {code(run.model.name)} on the data {code(run.data.name)}"
         f"{cited(run.data)} on {run.nodes} nodes for {counted(run.epochs, 'epoch')}.",
         *pretraining_sentences(run),
         *search_sentences(maker, done),
         f"The runs that decide have {counted(len(done.seeds), 'seed')}, which all arms share and "
         "no search has used, and arms are paired by seed.",
-        f"The comparison of {escaped(study.primary)} with {escaped(study.baseline)} by "
-        f"{escaped(compared[0].measure.on(run.network.clock))} was set down on "
-        f"{record.set_down[:10]}, before the first run (SHA-256 of the file "
-        f"{code(study.digest[:12])}), and is tested alone at "
-        f"{5 / record.looks:g}\\,\\% by a paired t-test; the "
-        "p-values of all other comparisons are adjusted by Holm's method~\\cite{holm1979}.",
+        f"{subject} was set down on {record.set_down[:10]}, before the first run (SHA-256 of the "
+        f"file {code(study.digest[:12])}){tests}.",
         "Intervals are Student's at 95\\,\\%.",
     ]
     if study.matters is not None:
@@ -275,12 +283,16 @@ def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:
     if not keys:
         yield "No setting was searched."
         return
+    rule = (
+        "by a tree-structured Parzen estimator~\\cite{bergstra2011}"
+        if tune.rule == "tpe"
+        else "by successive halving~\\cite{jamieson2016} until the best learning rate lies between "
+        "two others, then with further seeds for near-ties, of which the smallest rate is taken"
+    )
     yield (
         f"For each arm, {', '.join(map(code, keys))} "
         f"{'were' if len(keys) > 1 else 'was'} searched by the same rule with at most "
-        f"{counted(tune.budget, 'run')}: by successive halving~\\cite{{jamieson2016}} until the "
-        "best learning rate lies between two others, then with further seeds for near-ties, of "
-        "which the smallest rate is taken."
+        f"{counted(tune.budget, 'run')}: {rule}."
     )
     if tune.by is not None:
         title = escaped(tune.by.on(maker.run(done.study.arms[0]).network.clock))

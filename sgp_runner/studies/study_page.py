@@ -124,7 +124,7 @@ def write_study(maker: RunMaker, findings: Findings, record: StudyRecord) -> Stu
             title=study.question,
             headline=findings.headline,
             answer=findings.answer,
-            verdict=findings.compared[0].comparisons[study.primary].verdict,
+            verdict=getattr(findings.compared[0].comparisons.get(study.primary), "verdict", ""),
             table=table,
             legend=legend(done),
             file=yaml.safe_dump(dict(study.content), sort_keys=False, allow_unicode=True),
@@ -143,7 +143,7 @@ def write_study(maker: RunMaker, findings: Findings, record: StudyRecord) -> Stu
 def legend(done: Conducted) -> str:
     """Return the meaning of the marks in the table."""
     edges = any(arm.tuned.at_the_edge for arm in done.arms)
-    return f"{MEANING} {EDGE_MEANING}" if edges else MEANING
+    return " ".join([MEANING] * (len(done.arms) > 1) + [EDGE_MEANING] * edges)
 
 
 def cluster_names(maker: RunMaker) -> list[str]:
@@ -164,7 +164,8 @@ def facts(done: Conducted, record: StudyRecord) -> Iterator[tuple[str, str]]:
     yield "set down", record.set_down.replace("T", " ").replace("+00:00", " UTC")
     if record.commit:
         yield "commit", record.commit
-    yield "under study", f"{study.primary}, against {study.baseline}"
+    if len(study.arms) > 1:
+        yield "under study", f"{study.primary}, against {study.baseline}"
     yield "seeds that decide", ", ".join(map(str, done.seeds))
     if done.plan is not None:
         yield "number of seeds", str(done.plan)
@@ -194,7 +195,11 @@ def deviations(
                 f"The search of {name} ended at the edge of the values that it tried; a value "
                 "beyond it may be better."
             )
-        if arm.space.size > 1 and len(arm.tuned.scores()[arm.tuned.chosen]) == 1:
+        if (
+            arm.space.size > 1
+            and not arm.space.ranges
+            and len(arm.tuned.scores()[arm.tuned.chosen]) == 1
+        ):
             yield f"The budget of {name} ended before its best values got a second seed."
         if arm.tuned.tied:
             yield (

@@ -54,10 +54,12 @@ def comparison_table(
         for arm in arms
     ]
     study = done.study
-    note = (
-        f"{counted(len(done.seeds), 'seed')}. {study.primary} against {study.baseline} by "
-        f"{heads[0]} is tested alone, all others by Holm's method."
-    )
+    note = f"{counted(len(done.seeds), 'seed')}."
+    if len(arms) > 1:
+        note += (
+            f" {study.primary} against {study.baseline} by {heads[0]} is tested alone, all others "
+            "by Holm's method."
+        )
     raw = [line for arm in arms for line in raw_lines(done, arm, compared, clusters, clock)]
     return ReportTable(
         "table", "Comparison", note, pd.DataFrame(raw), ["#", "arm", *heads], rows, ("arm",)
@@ -72,7 +74,7 @@ def head_of(column: Compared, clusters: Sequence[str], clock: str) -> str:
 def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
     name = arm.arm.name
     settings = " ".join(arm.settings) + (f" {EDGE}" if arm.tuned.at_the_edge else "")
-    role = {done.study.primary: "under study", done.study.baseline: "baseline"}.get(name, "")
+    role = {done.study.baseline: "baseline", done.study.primary: "under study"}.get(name, "")
     cell = text(name, ", ".join(filter(None, (role, settings.strip()))))
     return replace(cell, strong=name == done.study.primary)
 

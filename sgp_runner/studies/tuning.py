@@ -10,7 +10,12 @@ A candidate is one value for each tuned setting. The search has two stages:
    are worse than the best by two standard errors of the paired difference drop out. Among those
    that are left, the smallest learning rate that lies between two others is chosen.
 
-The search ends early if the next seed would exceed the budget. The value of a run is its loss, or
+The search ends early if the next seed would exceed the budget.
+
+With the rule ``tpe``, Optuna's tree-structured Parzen estimator (Bergstra et al. 2011) proposes all
+candidates from lists and ranges, `ROUND` at a time and each with one seed.
+
+The value of a run is its loss, or
 the cost at which it reaches a target, and is infinite if it diverged or never reaches the target.
 """
 
@@ -20,13 +25,22 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sgp_runner.studies.study_file import RATE
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
+from hydra.errors import HydraException
+
+from sgp_runner.studies.study_file import EXAMPLES, RATE
+from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 FIRST_SEED = 101  # of searches; those that decide a study begin at 1
 MAX_SEEDS = 8  # of a candidate
 WIDTH = 2.0  # standard errors within which a candidate is a near-tie
+ROUND = 4  # candidates that `propose` asks for before it learns their values
 T = TypeVar("T")
 
 
@@ -97,11 +111,13 @@ class Space:
     key: the setting with a ladder; empty: none
     first: the values of the ladder that are tried first
     combinations: combinations of the other settings, as overrides
+    ranges: for the rule ``tpe`` the distribution of each key; then ``combinations`` is an example
     """
 
     key: str = ""
     first: tuple[float, ...] = ()
     combinations: tuple[tuple[str, ...], ...] = ((),)
+    ranges: Mapping[str, BaseDistribution] = field(default_factory=dict)
 
     @property
     def ladder(self) -> tuple[float, ...]:
@@ -114,8 +130,8 @@ class Space:
 
     @property
     def size(self) -> int:
-        """The number of candidates that are tried at first."""
-        return len(self.combinations) * max(1, len(self.first))
+        """The number of candidates that are tried at first; 1: nothing is searched."""
+        return ROUND if self.ranges else len(self.combinations) * max(1, len(self.first))
 
     @property
     def least_budget(self) -> int:
@@ -123,7 +139,7 @@ class Space:
         if self.size == 1:
             return 0
         if not self.first:
-            return self.size
+            return 1 if self.ranges else self.size
         return self.size + 2 * halved(len(self.combinations))
 
 
@@ -173,6 +189,8 @@ def search(space: Space, budget: int) -> Search:
 
     The runs of all rounds together are at most ``budget``.
     """
+    if space.ranges:
+        return (yield from propose(space, budget))
     if space.size == 1:
         value = space.first[0] if space.first else None
         return Tuned(Candidate(value, space.combinations[0]))
@@ -223,6 +241,57 @@ def search(space: Space, budget: int) -> Search:
         seeds > 1 and len(left) > 1,
         {trial: result.value for trial, result in scores.items()},
     )
+
+
+def propose(space: Space, budget: int) -> Search:
+    """Yield rounds of runs that Optuna's sampler proposes, and return the best; as `search`."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=FIRST_SEED, constant_liar=True)
+    study = optuna.create_study(sampler=sampler)
+    scores: dict[Trial, Score] = {}
+    for asked in range(0, budget, ROUND):
+        proposals = [study.ask(dict(space.ranges)) for _ in range(min(ROUND, budget - asked))]
+        trials = [
+            Trial(Candidate(None, tuple(map(override, proposal.params.items()))), FIRST_SEED)
+            for proposal in proposals
+        ]
+        due = [trial for trial in dict.fromkeys(trials) if trial not in scores]
+        scores |= zip(due, (yield due), strict=True)
+        for proposal, trial in zip(proposals, trials, strict=True):
+            study.tell(proposal, scores[trial].value)
+    best = min(scores, key=lambda trial: (scores[trial], trial.candidate))
+    return Tuned(
+        best.candidate,
+        {trial: result.loss for trial, result in scores.items()},
+        values={trial: result.value for trial, result in scores.items()},
+    )
+
+
+def distribution(key: str, text: str) -> tuple[object, BaseDistribution]:
+    """Return the first of the values ``text``, in Hydra's notation, and Optuna's distribution."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    try:
+        parsed = OverridesParser.create().parse_override(f"{key}={text}")
+        values: Any = parsed.value()
+        if not isinstance(values, IntervalSweep):
+            listed = [*parsed.sweep_string_iterator()] if parsed.is_sweep_override() else [text]
+            return listed[0], CategoricalDistribution(listed)
+        whole = isinstance(values.start, int) and isinstance(values.end, int)
+        kind: Any = IntDistribution if whole else FloatDistribution
+        return values.start, kind(values.start, values.end, log="log" in values.tags)
+    except (HydraException, ValueError) as error:
+        raise ConfigError(
+            f"tune.{key}", f"'{text}' cannot be searched: write {EXAMPLES['tpe']}."
+        ) from error
+
+
+def override(setting: tuple[str, object]) -> str:
+    """Return a proposed value as an override; a number has four digits."""
+    key, value = setting
+    return f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
 
 
 def first_trials(

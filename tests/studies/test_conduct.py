@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -103,6 +104,31 @@ def test_the_page_answers_and_says_what_is_to_know(folder: Path, page: StudyPage
     assert "\\begin{tabular}{rlrrr}" in text and "time \\& bytes?" in text
     record = json.loads((page.page.parent / "study.json").read_text(encoding="utf-8"))
     assert record["versions"][0]["content"]["nodes"] == 2
+
+
+def test_a_study_of_one_arm_has_what_optuna_found_and_its_archive_is_verified(
+    folder: Path,
+) -> None:
+    tune = {
+        "rule": "tpe",
+        "optim.lr": "tag(log,interval(0.001,1))",
+        "algo.topology": ["ring", "complete"],
+        "budget": 6,
+    }
+    shared = {key: CONTENT[key] for key in ("model", "model.hidden", "nodes", "epochs", "seeds")}
+    content = {**shared, "arms": {"SGP": "algo=sgp"}, "tune": tune}
+    first = run_study(study_of(content, "one"))
+    pattern = r"SGP with optim\.lr=\S+ algo\.topology=(ring|complete): loss \d\.\d+\."
+    assert re.fullmatch(pattern, first.answer)
+    assert first.headline == "A study of one arm compares nothing."
+    assert list(first.table["verdict"]) == ["baseline"] and first.table["search_runs"][0] <= 6
+    runs = {path: path.stat().st_mtime_ns for path in first.page.parent.glob("runs/*/*")}
+    assert run_study(study_of(content, "one")).answer == first.answer
+    assert {path: path.stat().st_mtime_ns for path in first.page.parent.glob("runs/*/*")} == runs
+    with opened(first.page.with_name("study.zip")) as again:
+        assert again.findings.answer == first.answer
+    methods = (first.page.parent / "methods.tex").read_text()
+    assert methods.startswith("We study SGP~") and "\\cite{bergstra2011}" in methods
 
 
 @pytest.mark.parametrize("width", [1280, 390])

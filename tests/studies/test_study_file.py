@@ -82,7 +82,16 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ({"baseline": "AR_SGD"}, "baseline: 'AR_SGD' is no arm: choose from SGP, AR-SGD."),
         ({"primary": "ours"}, "primary: 'ours' is no arm: choose from SGP, AR-SGD."),
         ({"primary": "AR-SGD"}, "primary: 'AR-SGD' is the baseline too"),
-        ({"arms": {"SGP": "algo=sgp"}}, "arms: a study compares two arms or more"),
+        ({"arms": {}}, "arms: a study has one arm or more: write sgp: algo=sgp."),
+        (
+            {"arms": {"SGP": "algo=sgp"}, "baseline": "SGP", "matters": "0.1 nats"},
+            "matters: a study of one arm compares nothing; leave it out.",
+        ),
+        ({"tune": {"rule": "tpi", "budget": 8}}, "tune.rule: 'tpi' is none of halving, tpe."),
+        (
+            {"tune": {"rule": "tpe", "optim.lr": "ladder", "budget": 8}},
+            "tune.optim.lr: 'ladder' is no search: write a list of values, or tag(log,interval(",
+        ),
         ({"arms": {"a": "sgp", "b": "algo=sgp"}}, "arms.a: 'sgp' is no setting"),
         (
             {"arms": {"a\x1b[2J\n": "algo=sgp", "b": "algo=ar_sgd"}},
@@ -278,7 +287,12 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     ("words", "sentence"),
     [
         ("new", "study: write sgp-run study new FILE algo=a,b."),
-        ("new mine.yaml algo=sgp", "algo: name two algorithms or more, such as algo=sgp,ar_sgd."),
+        ("new mine.yaml seeds=2", "algo: name an algorithm or more, such as algo=sgp,ar_sgd."),
+        (
+            "new mine.yaml algo=sgp tune.rule=tpe tune.optim.lr=tag(log,interval(0,1))",
+            "tune.optim.lr: 'tag(log,interval(0,1))' cannot be searched: write "
+            "tag(log,interval(0.01,1)).",
+        ),
         (
             "new mine.yaml algo=sgp,ar_sgd seeds",
             "seeds: this is not a setting; write key=value, such as seeds=5.",

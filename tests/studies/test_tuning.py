@@ -12,6 +12,7 @@ from sgp_runner.studies.tuning import (
     Trial,
     Tuned,
     climb,
+    distribution,
     doublings,
     search,
 )
@@ -154,3 +155,23 @@ def test_a_rate_that_misses_the_target_with_a_further_seed_drops_out() -> None:
     tuned, rounds = finish(RATES, 8, score)
     assert [{trial.candidate.value for trial in each} for each in rounds[2:]] == [{0.1, 0.2}]
     assert tuned.chosen == Candidate(0.1) and tuned.runs == 6
+
+
+def test_optuna_proposes_values_of_lists_and_ranges_in_rounds_of_four() -> None:
+    texts = {"optim.lr": "tag(log,interval(0.01,1))", "algo.tau": "int(interval(1,3))", "x": "a,b"}
+    spread = {key: distribution(key, text) for key, text in texts.items()}
+    assert [low for low, _ in spread.values()] == [0.01, 1, "a"]
+    space = Space(ranges={key: values for key, (_, values) in spread.items()})
+
+    def loss(trial: Trial) -> float:
+        rate, tau, letter = (word.partition("=")[2] for word in trial.candidate.others)
+        return abs(float(rate) - 0.1) + int(tau) + (letter == "b")
+
+    tuned, rounds = finish(space, 30, loss)
+    assert [len(each) for each in rounds[:3]] == [4, 4, 4] and sum(map(len, rounds)) <= 30
+    assert tuned.chosen.others[1:] == ("algo.tau=1", "x=a") and tuned.runs == sum(map(len, rounds))
+    assert tuned.losses[Trial(tuned.chosen, 101)] == min(tuned.losses.values()) < 1.05
+    assert finish(space, 30, loss) == (tuned, rounds)
+    assert (space.size, space.least_budget) == (4, 1)
+    worst, _ = finish(space, 5, lambda trial: inf)
+    assert worst.runs == 5 and worst.losses[Trial(worst.chosen, 101)] == inf
