@@ -29,7 +29,6 @@ from helpers.paths import ROOT
 
 from sgp_runner.cli import download, new, replay, report, study, sweep
 from sgp_runner.cli.options import load
-from sgp_runner.cli.search import first_trial, searches
 from sgp_runner.cli.sweep import combinations, is_sweep, plan
 from sgp_runner.config.choices import groups
 from sgp_runner.config.command_line import Setting, parse
@@ -234,9 +233,7 @@ def dry_run(words: list[str]) -> None:
     with configs():
         settings = parse([*command.overrides, *command.folder])
         settings = [setting for setting in settings if setting.name != "jobs"]
-        if searches(settings):
-            make_experiment(compose(first_trial(settings)))
-        elif "--multirun" in command.options or is_sweep(settings):
+        if "--multirun" in command.options or is_sweep(settings):
             plan(settings)
         else:
             make_experiment(compose(settings))

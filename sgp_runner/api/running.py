@@ -16,8 +16,7 @@ from sgp_runner.api.arguments import literal, overrides_of, split
 from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.results import Result, Results
 from sgp_runner.assembly.execution import perform
-from sgp_runner.cli.jobs import describe_settings
-from sgp_runner.cli.sweep import announce, check_number, combinations
+from sgp_runner.cli.sweep import announce, check_number, combinations, describe_settings
 from sgp_runner.config import choices
 from sgp_runner.config.command_line import Setting, parse, refuse_several
 from sgp_runner.config.experiment import Experiment, make_experiment

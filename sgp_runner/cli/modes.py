@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,21 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.completion_plugin import CompletionPlugin
 from omegaconf import Container, DictConfig, OmegaConf
 
+from sgp_runner.assembly.execution import perform
+from sgp_runner.cli import STARTED
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.completion import candidates
 from sgp_runner.cli.help import commented, explained, usage
-from sgp_runner.cli.jobs import run_alone
 from sgp_runner.cli.options import Command
-from sgp_runner.cli.search import search, searches
 from sgp_runner.cli.sweep import is_sweep, refuse_sweep, sweep
 from sgp_runner.config.check import check_tree
 from sgp_runner.config.choices import CONFIGS
 from sgp_runner.config.command_line import Setting, choices_named, parse, refuse_ranges
+from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, compose_all, configs
 from sgp_runner.config.schema import is_part
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.signals import signal_state
 
 FOR_HYDRA = ("--shell-completion", "--info", "--hydra-help")
 
@@ -41,7 +44,7 @@ def run_mode(command: Command) -> int:
         if "--help" in options:
             return explain(settings, options.get("--config-dir"))
         if "--multirun" in options:
-            return search(settings) if searches(settings) else sweep(settings)
+            return sweep(settings)
         refuse_ranges(settings)
         if "--cfg" in options:
             refuse_sweep(settings)
@@ -50,6 +53,22 @@ def run_mode(command: Command) -> int:
             return sweep(settings)
         refuse_sweep(settings, "hydra/launcher", "hydra/sweeper")
         return run_alone(settings)
+
+
+def run_alone(settings: Sequence[Setting]) -> int:
+    """Run one experiment, print its summary table and return the exit code."""
+    experiment = replace(make_experiment(compose(settings)), started=STARTED)
+    try:
+        summary = perform(experiment, fork=bool(signal_state.command))
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(
+            f"before the end; what was recorded is in {experiment.directory}"
+        ) from error
+    if summary is not None:
+        from sgp_runner.console.summary import show, summary_table
+
+        show(summary_table(summary))
+    return 0
 
 
 def explain(settings: Sequence[Setting], folder: str | None) -> int:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
-from sgp_runner.cli.jobs import SweepJob
-from sgp_runner.cli.sweep import Plan, compose_first, launch, make_folder
-from sgp_runner.config.command_line import TARGET, parse, quoted
+from sgp_runner.cli.sweep import compose_first, launcher_of, make_folder
+from sgp_runner.config.command_line import parse, quoted
 from sgp_runner.config.overrides import configs
 from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
+from sgp_runner.jobs.slurm_jobs import launch
+from sgp_runner.jobs.sweep_job import SweepJob
 from sgp_runner.studies.arms import RunAll
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.signals import interruptible
@@ -46,14 +45,12 @@ def submitted(
     jobs: Sequence[RunJob], folder: Path, settings: Sequence[str]
 ) -> Iterator[tuple[PoolJob, str | None]]:
     """Submit an array of jobs and yield each with the sentence of its error, or None."""
-    runs = [SweepJob(job.name, job.experiment) for job in jobs]
     with configs(), interruptible():
         lines = [LAUNCHER, f"hydra.sweep.dir={quoted(str(folder))}", *settings]
         composed, directory = compose_first(parse(lines))
+        launcher = launcher_of(composed)
         make_folder(directory)
-        launcher = str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}"))
-        numbers = ",".join(map(str, range(len(jobs))))
-        plan = Plan([*lines, f"+number=choice({numbers})"], directory, runs, launcher, {})
-        with closing(launch(plan)) as outcomes:
+        runs = [SweepJob(job.name, job.experiment) for job in jobs]
+        with closing(launch(runs, directory, launcher, {})) as outcomes:
             for number, row in outcomes:
                 yield jobs[number], str(row["failed"]) if row.get("failed") else None

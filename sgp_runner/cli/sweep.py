@@ -1,30 +1,24 @@
 """``sgp-run -m``: a run for each combination of values, and a comparison.
 
-The runs are on this machine or go through a launcher of Hydra."""
+The runs are on this machine or are jobs of Slurm."""
 
 from __future__ import annotations
 
 import csv
 import math
 import os
-import re
 import sys
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from sgp_runner.assembly.execution import print_traceback_if_wanted, sentence_of
-from sgp_runner.cli.jobs import Row, SweepJob, describe_settings, run_job
 from sgp_runner.config.choices import PRESET, class_of, group_of
 from sgp_runner.config.command_line import (
     TARGET,
@@ -34,7 +28,6 @@ from sgp_runner.config.command_line import (
     foreign_class,
     loader,
     parse,
-    quoted,
     refuse_ranges,
     refuse_several,
     unmet,
@@ -42,22 +35,26 @@ from sgp_runner.config.command_line import (
 from sgp_runner.config.composed import tree_of
 from sgp_runner.config.experiment import make_experiment
 from sgp_runner.config.overrides import compose, compose_all, narrow
-from sgp_runner.config.run import Run
 from sgp_runner.config.schema import NOT_A_SETTING, fields_of
-from sgp_runner.jobs import slurm_jobs as slurm
-from sgp_runner.utils.errors import ConfigError, Stopped
+from sgp_runner.jobs import slurm_jobs
+from sgp_runner.jobs.sweep_job import Row, SweepJob
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.extras import require
 from sgp_runner.utils.launchers import launched_rank
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.signals import interruptible, signal_state
+from sgp_runner.utils.signals import interruptible
 from sgp_runner.utils.units import counted
 
 if TYPE_CHECKING:
     from sgp_runner.report.read.runs import Runs
 
 PARAMS = "hydra.sweeper.params"
-SEARCH = "sgp_runner.cli.search.Search"
 LOCAL = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+CLASSES = {  # those that may stand in Hydra's settings
+    "hydra.launcher": (LOCAL, slurm_jobs.LAUNCHER),
+    "hydra.sweeper": ("hydra._internal.core_plugins.basic_sweeper.BasicSweeper",),
+}
 
 MAX_RUNS = 10_000  # limit of a sweep
 ANNOUNCED_RUNS = 100  # from here on, the check of the settings is announced
@@ -67,17 +64,15 @@ ANNOUNCED_RUNS = 100  # from here on, the check of the settings is announced
 class Plan:
     """A sweep whose settings have been checked.
 
-    for_hydra: overrides for Hydra's launcher, which starts one job for each value of ``number``
     directory: folder of the sweep
     jobs: runs of the sweep, in order
-    launcher: class of the launcher
+    launcher: settings of the launcher
     variables: environment variables of the jobs
     """
 
-    for_hydra: Sequence[str]
     directory: Path
     jobs: Sequence[SweepJob]
-    launcher: str
+    launcher: Mapping[str, Any]
     variables: Mapping[str, str]
 
 
@@ -94,15 +89,18 @@ def sweep(settings: Sequence[Setting]) -> int:
     refuse_ranges(settings)
     planned = plan(settings)
     directory, jobs = planned.directory, planned.jobs
-    here = planned.launcher == LOCAL
+    here = planned.launcher[TARGET] == LOCAL
     if asked is not None and not here:
         raise ConfigError(
             "jobs", "hydra/launcher starts the runs elsewhere; leave one of them out."
         )
     make_folder(directory)
     os.environ.update(planned.variables if here else {})
-    needs = [job.experiment.run for job in jobs]
-    outcomes = run_here(jobs, needs, directory, asked) if here else launch(planned)
+    outcomes = (
+        run_here(jobs, directory, asked)
+        if here
+        else slurm_jobs.launch(jobs, directory, planned.launcher, planned.variables)
+    )
     rows: dict[int, Row] = {}
     try:
         with interruptible(), closing(outcomes):
@@ -133,6 +131,14 @@ def compose_first(settings: Sequence[Setting]) -> tuple[DictConfig, Path]:
     return composed, Path(directory)
 
 
+def launcher_of(composed: DictConfig) -> Mapping[str, Any]:
+    """Return the settings of the launcher. Raises ConfigError if its package is not installed."""
+    launcher = tree_of(composed.hydra.launcher, resolve=True)
+    if launcher[TARGET] == slurm_jobs.LAUNCHER:
+        require("hydra/launcher", "slurm", "submitit")
+    return launcher
+
+
 def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]]:
     """Return the number of runs at a time (``jobs=``, or None), and all other settings."""
     asked: int | None = None
@@ -148,63 +154,21 @@ def jobs_at_once(settings: Sequence[Setting]) -> tuple[int | None, list[Setting]
 
 
 def run_here(
-    jobs: Iterable[SweepJob], runs: Sequence[Run], directory: Path, asked: int | None
+    jobs: Sequence[SweepJob], directory: Path, asked: int | None
 ) -> Generator[tuple[int, Row]]:
-    """Run the jobs on this machine and yield the number and the row of each as it ends.
-
-    runs: the run of each job, from which cores and memory are estimated
-    """
-    from sgp_runner.cli.local_jobs import imports_of, side_by_side
+    """Run the jobs on this machine and yield the number and the row of each as it ends."""
     from sgp_runner.jobs.machine import Machine
+    from sgp_runner.jobs.side_by_side import side_by_side
 
-    machine = Machine(asked)
-    most, total = machine.at_once(runs), len(runs)
+    machine, total = Machine(asked), len(jobs)
+    most = machine.at_once([job.experiment.run for job in jobs])
     at_once = f", {most} at a time" if most > 1 else ""
     print(f"{counted(total, 'run')}{at_once}; the sweep is in {directory}", flush=True)
     if most == 1:
         for number, job in enumerate(jobs):
-            yield number, run_job(job, f"[{number + 1}/{total}]")
+            yield number, job.perform(f"[{number + 1}/{total}]")
     else:
-        yield from side_by_side(jobs, total, machine, most, directory / "logs", imports_of(runs))
-
-
-def launch(planned: Plan) -> Generator[tuple[int, Row]]:
-    """Run the jobs through a launcher of Hydra and yield the number and the row of each."""
-    directory, jobs = planned.directory, planned.jobs
-
-    def task(config: DictConfig) -> Row:
-        number = HydraConfig.get().job.num
-        try:
-            return run_job(jobs[number], f"[{number + 1}/{len(jobs)}]")
-        except Stopped:
-            slurm.requeue()
-            raise
-
-    hydra = GlobalHydra.instance().hydra
-    assert hydra is not None
-    print(f"{counted(len(jobs), 'run')}; the sweep is in {directory}", flush=True)
-    earlier = slurm.submissions(directory)
-    try:
-        batches = hydra.multirun(
-            config_name="config", task_function=task, overrides=[*planned.for_hydra]
-        )
-        yield from enumerate(result.return_value for batch in batches for result in batch)
-    except (Exception, KeyboardInterrupt) as error:
-        if signal_state.interrupted or isinstance(error, KeyboardInterrupt):
-            slurm.cancel(slurm.submissions(directory) - earlier)
-            raise
-        # Slurm's launcher gives up at the first lost job, while the others keep running.
-        handed_over = slurm.jobs(slurm.submissions(directory) - earlier)
-        if not handed_over and isinstance(error, RuntimeError) and "Slurm" in planned.launcher:
-            reason = re.sub(r"(?s).*^sbatch: \w+: ", "", str(error).strip(), flags=re.M)
-            raise slurm.NotSubmitted(f"Slurm did not take the jobs ({reason}).") from error
-        if not handed_over:
-            raise
-        for number, job in enumerate(handed_over):
-            outcome = slurm.outcome(job)
-            # A job that lost a rank has failed for Slurm, but the run may have finished.
-            facts = jobs[number].row(jobs[number].experiment.facts)
-            yield number, jobs[number].row_if_done() or {**facts, **outcome}
+        yield from side_by_side(jobs, machine, most, directory / "logs")
 
 
 def is_sweep(settings: Sequence[Setting]) -> bool:
@@ -257,15 +221,8 @@ def plan(settings: Sequence[Setting]) -> Plan:
             hint = of_other_jobs(error.key, settings) if NOT_A_SETTING in error.sentence else ""
             where = f"(Job {number} of {len(runs)}: {title})"
             raise ConfigError(error.key, f"{error.sentence}{hint} {where}") from error
-    numbers = f"+number=choice({','.join(map(str, range(len(jobs))))})"
-    lines = [setting.line for setting in runs[0]]
-    return Plan(
-        [*lines, f"hydra.sweep.dir={quoted(str(directory))}", numbers],
-        directory,
-        jobs,
-        str(OmegaConf.select(composed, f"hydra.launcher.{TARGET}")),
-        {str(key): str(value) for key, value in composed.hydra.job.env_set.items()},
-    )
+    variables = {str(key): str(value) for key, value in composed.hydra.job.env_set.items()}
+    return Plan(directory, jobs, launcher_of(composed), variables)
 
 
 def of_other_jobs(key: str, settings: Sequence[Setting]) -> str:
@@ -281,6 +238,11 @@ def of_other_jobs(key: str, settings: Sequence[Setting]) -> str:
     return ""
 
 
+def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:
+    """Return those settings whose names are in ``names``, as a user types them."""
+    return " ".join(setting.typed for setting in settings if setting.name in names)
+
+
 def swept_names(settings: Sequence[Setting]) -> set[str]:
     """Return the keys with several values; ``algo.osgp.tau`` also yields ``algo.tau``."""
     names = {setting.name for setting in settings if setting.swept}
@@ -288,17 +250,8 @@ def swept_names(settings: Sequence[Setting]) -> set[str]:
 
 
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:
-    """Raise ConfigError for a class that is neither a launcher of Hydra nor a known sweeper.
-
-    Without this check Hydra would call any class, after creating the folder of the sweep.
-    """
-    classes: dict[str, Sequence[type]] = {
-        "hydra.launcher": Plugins.instance().discover(Launcher),
-        "hydra.sweeper": [BasicSweeper],
-    }
-    names = [f"{cls.__module__}.{cls.__qualname__}" for cls in classes.get(key, ())]
-    names += [SEARCH] if key == "hydra.sweeper" else []
-    if TARGET in node and str(node[TARGET]) not in names:
+    """Raise ConfigError for a class that is neither a known launcher nor the sweeper."""
+    if TARGET in node and node[TARGET] not in CLASSES.get(key, ()):
         raise foreign_class(f"{key}.{TARGET}")
     for name, inner in node.items():
         if isinstance(inner, Mapping):
@@ -348,10 +301,8 @@ def narrowed(combined: Sequence[Sequence[Setting]], asked: Collection[str]) -> l
     return list(runs.values())
 
 
-def compare(rows: Sequence[Row], directory: Path, target: float | None = None) -> Runs | None:
+def compare(rows: Sequence[Row], directory: Path) -> Runs | None:
     """Write ``comparison.csv``, and print ranked tables and the errors of failed runs.
-
-    target: quality for which the times to reach it are compared; None: one is chosen
 
     Returns the runs that have records; None if no run has records, or if they cannot be read.
     """
@@ -370,7 +321,7 @@ def compare(rows: Sequence[Row], directory: Path, target: float | None = None) -
     if folders := [folder for row in rows if (folder := Path(str(row["run_dir"]))).is_dir()]:
         with printed_errors("the runs cannot be ranked"):
             runs = read_runs(folders)
-            show_rankings(settings_in(runs), target)
+            show_rankings(settings_in(runs))
     for row in rows:
         if row.get("failed"):
             outcome = "diverged" if row.get("diverged") else "failed"
@@ -379,14 +330,14 @@ def compare(rows: Sequence[Row], directory: Path, target: float | None = None) -
     return runs
 
 
-def report(runs: Runs | None, directory: Path, target: float | None = None) -> None:
+def report(runs: Runs | None, directory: Path) -> None:
     """Write the report on the runs; print an error instead of failing the sweep."""
     from sgp_runner.report.render.write import report_on
 
     if runs is None:
         return
     with printed_errors("the report could not be written"):
-        result = report_on(runs, directory / "report", target)
+        result = report_on(runs, directory / "report")
         print(f"report in {result.page}", flush=True)
 
 

@@ -201,7 +201,7 @@ def refuse_ranges(settings: Sequence[Setting]) -> None:
             raise ConfigError(
                 setting.name,
                 "a sweep needs values that can be counted: write 0.1,0.2 or range(1,5); "
-                "hydra/sweeper=optuna searches a range.",
+                "a study with tune: {rule: tpe} searches a range.",
             )
 
 
@@ -247,7 +247,7 @@ def foreign_class(key: str) -> ConfigError:
     return ConfigError(
         key,
         "Hydra calls no class but a launcher and a sweeper, which are chosen by name: "
-        "write hydra/launcher=basic or hydra/sweeper=optuna.",
+        "write hydra/launcher=basic or hydra/launcher=slurm.",
     )
 
 
@@ -283,5 +283,8 @@ def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
         if choices
         else "does not exist; there is no choice yet."
     )
-    more = " Runs of a sweep start side by side with jobs=." if key == "hydra/launcher" else ""
-    return ConfigError(key, f"'{name}' {those}{more}")
+    more = {
+        "hydra/launcher": " Runs of a sweep start side by side with jobs=.",
+        "hydra/sweeper": " A study with tune: {rule: tpe} searches settings.",
+    }
+    return ConfigError(key, f"'{name}' {those}{more.get(key, '')}")

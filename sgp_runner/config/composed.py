@@ -28,7 +28,6 @@ from sgp_runner.config.schema import (
     unknown_key,
 )
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.extras import install
 from sgp_runner.utils.messages import logger
 
 #: Overrides of a run -> those without its algorithm, the name of the algorithm, and its node.
@@ -193,10 +192,6 @@ def misplaced(choices: Sequence[Setting]) -> ConfigError | None:
         try:
             composed = composed_of(lines)
         except MissingConfigException as error:
-            if str(error.missing_cfg_file).endswith("submitit_slurm"):
-                return ConfigError(
-                    key, f"slurm needs submitit; install it with: {install('slurm')}"
-                )
             group, _, lacking = str(error.missing_cfg_file).partition("/")
             if group in groups() and lacking != name:  # chosen by a file of the user
                 return ConfigError(

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.experiment import FORMAT, Experiment
 from sgp_runner.jobs.pool import Pool, PoolTask
+from sgp_runner.jobs.sweep_job import attempt
 from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.cores import KEY as CORES
 from sgp_runner.utils.cores import present_cores
-from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
@@ -106,19 +106,9 @@ class RunJob:
 
     def perform(self) -> str:
         """Run the job in this process; return the sentence of its error, or an empty string."""
-        import sys
-
-        from sgp_runner.assembly.execution import perform, sentence_of
-
         sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
         os.environ[CORES] = str(self.cores)
-        try:
-            perform(replace(self.experiment, started=time.monotonic()))
-        except Stopped:
-            raise
-        except Exception as error:  # must not stop the other jobs
-            return sentence_of(error)
-        return ""
+        return str(attempt(self.experiment).get("failed", ""))
 
 
 class PoolJob(Protocol):

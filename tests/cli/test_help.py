@@ -199,7 +199,7 @@ def test_hydra_answers_its_own_flags(
         r"^tau: 3 +# number of steps that a message may be late", out, re.MULTILINE
     )
     assert main(["--hydra-help"]) == 0
-    assert "\nhydra/sweeper: basic, optuna\n" in capsys.readouterr().out
+    assert "\nhydra/sweeper: basic\n" in capsys.readouterr().out
     assert main(["--info", "searchpath"]) == 0
     assert f"file://{CONFIGS} " in capsys.readouterr().out
     assert list(in_an_empty_folder.iterdir()) == []

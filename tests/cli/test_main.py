@@ -284,7 +284,11 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     assert out.count("This run has finished already") == 1
     assert {path.name: path.stat().st_mtime_ns for path in done.iterdir()} == before
     assert (
-        len(re.findall("^error: data.dimension: the data set needs at least ", error, re.MULTILINE))
+        len(
+            re.findall(
+                "^sgp-run: data.dimension: the data set needs at least ", error, re.MULTILINE
+            )
+        )
         == 2
         and "Traceback" not in error
     )

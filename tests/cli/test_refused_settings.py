@@ -38,10 +38,11 @@ BAD: list[tuple[str, str, str]] = [
     ("topology=ring", "topology", "write algo.topology=..."),
     ("hydra.foo=1", "hydra.foo", "Hydra has no such setting."),
     (
-        "-m hydra/sweeper=optuna hydra.sweeper.trial=3 seed=1,2",
-        "hydra.sweeper.trial",
-        "Did you mean 'trials'?",
+        "-m hydra/launcher=slurm hydra.launcher.timeout_mins=3 seed=1,2",
+        "hydra.launcher.timeout_mins",
+        "Did you mean 'timeout_min'?",
     ),
+    ("-m hydra/sweeper=optuna seed=1,2", "hydra/sweeper", "A study with tune: {rule: tpe}"),
     ("algo=diloco algo.H=50", "algo.H", "Did you mean 'algo.period'?"),
     ("algo=local_sgd algo.H=50", "algo.H", "Did you mean 'algo.tau'?"),
     (

@@ -23,13 +23,13 @@ from helpers.plugins import (
     write,
 )
 
-from sgp_runner.cli.jobs import SweepJob
 from sgp_runner.cli.main import main
 from sgp_runner.cli.replay import main as replay
 from sgp_runner.cli.report import main as report
 from sgp_runner.config.experiment import load_experiment
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.plugins import loading as plugins
+from sgp_runner.jobs.sweep_job import SweepJob
 from sgp_runner.utils.errors import ConfigError
 
 __all__ = ["in_a_folder_of_the_user"]

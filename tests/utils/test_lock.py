@@ -69,7 +69,7 @@ def test_a_second_process_is_refused_and_changes_nothing(capfd: pytest.CaptureFi
                 "name: another process is at work in results/runs/mine; wait for it, or choose "
                 "another name.\n"
             )
-            assert capfd.readouterr().err == ("sgp-run: " if code == 2 else "error: ") + sentence
+            assert capfd.readouterr().err == f"sgp-run: {sentence}"
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert not (directory / FILE).exists()
     assert main(TINY) == 0

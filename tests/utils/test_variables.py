@@ -37,7 +37,6 @@ WAYS = {
     "torchrun": [[*TORCHRUN, SGP_RUN, *TINY, "network=gloo"]],
     "sweep": [[SGP_RUN, *SWEEP, "jobs=2"]],
     "sweep of real runs": [[SGP_RUN, *SWEEP, "jobs=2", "network=gloo"]],
-    "submitit": [[SGP_RUN, *SWEEP, "hydra/launcher=submitit_local"]],
     "calibration": [[SGP_RUN, "calibrate", "nodes=2", "model=mlp"]],
     "Python, simulated": [["PROGRAM", "run", *TINY]],
     "Python, gloo": [["PROGRAM", "run", *TINY, "network=gloo"]],

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sgp_runner.cli.local_jobs import ProgressLines
 from sgp_runner.console import progress
+from sgp_runner.jobs.side_by_side import ProgressLines
 
 DONE = {"metric": "accuracy", "average": 0.5, "time_s": 2.0, "clock": "simulated"}
 
@@ -29,12 +29,13 @@ def test_a_sweep_prints_finished_jobs_and_after_30_quiet_seconds_its_status(
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.001)
     pool: Any = SimpleNamespace(most=2, running=[])
-    lines = ProgressLines(total=3, pool=pool)
-    for n in (1, 2, 3):
-        job: Any = SimpleNamespace(
-            title=f"seed={n}", row_if_done=lambda n=n: DONE if n == 2 else None
-        )
-        lines.begin(job)
+    jobs: list[Any] = [
+        SimpleNamespace(title=f"seed={n}", row_if_done=lambda n=n: DONE if n == 2 else None)
+        for n in (1, 2, 3)
+    ]
+    lines = ProgressLines(jobs, pool)
+    for number in range(3):
+        lines.begin(number)
     pool.running += [SimpleNamespace(number=1), SimpleNamespace(number=2)]
     lines.end(0, DONE, 5.0)
     lines.display.start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import cast
 
-from sgp_runner.cli.jobs import Row, SweepJob, run_job
 from sgp_runner.config.run import Run
 from sgp_runner.config.size import estimated_bytes
 from sgp_runner.console.estimate import Work
@@ -26,6 +25,7 @@ from sgp_runner.console.progress import Display, time_left
 from sgp_runner.console.summary import outcome
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.jobs.pool import Ended, Pool, PoolTask
+from sgp_runner.jobs.sweep_job import Row, SweepJob
 from sgp_runner.recording.loggers.wandb import Wandb
 from sgp_runner.utils.cores import KEY
 from sgp_runner.utils.errors import ConfigError
@@ -37,32 +37,26 @@ def run_on_cores(count: int, job: SweepJob, number: str, verified: bool) -> Row:
     """Run a job in its own process: a simulation on ``count`` cores, a real run on all cores."""
     if job.experiment.run.network.clock == "simulated":
         os.environ[KEY] = str(count)
-    return run_job(job, number, verified)
+    return job.perform(number, verified)
 
 
 def side_by_side(
-    jobs: Iterable[SweepJob],
-    total: int,
-    machine: Machine,
-    most: int,
-    logs: Path,
-    imports: Sequence[str],
+    jobs: Sequence[SweepJob], machine: Machine, most: int, logs: Path
 ) -> Iterator[tuple[int, Row]]:
     """Run at most ``most`` jobs at a time and yield the number and the row of each as it ends.
 
     logs: folder for the output of the jobs, one file each
-    imports: modules that the jobs import
 
     After a signal, all jobs save; then this raises Stopped.
     """
+    runs, total = [job.experiment.run for job in jobs], len(jobs)
     verified: set[str] = set()  # what the calls of ranks depend on, of finished runs
-    with Pool(most, machine.cores, machine.memory, imports) as pool:
-        progress = ProgressLines(total, pool)
+    with Pool(most, machine.cores, machine.memory, imports_of(runs)) as pool:
+        progress = ProgressLines(jobs, pool)
 
         def tasks() -> Iterator[PoolTask]:
-            for number, job in enumerate(jobs):
-                progress.begin(job)
-                run = job.experiment.run
+            for number, (job, run) in enumerate(zip(jobs, runs, strict=True)):
+                progress.begin(number)
                 cores, is_verified = machine.cores_for(run), run.calls in verified
                 yield PoolTask(
                     number,
@@ -77,10 +71,9 @@ def side_by_side(
         try:
             for ended in pool.run_until_stopped(tasks(), total):
                 number = ended.task.number
-                job = progress.jobs[number]
-                row = row_of(ended, job)
+                row = row_of(ended, jobs[number])
                 if not row.get("failed"):
-                    verified.add(job.experiment.run.calls)
+                    verified.add(runs[number].calls)
                 progress.end(number, row, ended.seconds)
                 yield number, row
         finally:
@@ -118,23 +111,18 @@ def row_of(ended: Ended, job: SweepJob) -> Row:
 
 
 class ProgressLines:
-    """Prints a line for each finished job, and shows the running jobs and the time left.
+    """Prints a line for each finished job, and shows the running jobs and the time left."""
 
-    jobs: started jobs, in the order of their numbers
-    """
-
-    def __init__(self, total: int, pool: Pool) -> None:
-        self.total, self.pool, self.ended = total, pool, 0
-        self.jobs: list[SweepJob] = []
+    def __init__(self, jobs: Sequence[SweepJob], pool: Pool) -> None:
+        self.jobs, self.total, self.pool, self.ended = jobs, len(jobs), pool, 0
         self.finished_before: set[int] = set()
         self.seconds: list[float] = []
         self.display = Display(self.status)
 
-    def begin(self, job: SweepJob) -> None:
+    def begin(self, number: int) -> None:
         with suppress(ConfigError):
-            if job.row_if_done() is not None:
-                self.finished_before.add(len(self.jobs))
-        self.jobs.append(job)
+            if self.jobs[number].row_if_done() is not None:
+                self.finished_before.add(number)
 
     def end(self, number: int, row: Row, seconds: float) -> None:
         self.ended += 1
