@@ -139,12 +139,14 @@ class Translation:
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         """Return loss, share of exact greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
+        import torch
         from sacrebleu import corpus_bleu
 
         loss, tokens = 0.0, 0
         answers: list[str] = []
         references: list[str] = []
-        for (source, target_in), targets in chunks(module, split):
+        size = LOGITS // (len(self.vocabulary) * split.batch(torch.arange(1))[1].shape[1])
+        for (source, target_in), targets in chunks(module, split, max(1, min(CHUNK, size))):
             total, count = self._loss_sum(module(source, target_in), targets)
             loss, tokens = loss + float(total), tokens + int(count)
             ids = self.greedy(module, source, targets.shape[1])
@@ -195,17 +197,28 @@ class Translation:
 
 
 @dataclass(frozen=True)
+class PieceTranslation(Translation):
+    """Translation with pieces of bytes; each character of a piece stands for one byte."""
+
+    def text(self, ids: list[int]) -> str:
+        joined = Translation.text(self, ids)
+        return joined.encode("latin-1").decode(errors="replace")
+
+
+@dataclass(frozen=True)
 class LanguageModelling(Summed):
     """Cross-entropy of the next token. Outputs are logits [B, T, V], targets int64 [B, T].
 
     vocabulary: number of different tokens, V; 256 for bytes
     block: tokens of a sample, T
     floor: loss of the best possible predictor on the validation split, in nats per token, if known
+    token_bytes: mean number of bytes of a token of the validation split, if known
     """
 
     vocabulary: int
     block: int
     floor: float | None = None
+    token_bytes: float | None = None
 
     name: ClassVar[str] = "language"
     metric: ClassVar[str] = "loss"
@@ -227,8 +240,8 @@ class LanguageModelling(Summed):
         """Return the loss in nats per token, the bits per byte, and the loss above the floor."""
         loss = sums[0] / samples
         out = {"loss": loss}
-        if self.vocabulary == 256:
-            out["bits_per_byte"] = loss / math.log(2)
+        if self.vocabulary == 256 or self.token_bytes is not None:
+            out["bits_per_byte"] = loss / math.log(2) / (self.token_bytes or 1)
         if self.floor is not None:
             out["excess_loss"] = loss - self.floor
         return out
