@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import functools
 import random
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.sums import sum_in_order
@@ -112,9 +113,9 @@ def powers(base: int, size: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def multiples(m: int, size: int, sign: int = 1) -> tuple[tuple[int, ...], ...]:
-    """Return ``1..m`` times each power of ``m + 1`` below ``size``, times ``sign``."""
-    return tuple(tuple(sign * j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
+def multiples(m: int, size: int) -> tuple[tuple[int, ...], ...]:
+    """Return ``1..m`` times each power of ``m + 1`` below ``size``."""
+    return tuple(tuple(j * power for j in range(1, m + 1)) for power in powers(m + 1, size))
 
 
 def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
@@ -125,8 +126,27 @@ def shifted(rank: int, size: int, hops: Sequence[int]) -> Peers:
     return tuple(dict.fromkeys(peer for hop in hops if (peer := (rank + hop) % size) != rank))
 
 
+class Circulant(Topology):
+    """A graph in which all nodes have the same hops: a node sends ``hop`` nodes ahead.
+
+    Node 0 stands for all nodes in a verification, so weights must not depend on the rank.
+    """
+
+    @abstractmethod
+    def hops(self, size: int, step: int) -> Sequence[int]: ...
+
+    @final
+    def out_peers(self, rank: int, size: int, step: int) -> Peers:
+        return shifted(rank, size, self.hops(size, step))
+
+    @final
+    def in_peers(self, rank: int, size: int, step: int) -> Peers:
+        hops = self.hops(size, step)
+        return shifted(rank, size, hops if self.symmetric else [-hop for hop in hops])
+
+
 @dataclass(frozen=True)
-class DirectedExponential(Topology):
+class DirectedExponential(Circulant):
     """Hops ``j (m+1)^i`` for ``j = 1..m``; ``i`` cycles over the steps. One peer: 1, 2, 4, ...
 
     With several peers, the last ``i`` may reach fewer: with 3 peers and 32 nodes, the hops 16, 32
@@ -152,15 +172,9 @@ class DirectedExponential(Topology):
             return self
         return with_peers(self.peers[max(start for start in self.peers if start <= epoch)])
 
-    def hops(self, size: int, step: int, sign: int = 1) -> tuple[int, ...]:
-        period = multiples(self.peers if isinstance(self.peers, int) else self.peers[0], size, sign)
+    def hops(self, size: int, step: int) -> tuple[int, ...]:
+        period = multiples(self.peers if isinstance(self.peers, int) else self.peers[0], size)
         return period[step % len(period)]
-
-    def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, self.hops(size, step))
-
-    def in_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, self.hops(size, step, -1))
 
     def phases(self, size: int) -> list[Phase]:
         schedule = {0: self.peers} if isinstance(self.peers, int) else self.peers
@@ -180,51 +194,42 @@ def with_peers(peers: int) -> DirectedExponential:
 
 
 @dataclass(frozen=True)
-class BidirectionalExponential(Topology):
+class BidirectionalExponential(Circulant):
     """One peer per step; the hop cycles over +1, -1, +2, -2, +4, ... without duplicates."""
 
     symmetric: ClassVar[bool] = False
 
-    def hops(self, size: int) -> list[int]:
+    def cycle(self, size: int) -> list[int]:
         return list(
             dict.fromkeys(sign * power % size for power in powers(2, size) for sign in (1, -1))
         )
 
-    def hop(self, size: int, step: int) -> int:
-        hops = self.hops(size)
-        return hops[step % len(hops)]
-
-    def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [self.hop(size, step)])
-
-    def in_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [-self.hop(size, step)])
+    def hops(self, size: int, step: int) -> list[int]:
+        cycle = self.cycle(size)
+        return [cycle[step % len(cycle)]]
 
     def phases(self, size: int) -> list[Phase]:
-        return [(0.0, len(self.hops(size)))]
+        return [(0.0, len(self.cycle(size)))]
 
 
 @dataclass(frozen=True)
-class StaticExponential(Topology):
+class StaticExponential(Circulant):
     """All hops 1, 2, 4, ... in every step."""
 
     symmetric: ClassVar[bool] = False
 
-    def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, powers(2, size))
-
-    def in_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [-hop for hop in powers(2, size)])
+    def hops(self, size: int, step: int) -> tuple[int, ...]:
+        return powers(2, size)
 
 
 @dataclass(frozen=True)
-class Ring(Topology):
+class Ring(Circulant):
     """Both neighbours, with weights 1/3; two nodes have one neighbour each, with weights 1/2."""
 
     symmetric: ClassVar[bool] = True
 
-    def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, [1, -1])
+    def hops(self, size: int, step: int) -> tuple[int, ...]:
+        return 1, -1
 
 
 @dataclass(frozen=True)
@@ -252,13 +257,13 @@ class BipartiteExponential(Topology):
 
 
 @dataclass(frozen=True)
-class Complete(Topology):
+class Complete(Circulant):
     """All other nodes, every step."""
 
     symmetric: ClassVar[bool] = True
 
-    def out_peers(self, rank: int, size: int, step: int) -> Peers:
-        return shifted(rank, size, list(range(1, size)))
+    def hops(self, size: int, step: int) -> range:
+        return range(1, size)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ For each step of the period, in each phase of a schedule by epoch:
   an algorithm requires it, rows also sum to one, or a node and its peers have equal weights.
 
 Over the period, paths lead from every node to every other node. The cost of the verification is
-proportional to the number of edges in one period.
+proportional to the number of edges in one period, or, if all nodes have the same hops, of those of
+one node.
 
 `sgp_runner.assembly.dry_run` verifies the calls that algorithms make on a graph.
 """
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from math import gcd
 from typing import Literal
 
-from sgp_runner.topology.graphs import Peers, Topology, Weights, sent_weights
+from sgp_runner.topology.graphs import Circulant, Peers, Topology, Weights, sent_weights
 from sgp_runner.utils.errors import ConfigError
 
 Need = Literal["columns", "doubly stochastic", "odd with even", "balanced"]
@@ -46,6 +48,9 @@ def verify(
     topology.check(size)
     for epoch, period in topology.phases(size):
         graph = topology.at(epoch)
+        if isinstance(graph, Circulant) and needs != "odd with even":
+            verify_circulant(graph, size, period, by, weighted)
+            continue
         reaches: list[set[int]] = [set() for _ in range(size)]
         for step in range(period):
             out = [graph.out_peers(rank, size, step) for rank in range(size)]
@@ -61,6 +66,22 @@ def verify(
             for reached, peers in zip(reaches, out, strict=True):
                 reached.update(peers)
         check_connected(reaches, period)
+
+
+def verify_circulant(graph: Circulant, size: int, period: int, by: str, weighted: bool) -> None:
+    """Verify a graph at node 0, which stands for all.
+
+    Every send has a receive, and rows of the mixing matrix have the sums of its columns. Paths lead
+    to every node if no number above 1 divides all hops and ``size``.
+    """
+    hops = [graph.hops(size, step) for step in range(period)]
+    for step in range(period):
+        out, weights = [graph.out_peers(0, size, step)], [sent_weights(graph, 0, size, step)]
+        check_weights(out, weights, f"in step {step}")
+        if not weighted:
+            check_equal(weights, by, f"in step {step}")
+    if gcd(size, *(hop for step_hops in hops for hop in step_hops)) > 1:
+        raise not_connected("node 0 to node 1", period)
 
 
 def verify_symmetric(topology: Topology, size: int, by: str, weighted: bool = True) -> None:
@@ -234,7 +255,6 @@ def check_connected(reaches: Sequence[set[int]], period: int) -> None:
     for src, peers in enumerate(reaches):
         for dst in peers:
             back[dst].add(src)
-    steps = f"over all its {period} steps" if period > 1 else "in its only step"
     for edges, route in ((reaches, "node 0 to node {}"), (back, "node {} to node 0")):
         seen = {0}
         front = [0]
@@ -244,6 +264,9 @@ def check_connected(reaches: Sequence[set[int]], period: int) -> None:
             front.extend(new)
         if len(seen) < len(reaches):
             lost = next(rank for rank in range(len(reaches)) if rank not in seen)
-            raise ConfigError(
-                KEY, f"{steps} no path leads from {route.format(lost)}, so they can never agree."
-            )
+            raise not_connected(route.format(lost), period)
+
+
+def not_connected(route: str, period: int) -> ConfigError:
+    steps = f"over all its {period} steps" if period > 1 else "in its only step"
+    return ConfigError(KEY, f"{steps} no path leads from {route}, so they can never agree.")

@@ -5,7 +5,9 @@ and large ones quickly enough.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -24,7 +26,15 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.optim import SGD, Constant
 from sgp_runner.topology.from_file import KEY, Edges
-from sgp_runner.topology.graphs import DirectedExponential, RandomMatching, Ring
+from sgp_runner.topology.graphs import (
+    BidirectionalExponential,
+    Circulant,
+    Complete,
+    DirectedExponential,
+    RandomMatching,
+    Ring,
+    StaticExponential,
+)
 from sgp_runner.topology.verify import Need, topologies, verify
 from sgp_runner.utils.errors import ConfigError
 
@@ -291,3 +301,70 @@ def test_the_content_of_the_file_belongs_to_the_run(tmp_path: Path) -> None:
         match=r"^algo.topology.sha256: \S+/graph.txt has other contents, whose checksum is ",
     ):
         made("2 0\n0 1\n1 2\n", f"algo.topology.sha256={config['topology']['sha256']}")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 12, 13])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        *(DirectedExponential(peers) for peers in (1, 2, 3)),
+        *(BidirectionalExponential(), StaticExponential(), Ring(), Complete()),
+    ],
+)
+def test_node_0_stands_for_all_nodes_of_a_graph_of_hops(graph: Circulant, size: int) -> None:
+    for step in range(graph.phases(size)[0][1]):
+        everyone = range(size)
+        hops = {peer for peer in graph.out_peers(0, size, step)}
+        for rank in everyone:
+            out = {(peer - rank) % size for peer in graph.out_peers(rank, size, step)}
+            into = {(rank - peer) % size for peer in graph.in_peers(rank, size, step)}
+            assert out == into == hops
+
+
+@dataclass(frozen=True)
+class EvenHops(Circulant):
+    """Two circles that never meet."""
+
+    symmetric: ClassVar[bool] = False
+
+    def hops(self, size: int, step: int) -> tuple[int, ...]:
+        return (2,)
+
+
+@dataclass(frozen=True)
+class HeavyHops(EvenHops):
+    share: float = 0.6
+
+    def hops(self, size: int, step: int) -> tuple[int, ...]:
+        return 1, 2
+
+    def weights(self, rank: int, size: int, step: int) -> tuple[float, ...]:
+        return (self.share,) * 2
+
+
+def test_a_graph_of_hops_that_cannot_work_is_refused_like_any_other() -> None:
+    verify(EvenHops(), 9)
+    with pytest.raises(ConfigError, match="in its only step no path leads from node 0 to node 1"):
+        verify(EvenHops(), 8)
+    with pytest.raises(ConfigError, match="in step 0 the weights of node 0 must be positive, and"):
+        verify(HeavyHops(), 9, weighted=True)
+    with pytest.raises(ConfigError, match="in step 0 the graph gives node 0 others"):
+        verify(HeavyHops(share=0.4), 9)
+    with pytest.raises(ConfigError, match="edges between odd and even ranks only: in step 0"):
+        verify(Ring(), 5, "odd with even")
+
+
+def test_the_work_of_verifying_a_graph_of_hops_does_not_grow_with_its_nodes() -> None:
+    asked = []
+
+    class Counted(Circulant):
+        symmetric = False
+
+        def hops(self, size: int, step: int) -> tuple[int, ...]:
+            asked.append(step)
+            return (1,)
+
+    verify(Counted(), 2)
+    few = len(asked)
+    verify(Counted(), 2**20)
+    assert len(asked) == 2 * few
