@@ -57,6 +57,13 @@ def added(parts: Iterable[Sequence[float]]) -> list[float]:
     return [sum_in_order(numbers) for numbers in zip(*parts, strict=True)]
 
 
+def token_losses(outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Return the cross-entropy [...] of logits [..., V] with smoothed ``targets``, int64 [...]."""
+    log_p = outputs.log_softmax(-1)
+    losses = -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return (1 - smoothing) * losses - smoothing * log_p.mean(-1) if smoothing else losses
+
+
 @dataclass(frozen=True)
 class Classification(Summed):
     """Cross-entropy. Outputs are logits [B, classes], targets int64 [B]."""
@@ -70,6 +77,13 @@ class Classification(Summed):
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets, label_smoothing=self.label_smoothing)
+
+    def batched_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return `loss`, up to rounding, of operations that `torch.func.vmap` has rules for.
+
+        It would decompose `cross_entropy`, which imports sympy and takes longer.
+        """
+        return token_losses(outputs, targets, self.label_smoothing).mean()
 
     def sums(self, module: nn.Module, batch: Batch) -> tuple[float, ...]:
         inputs, targets = batch
@@ -187,11 +201,9 @@ class Translation:
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens, without branches on data (for vmap)."""
-        log_p = outputs.log_softmax(-1)
-        right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        loss = -(1 - self.label_smoothing) * right - self.label_smoothing * log_p.mean(-1)
         real = targets != self.pad
-        return (loss * real).sum(), real.sum()
+        losses = token_losses(outputs, targets, self.label_smoothing)
+        return (losses * real).sum(), real.sum()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sgp_runner.core.mailbox import check_unwritten
 from sgp_runner.core.problem import Problem
@@ -120,6 +120,7 @@ class Vmap:
         names = [name for name, _ in problem.flat.module.named_parameters()]
         shapes = [p.shape for p in problem.flat.parameters]
         seeds = dropout_buffers(problem.flat.module)
+        loss_of = getattr(problem.dataset.task, "batched_loss", problem.dataset.task.loss)
 
         def loss(
             params: Tensor, seed: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
@@ -132,9 +133,9 @@ class Vmap:
             tensors |= dict.fromkeys(seeds, seed)
             with problem.compute.autocasting():
                 outputs = torch.func.functional_call(problem.flat.module, tensors, inputs)
-                return problem.dataset.task.loss(outputs, targets)
+                return loss_of(outputs, targets)
 
-        self.call = torch.func.vmap(torch.func.grad_and_value(loss), randomness="error")
+        self.losses = torch.func.vmap(loss, randomness="error")
 
     def start(self, gradient: Gradient) -> None:
         self.pending[gradient] = None
@@ -178,17 +179,29 @@ class Vmap:
         elif len(gradients) == 1:  # some kernels round differently for a batch of one
             gradients = gradients * 2
         self.problem.flat.module.train()
-        values, losses = self.call(*self.stacked(gradients))
+        values, losses = self.gradients(*self.stacked(gradients))
         numbers = losses.unbind() if losses.is_cuda else losses.tolist()  # no wait for a GPU
         for gradient, value, loss in zip(gradients, values, numbers, strict=True):
             # A copy: rows of one tensor share its version, so a write to one would look like a
             # write to all.
             gradient.value, gradient.loss = value.clone(), loss
 
+    def gradients(self, params: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        """Return the gradients [n, D] and losses [n] of the arguments that `stacked` returns.
+
+        The sum of the losses is differentiated, outside of vmap: the loss of a worker depends on
+        its own parameters only. `torch.func.grad` would import torch._dynamo, half a second.
+        """
+        import torch
+
+        losses = self.losses(params.requires_grad_(), *others)
+        (values,) = torch.autograd.grad(losses.sum(), params)
+        return values, losses.detach()
+
     def stacked(
         self, gradients: list[Gradient]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor]:
-        """Stack the arguments of `call`, a row each: parameters, seeds, inputs, targets."""
+        """Stack the arguments of `losses`, a row each: parameters, seeds, inputs, targets."""
         import torch
 
         problem = self.problem

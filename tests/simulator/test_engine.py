@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from sgp_runner.core.mailbox import WrittenAfterSend
 from sgp_runner.core.problem import Problem, make_problem
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.numbers_en_de import NumbersEnDe
+from sgp_runner.data.tasks import Classification
 from sgp_runner.models.mlp import MLP
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
@@ -393,3 +395,30 @@ def test_other_processes_compute_beside_a_visible_gpu(run: str, printed: str) ->
     )
     assert done.stdout.splitlines()[-1] == printed
     assert ("cannot compute gradients" in done.stderr) == (run == "second")
+
+
+def test_a_small_run_imports_no_compiler(tmp_path: Path) -> None:
+    words = [f"results={tmp_path}", "model=mlp", "nodes=2", "logger=jsonl", "epochs=0.05"]
+    code = (
+        "import sys\n"
+        "from sgp_runner.config.overrides import experiment_of\n"
+        "from sgp_runner.assembly.execution import perform\n"
+        f"perform(experiment_of({words}))\n"
+        "print(*sorted({'torch', 'torch._dynamo', 'sympy'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.splitlines()[-1] == "torch"
+    (metrics,) = tmp_path.rglob("metrics.jsonl")
+    assert '"loss"' in metrics.read_text()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_batched_loss_is_the_loss(smoothing: float) -> None:
+    task, random = Classification(smoothing), torch.Generator().manual_seed(0)
+    outputs = torch.randn(5, 3, 4, dtype=torch.float64, generator=random)
+    targets = torch.randint(4, (5, 3), generator=random)
+    losses = torch.func.vmap(task.batched_loss)(outputs, targets)
+    expected = [task.loss(*sample) for sample in zip(outputs, targets, strict=True)]
+    assert torch.allclose(losses, torch.stack(expected), rtol=1e-14, atol=0)
