@@ -21,7 +21,7 @@ class Mailbox:
     num_delivered: messages that have arrived.
     """
 
-    __slots__ = ("arrivals", "num_delivered", "queues", "scheduler", "waiting")
+    __slots__ = ("arrivals", "num_delivered", "order", "queues", "scheduler", "waiting")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -29,6 +29,8 @@ class Mailbox:
         self.arrivals = count()
         # (src, tag) -> (arrival number, message, version)
         self.queues: dict[tuple[int, int], deque[tuple[int, Tensor, int]]] = {}
+        # tag -> (arrival number, src) in the order of arrival; those polled by source are skipped.
+        self.order: dict[int, deque[tuple[int, int]]] = {}
         self.waiting: dict[tuple[int, int], Future[Any]] = {}
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
