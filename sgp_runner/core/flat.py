@@ -32,6 +32,17 @@ def pieces(vector: Tensor) -> list[slice]:
     return [slice(begin, min(begin + size, total)) for begin in range(0, max(total, 1), size)]
 
 
+def divide_by(x: Tensor, parts: int) -> None:
+    """``x <- x / parts``, in place.
+
+    For a power of two, multiplication gives the same bits as division at a third of the cost.
+    """
+    if parts.bit_count() == 1:
+        x.mul_(1 / parts)
+    else:
+        x.div_(parts)
+
+
 def to_device(t: Tensor, device: torch.device | str) -> Tensor:
     """Copy ``t`` from the CPU to ``device`` without waiting for the device."""
     if str(device) == "cpu":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.flat import pieces
-from sgp_runner.core.optim import Updates
+from sgp_runner.core.flat import divide_by, pieces
+from sgp_runner.core.optim import LocalStep
 from sgp_runner.core.push_sum import descending
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Exchange, Topology
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def split(
-    worker: Worker, peers: Exchange, x: Tensor, minus: Updates | None = None
+    worker: Worker, peers: Exchange, x: Tensor, minus: LocalStep | None = None
 ) -> list[tuple[int, Tensor]]:
     """Replace ``x`` [n] by the node's own share of it; return (peer, share) for each peer.
 
@@ -31,12 +31,14 @@ def split(
         shares = [empty_like(x, outgoing)] * len(outgoing)
     else:
         shares = [empty_like(x, [j]) for j in outgoing]
-    for where in pieces(x) if minus is None else descending(x, minus):
+    parts = len(outgoing) + 1 if weights is None else 1
+    for where in pieces(x) if minus is None else descending(x, minus, parts):
         chunk = x[where]
         if weights is not None:
             divide_by_weights(chunk, weights, [share[where] for share in shares])
             continue
-        divide_by(chunk, len(outgoing) + 1)
+        if minus is None:
+            divide_by(chunk, parts)
         if shares:
             shares[0][where].copy_(chunk)
     return list(zip(outgoing, shares, strict=True))
@@ -59,17 +61,6 @@ def divide_by_weights(x: Tensor, weights: Sequence[float], shares: Sequence[Tens
     for weight, share in zip(weights, shares, strict=True):
         torch.mul(x, weight, out=share)
     x *= 1 - sum_in_order(weights)
-
-
-def divide_by(x: Tensor, parts: int) -> None:
-    """``x <- x / parts``, in place.
-
-    For a power of two, multiplication gives the same bits as division at a third of the cost.
-    """
-    if parts.bit_count() == 1:
-        x.mul_(1 / parts)
-    else:
-        x.div_(parts)
 
 
 async def gossip(worker: Worker, topology: Topology, k: int, x: Tensor) -> None:

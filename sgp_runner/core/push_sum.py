@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sgp_runner.core.flat import pieces
-from sgp_runner.core.optim import Updates
+from sgp_runner.core.flat import divide_by, pieces
+from sgp_runner.core.fused import add_and_divide, has_kernel
+from sgp_runner.core.optim import LocalStep
 from sgp_runner.core.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,25 +42,25 @@ def has_unit_weight(x: Tensor) -> bool:
     return (x[-1].item() if weight is None else weight) == 1
 
 
-def descend(x: Tensor, updates: Updates) -> None:
+def descend(x: Tensor, step: LocalStep) -> None:
     """``z -> x = z w - d``, in place."""
-    for _ in descending(x, updates):
+    for _ in descending(x, step):
         pass
 
 
-def descending(x: Tensor, updates: Updates) -> Iterator[slice]:
+def descending(x: Tensor, step: LocalStep, parts: int = 1) -> Iterator[slice]:
     """`descend` piece by piece; yield the slice of each piece while it is in the cache.
 
     The last slice includes the weight.
+
+    parts: divides numerator and weight
     """
-    unit = has_unit_weight(x)
     end = x.numel() - 1
-    for where, d in updates:
-        part = x[where]
-        if not unit:
-            part *= x[-1]
-        part.sub_(d)
-        yield slice(where.start, None) if where.stop == end else where
+    for where in step(None if has_unit_weight(x) else x[-1], parts):
+        is_last = where.stop == end
+        if is_last:
+            divide_by(x[-1:], parts)
+        yield slice(where.start, None) if is_last else where
 
 
 async def average(worker: Worker) -> None:
@@ -91,14 +92,17 @@ def fold(x: Tensor, messages: Sequence[Tensor], weighted: bool = True) -> None:
 
     weighted: false keeps a weight of 1
     """
-    unit = None
-    for where in reversed(pieces(x)):  # the weight is in the last piece
+    for message in messages:
+        x[-1:].add_(message[-1:])
+    if not weighted:
+        x[-1] = 1
+    unit = has_unit_weight(x)
+    fused = messages[-1:] if not unit and has_kernel(x) else []
+    for where in pieces(x[:-1]):
         part = x[where]
-        for message in messages:
+        for message in messages[: len(messages) - len(fused)]:
             part += message[where]
-        if unit is None:
-            if not weighted:
-                x[-1] = 1
-            unit, part = has_unit_weight(x), part[:-1]
-        if not unit:
+        for message in fused:
+            add_and_divide(part, message[where], float(x[-1]))
+        if not unit and not fused:
             part /= x[-1]

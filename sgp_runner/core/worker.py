@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -11,7 +12,15 @@ from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.core.budget import Budget
 from sgp_runner.core.comm import Comm
 from sgp_runner.core.flat import Gradient, joined
-from sgp_runner.core.optim import Horizon, Optimizer, Shapes, Updates, lr_at, updates
+from sgp_runner.core.optim import (
+    Horizon,
+    LocalStep,
+    Optimizer,
+    Shapes,
+    local_step,
+    lr_at,
+    subtracting,
+)
 from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.scheduler import Future, resolved
 from sgp_runner.core.state import NamedState, State, packed, unpacked
@@ -236,43 +245,42 @@ class Worker:
             return g
         return self.optim.direction(g, self.params, self.buffers, self.lr, self.shapes)
 
-    def local_step(self) -> Awaitable[Updates]:
-        """Return the step to subtract [D]: `grad` at the present parameters, then `update`.
+    def local_step(self) -> Awaitable[LocalStep]:
+        """Return the optimizer's step with `grad` at the present parameters.
 
-        The result iterates over pieces (slice, values) and computes each on demand. A piece that is
-        used at once is read from memory once.
+        It is computed when it is taken, piece by piece: `sgp_runner.core.push_sum.descend`.
         """
         future = self.runtime.grad(self, self.params, True)
-        future.finish = self.updates
+        future.finish = self.step_along
         return future
 
-    async def mean_step(self) -> Updates:
-        """Return the step to subtract [D]: `mean_grad`, then `update`."""
-        return self.updates(await self.runtime.mean_grad(self, True))
+    async def mean_step(self) -> LocalStep:
+        """Return the optimizer's step with `mean_grad`, as `local_step`."""
+        return self.step_along(await self.runtime.mean_grad(self, True))
 
-    def updates(self, g: Gradient) -> Updates:
+    def step_along(self, g: Gradient) -> LocalStep:
         if not self.has_gradients:
-            return iter([(slice(0, self.params.numel()), joined(g))])
-        return updates(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
+            whole = [(slice(0, self.params.numel()), joined(g))]
+            return LocalStep(partial(subtracting, whole, self.params))
+        return local_step(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
 
-    def descend(self, updates: Updates | None = None) -> Awaitable[None]:
+    def descend(self, step: LocalStep | None = None) -> Awaitable[None]:
         """Take a `local_step` from the present parameters, in place.
 
-        updates: another step to take instead, before this method returns
+        step: another step to take instead, before this method returns
         """
-        if updates is None:
+        if step is None:
             future = self.runtime.grad(self, self.params, True)
-            future.finish = lambda g: self.subtract(self.updates(g))
+            future.finish = lambda g: self.take(self.step_along(g))
             return future
-        self.subtract(updates)
+        self.take(step)
         return resolved(None)
 
-    def subtract(self, updates: Updates) -> None:
-        """Subtract a step [D] from the parameters."""
-        if self.params.is_meta:  # a timing study without values
-            return
-        for where, d in updates:
-            self.params[where].sub_(d)
+    def take(self, step: LocalStep) -> None:
+        """Take a step from the parameters."""
+        if not self.params.is_meta:  # a timing study without values
+            for _ in step():
+                pass
 
     def reset_buffers(self) -> None:
         """Zero the optimizer's buffers."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -20,15 +21,17 @@ from sgp_runner.core.optim import (
     Cosine,
     Horizon,
     InverseSqrt,
+    LocalStep,
     Schedule,
     Steps,
     WarmupCosine,
+    local_step,
     lr_at,
-    updates,
 )
 from sgp_runner.core.optim.muon import Muon
 from sgp_runner.core.optim.schedules import ends_with_run
-from sgp_runner.core.push_sum import descend, fold
+from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
+from sgp_runner.core.push_sum import descend, descending, fold
 from sgp_runner.utils.errors import ConfigError
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
@@ -67,17 +70,137 @@ def test_a_long_vector_is_worked_on_in_pieces_and_the_bits_are_those_of_the_whol
 
 @pytest.mark.parametrize("optim", [SGD(Constant(), weight_decay=0.02), Adam(Constant())])
 def test_the_step_of_a_gradient_in_parts_has_the_bits_of_whole_vectors(optim: SGD | Adam) -> None:
+    """The kernel of SGD computes 16 numbers at a time, and a rest of less in another way."""
     start, g = torch.randn(2, 3 * PIECE, generator=torch.Generator().manual_seed(0))
-    shapes = {"x": (len(start),)}
-    whole, x = optim.buffers(start), torch.cat([start, torch.tensor([0.75])])
-    apart = optim.buffers(start)
-    for _ in range(2):
-        d = optim.direction(g.clone(), x[:-1], whole, 0.1, shapes)
-        numerator = x[:-1] * 0.75 - d
-        parts = [part.clone() for part in g.split([PIECE + 5, 3, 2 * PIECE - 8])]
-        descend(x, updates(optim, parts, x[:-1], apart, 0.1, shapes))
-        assert torch.equal(x[:-1], numerator) and x[-1] == 0.75
-        assert all(torch.equal(buffer, apart[name]) for name, buffer in whole.items())
+    outcomes = []
+    for sizes in ([3 * PIECE], [PIECE + 48, 16, 2 * PIECE - 64]):
+        buffers, x = optim.buffers(start), torch.cat([start, torch.tensor([0.75])])
+        for _ in range(2):
+            parts = [part.clone() for part in g.split(sizes)]
+            descend(x, local_step(optim, parts, x[:-1], buffers, 0.1, {"x": (len(start),)}))
+            assert x[-1] == 0.75
+        outcomes.append([x, *buffers.values()])
+    assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
+
+
+RATES = {
+    "plain": {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+    "decay": {"momentum": 0.0, "nesterov": False, "weight_decay": 0.02},
+    "momentum": {"momentum": 0.9, "nesterov": False, "weight_decay": 0.02},
+    "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.02},
+}
+
+
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
+def test_a_step_of_sgd_has_the_bits_of_pytorchs_fused_kernel(rates: dict[str, Any]) -> None:
+    x, *gradients = torch.randn(4, PIECE + 64, generator=torch.Generator().manual_seed(0))
+    parameter, ours = x.clone().requires_grad_(), SGD(Constant(), lr=0.1, **rates)
+    theirs, buffers = torch.optim.SGD([parameter], 0.1, fused=True, **rates), ours.buffers(x)
+    for g in gradients:
+        parameter.grad, before = g.clone(), g.clone()
+        theirs.step()
+        descend_from(x, local_step(ours, g, x, buffers, 0.1, {}))
+        assert torch.equal(x, parameter.detach()) and torch.equal(g, before)
+
+
+def descend_from(x: torch.Tensor, step: LocalStep) -> None:
+    """Take a step from ``x`` [D], in pieces that cover it in order."""
+    ends = [0]
+    for where in step():
+        assert where.start == ends[-1]
+        ends.append(where.stop)
+    assert ends[-1] == len(x)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
+def test_numerators_of_sgd_descend_by_the_step_at_the_model(
+    rates: dict[str, Any], kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With PyTorch's fused kernel or, as on devices without it, by single operations; unfused SGD
+    is the reference.
+    """
+    if not kernel:
+        monkeypatch.delattr(torch, "_fused_sgd_")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(PIECE + 38, generator=generator).double()
+    x[-1] = 0.6
+    ours = SGD(Constant(), lr=0.1, **rates)
+    buffers = ours.buffers(x[:-1])
+    parameter = x[:-1].clone().requires_grad_()
+    theirs = torch.optim.SGD([parameter], 0.1, foreach=False, **rates)
+    for parts in (1, 2, 3):
+        g = torch.randn(PIECE + 37, generator=generator).double()
+        with torch.no_grad():
+            parameter.copy_(x[:-1])
+        parameter.grad = g.clone()
+        theirs.step()
+        weight = x[-1].clone()
+        expected = (x[:-1] * weight - (x[:-1] - parameter.detach())) / parts
+        for _ in descending(x, local_step(ours, g, x[:-1], buffers, 0.1, {}), parts):
+            pass
+        assert torch.allclose(x[:-1], expected, rtol=0, atol=1e-13)
+        assert x[-1] == weight / parts
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.6])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.1, 0.9, dampening=0.2, weight_decay=0.02),
+        lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.02, nesterov=True, fused=True),
+        lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    ],
+    ids=["dampening", "fused", "AdamW"],
+)
+def test_an_optimizer_of_pytorch_steps_from_the_numerator_as_it_does_alone(
+    make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], weight: float
+) -> None:
+    """Through `take`, in place, and through the step to subtract; twice, as it has a state."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(70, 1000), nn.Linear(1000, 3)).double()
+    alone = copy.deepcopy(net)
+    vector, reference = ParameterVector(net), make(alone.parameters())
+    optim, shapes = WrappedOptimizer(make(net.parameters()), vector), vector.shapes
+    x = torch.cat([vector.joined(), torch.tensor([weight]).double()])
+    vector.bind(x[:-1])
+    buffers: dict[str, torch.Tensor] = {}
+    for take in (True, False, True):
+        z, parts = x[:-1].clone(), []
+        for p, other in zip(net.parameters(), alone.parameters(), strict=True):
+            g = torch.randn_like(p)
+            other.data.copy_(p.data)
+            other.grad = g.clone()
+            parts.append(g.view(-1))
+        reference.step()
+        after = torch.cat([p.detach().view(-1) for p in alone.parameters()])
+        with torch.no_grad():
+            if take:
+                descend(x, local_step(optim, parts, x[:-1], buffers, 0.1, shapes))
+                assert torch.allclose(x[:-1], z * x[-1] - (z - after), rtol=0, atol=1e-13)
+                x[:-1] /= x[-1]
+            else:
+                d = optim.direction(torch.cat(parts), x[:-1], buffers, 0.1, shapes)
+                assert torch.allclose(d, z - after, rtol=0, atol=1e-13)
+                assert torch.equal(x[:-1], z)
+        assert vector.bound.data_ptr() == x.data_ptr() == vector.parameters[0].data_ptr()
+        assert all(p.grad is None for p in vector.parameters)
+
+
+def test_late_messages_are_added_and_the_sum_is_divided_by_the_weight() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, *messages = torch.randn(4, PIECE + 38, generator=generator).double()
+    for count in range(4):
+        for weighted in (True, False):
+            mixed = x.clone()
+            mixed[-1] = 0.3
+            for message, w in zip(messages, (0.2, 0.25, 0.1), strict=True):
+                message[-1] = w
+            expected = mixed + sum(messages[:count])
+            weight = expected[-1].clone() if weighted else torch.tensor(1.0)
+            fold(mixed, messages[:count], weighted)
+            assert torch.allclose(mixed[:-1], expected[:-1] / weight, rtol=0, atol=1e-13)
+            assert abs(float(mixed[-1] - weight)) < 1e-15
 
 
 def test_nesterovs_step_has_the_bits_of_one_operation_after_the_other() -> None:

@@ -2,7 +2,7 @@
 
 from sgp_runner.core.optim.adam import Adam, AdamW
 from sgp_runner.core.optim.muon import Muon
-from sgp_runner.core.optim.optimizer import Optimizer, Shapes, Updates, lr_at
+from sgp_runner.core.optim.optimizer import LocalStep, Optimizer, Shapes, lr_at
 from sgp_runner.core.optim.schedules import (
     Constant,
     Cosine,
@@ -13,7 +13,7 @@ from sgp_runner.core.optim.schedules import (
     WarmupCosine,
     ends_with_run,
 )
-from sgp_runner.core.optim.sgd import SGD, updates
+from sgp_runner.core.optim.sgd import SGD, local_step, subtracting
 
 __all__ = [
     "SGD",
@@ -23,14 +23,15 @@ __all__ = [
     "Cosine",
     "Horizon",
     "InverseSqrt",
+    "LocalStep",
     "Muon",
     "Optimizer",
     "Schedule",
     "Shapes",
     "Steps",
-    "Updates",
     "WarmupCosine",
     "ends_with_run",
+    "local_step",
     "lr_at",
-    "updates",
+    "subtracting",
 ]

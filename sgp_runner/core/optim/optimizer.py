@@ -5,7 +5,7 @@ All state of an optimizer is in flat buffers of the same length as the parameter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from sgp_runner.core.optim.schedules import Horizon, Schedule
@@ -17,10 +17,30 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-#: The step to subtract from the parameters [D], in pieces: (slice, values).
-Updates: TypeAlias = "Iterator[tuple[slice, Tensor]]"
 #: The shapes of the parameter tensors that make up the parameters [D], by name, in order.
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+
+
+class LocalStep:
+    """A local step ``d`` that is computed and taken piece by piece, so that memory is moved once.
+
+    A step is taken once, and keeps nothing afterwards.
+
+    take: called with the arguments of a call
+    """
+
+    def __init__(self, take: Callable[[Tensor | None, int], Iterator[slice]]) -> None:
+        self.take = take
+
+    def __call__(self, weight: Tensor | None = None, parts: int = 1) -> Iterator[slice]:
+        """``z <- (z w - d) / parts`` in place; yield the slice of each piece that is complete.
+
+        z: the parameters [D]
+        weight: w [], 1 if None
+        """
+        take = self.take
+        del self.take
+        return take(weight, parts)
 
 
 class Optimizer(Protocol):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sgp_runner.core.flat import Gradient, in_pieces, joined, pieces
-from sgp_runner.core.optim.optimizer import Optimizer, Shapes, Updates, check_rates
+from sgp_runner.core.flat import Gradient, divide_by, in_pieces, joined, pieces
+from sgp_runner.core.fused import has_kernel, sgd_step
+from sgp_runner.core.optim.optimizer import LocalStep, Optimizer, Shapes, check_rates
 from sgp_runner.core.optim.schedules import Schedule
 from sgp_runner.core.optim.wrapped import WrappedOptimizer
 from sgp_runner.utils.errors import ConfigError
@@ -58,6 +61,33 @@ class SGD:
             d.mul_(lr)
         return g
 
+    def take(
+        self,
+        g: Gradient,
+        params: Tensor,
+        buffers: dict[str, Tensor],
+        lr: float,
+        weight: Tensor | None,
+        parts: int,
+    ) -> Iterator[slice]:
+        """Take a step from ``params`` [D], as a `LocalStep`; ``g`` stays as it is.
+
+        From ``z f``, with ``f = w / parts``, the kernel takes ``d / parts`` at the learning rate
+        ``lr / parts`` and the weight decay over ``f``.
+        """
+        factor = (1.0 if weight is None else float(weight)) / parts
+        v, begin = buffers["momentum"] if self.momentum else None, 0
+        for part in g if isinstance(g, list) else [g]:
+            for piece in pieces(part):
+                where = slice(begin + piece.start, begin + piece.stop)
+                z, of_piece = params[where], None if v is None else v[where]
+                if factor != 1:
+                    z.mul_(factor)
+                rates = lr / parts, self.weight_decay / factor, self.momentum, self.nesterov
+                sgd_step(z, part[piece], of_piece, *rates)
+                yield where
+            begin += part.numel()
+
 
 def multiply_and_add(v: Tensor, factor: float, d: Tensor) -> None:
     """Compute ``v <- factor v + d`` in place, with the rounding of two separate operations.
@@ -72,32 +102,38 @@ def multiply_and_add(v: Tensor, factor: float, d: Tensor) -> None:
         torch.addcmul(d, v, v.new_ones(()), value=factor, out=v)
 
 
-def updates(
+def local_step(
     optim: Optimizer,
     g: Gradient,
     params: Tensor,
     buffers: dict[str, Tensor],
     lr: float,
     shapes: Shapes,
-) -> Updates:
-    """Yield the step of `Optimizer.direction` in pieces (slice, values).
-
-    Only SGD yields more than one piece: its step for a parameter depends on no other parameter.
-    """
+) -> LocalStep:
+    """Return the step of an optimizer from ``params`` [D], to be taken in place."""
     if isinstance(optim, WrappedOptimizer):
-        yield slice(0, params.numel()), optim.step(g, params, buffers)
-        return
-    if not isinstance(optim, SGD):
-        whole = joined(g)
-        yield slice(0, whole.numel()), optim.direction(whole, params, buffers, lr, shapes)
-        return
-    begin = 0
-    for part in g if isinstance(g, list) else [g]:
-        for piece in pieces(part):
-            where = slice(begin + piece.start, begin + piece.stop)
-            state = {name: buffer[where] for name, buffer in buffers.items()}
-            yield where, optim.direction(part[piece], params[where], state, lr, shapes)
-        begin += part.numel()
+        return LocalStep(partial(optim.take, g, params, buffers))
+    if type(optim) is SGD and has_kernel(params):  # a subclass may have another direction
+        return LocalStep(partial(optim.take, g, params, buffers, lr))
+
+    def subtract(weight: Tensor | None, parts: int) -> Iterator[slice]:
+        d = optim.direction(joined(g), params, buffers, lr, shapes)
+        return subtracting(((where, d[where]) for where in pieces(d)), params, weight, parts)
+
+    return LocalStep(subtract)
+
+
+def subtracting(
+    d: Iterable[tuple[slice, Tensor]], params: Tensor, weight: Tensor | None, parts: int
+) -> Iterator[slice]:
+    """Take a step ``d``, which comes in pieces, from ``params`` [D], as a `LocalStep`."""
+    for where, piece in d:
+        z = params[where]
+        if weight is not None:
+            z *= weight
+        z.sub_(piece)
+        divide_by(z, parts)
+        yield where
 
 
 def check_no_momentum(optim: Optimizer, title: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.core.flat import Gradient, widened
+from sgp_runner.core.flat import Gradient, divide_by, pieces, widened
 from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.core.optim.schedules import Constant, Schedule
 
@@ -64,7 +64,7 @@ class ParameterVector:
 
 
 class WrappedOptimizer:
-    """A local optimizer that lets PyTorch's optimizer step, and measures the change of parameters.
+    """A local optimizer that lets PyTorch's optimizer step.
 
     Each parameter group keeps its own settings. The learning rate that algorithms see is the first
     group's, at the time of the step.
@@ -121,26 +121,51 @@ class WrappedOptimizer:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D], in the memory of ``g``."""
-        return g.copy_(self.step(g, params, buffers))
+        import torch
 
-    def step(self, g: Gradient, params: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        """Return the step to subtract [D], in memory that the next step overwrites.
+        after = self.copied(params)
+        self.step(g, after)
+        self.vector.bind(params)
+        return torch.sub(params, after, out=g)
 
-        The optimizer steps on a copy of ``params``.
+    def take(
+        self,
+        g: Gradient,
+        params: Tensor,
+        buffers: dict[str, Tensor],
+        weight: Tensor | None,
+        parts: int,
+    ) -> Iterator[slice]:
+        """Let the optimizer step from ``params`` [D], as a `LocalStep`.
+
+        With ``z'`` the parameters after the step, ``z w - d`` is ``z' + (w - 1) z``.
         """
+        change = None if weight is None else (self.copied(params), weight - 1)
+        self.step(g, params)
+        self.vector.bind(params)
+        buffers.clear()
+        buffers.update(self.buffers(params))
+        for where in pieces(params):
+            z = params[where]
+            if change is not None:
+                z.addcmul_(change[0][where], change[1])
+            divide_by(z, parts)
+            yield where
+
+    def copied(self, params: Tensor) -> Tensor:
+        """Return a copy of ``params``, in memory that the next copy overwrites."""
         import torch
 
         if self.copy is None:
             self.copy = torch.empty_like(params)
-        self.copy.copy_(params)
-        self.vector.view(self.copy)
+        return self.copy.copy_(params)
+
+    def step(self, g: Gradient, vector: Tensor) -> None:
+        """Let the optimizer step from the parameters in ``vector`` [D], in place."""
+        self.vector.view(vector)
         parts = g if isinstance(g, list) else g.split_with_sizes(self.vector.sizes)
         for p, part in zip(self.vector.parameters, parts, strict=True):
             p.grad = part.view(p.shape)
         self.optimizer.step()
         for p in self.vector.parameters:
             p.grad = None
-        self.vector.bind(params)
-        buffers.clear()
-        buffers.update(self.buffers(params))
-        return torch.sub(params, self.copy, out=self.copy)
