@@ -15,8 +15,9 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.json_collectives import all_gather
+from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.state_parts import StateParts, parts_of
-from sgp_runner.distributed.torch_collectives import Hierarchy
+from sgp_runner.distributed.torch_collectives import Hierarchy, named
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.spans import span
@@ -213,6 +214,8 @@ class Gradients:
             group = self.world.node
         if group is None:
             return self.scaled(at, number, None, allow_parts)
+        if (shared := self.world.shared_mean) is not None and group is self.world.workers:
+            return self.compute_mean(shared, at, number, allow_parts)
         with waiting_for(f"waits for the mean of gradient {number}"):
             if group not in self.modules:
                 # The reducer rebuilds its buckets after its first pass. An extra pass makes a
@@ -246,6 +249,28 @@ class Gradients:
                 dist.all_reduce(g, group=group)
                 g /= self.world.layout.nodes
         return g if scale is None else scale.removed(g, parts.total), loss
+
+    def compute_mean(
+        self, shared: SharedMean, at: Tensor, number: int, allow_parts: bool
+    ) -> tuple[Gradient, Tensor]:
+        """Return the mean gradient of nodes that share memory, and the loss.
+
+        Parts of it are only to be read: they are where the other nodes read them too.
+        """
+        factor = None if self.scale is None else self.scale.factor
+        where = at, self.buffers, self.rank, number, self.module(None)
+        with span(f"gradient {number}"):
+            loss = self.problem.backward(*where, factor)
+        parts = self.problem.flat.detach_parts()
+        with (
+            self.meter.waiting(torch.device("cpu")),
+            waiting_for(f"waits for the mean of gradient {number}"),
+            named("lost a connection in a mean of gradients"),
+        ):
+            mean = shared.call(partial(shared.mean, parts))
+        if self.scale is None:
+            return mean if allow_parts else joined(mean), loss
+        return self.scale.removed(joined(mean)), loss
 
     def scaled(
         self,

@@ -93,18 +93,24 @@ class SharedMemory:
 
     def empty_like(self, tensor: Tensor) -> Tensor | None:
         """Return memory for a message like ``tensor``, or None without shared memory for it."""
-        if tensor.nbytes < SMALLEST or (slot := self.acquire(tensor.nbytes)) is None:
+        message = self.empty(tensor.numel(), tensor.dtype)
+        return None if message is None else message.view(tensor.shape)
+
+    def empty(self, length: int, dtype: torch.dtype) -> Tensor | None:
+        """Return memory for a message [length], or None without shared memory for it."""
+        num_bytes = length * dtype.itemsize
+        if num_bytes < SMALLEST or (slot := self.acquire(num_bytes)) is None:
             return None
         message = tensor_in(
             self.mappings[self.process],
             slot.offset,
-            tensor.numel(),
-            tensor.dtype,
+            length,
+            dtype,
             lambda: self.release(message_at, slot),
         )
         message_at = message.data_ptr()
         self.used[message_at] = slot
-        return message.view(tensor.shape)
+        return message
 
     def release(self, message_at: int, slot: Slot) -> None:
         del self.used[message_at]
@@ -136,6 +142,11 @@ class SharedMemory:
 
     def mark(self, slot: Slot, process: int) -> None:
         self.mappings[self.process][slot.offset - self.head + process] = 1
+
+    def take_back(self, message: Tensor) -> None:
+        """Free the slot of a message [m] that nobody has been told to read."""
+        begin = self.used[message.data_ptr()].offset - self.head
+        self.mappings[self.process][begin : begin + self.size] = bytes(self.size)
 
     def acquire(self, num_bytes: int) -> Slot | None:
         """Return a slot that no process uses, the smallest that is long enough."""

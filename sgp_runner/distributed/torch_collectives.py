@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sgp_runner.core.comm import all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
+from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
 from sgp_runner.utils.waits import waiting_for
@@ -83,6 +85,7 @@ class TorchCollectives:
     shaper: imitated link of this node, if any
     through_host: whether tensors of a GPU are copied to the host, because the group is gloo's
     hierarchy: how devices of a node with equal tensors all-reduce; None: in a ring of the group
+    shared: how processes of one machine all-reduce, if all are on one
 
     Gloo reports the end of a collective on another thread. In a group of NCCL only the device
     waits, when the result is awaited.
@@ -97,8 +100,10 @@ class TorchCollectives:
         shaper: TrafficShaper | None = None,
         through_host: bool = False,
         hierarchy: Hierarchy | None = None,
+        shared: SharedMean | None = None,
     ) -> None:
-        self.scheduler, self.clock, self.hierarchy = scheduler, clock, hierarchy
+        self.scheduler, self.clock = scheduler, clock
+        self.hierarchy, self.shared = hierarchy, shared
         self.group, self.nodes, self.shaper = group, nodes, shaper
         self.through_host = through_host
 
@@ -112,6 +117,13 @@ class TorchCollectives:
             return self.awaited(
                 what, copy, lambda: hierarchy.end(copy, ring), lambda: copy
             ), num_bytes
+        if (shared := self.shared) is not None:
+
+            def mean() -> Tensor:
+                torch.cat(shared.mean([copy.view(-1)]), out=copy.view(-1))
+                return copy
+
+            return self.started(shared, what, mean), num_bytes
         work = dist.all_reduce(copy, group=self.group, async_op=True)
         return self.result(
             what, copy, work, shaped, lambda: copy.div_(self.group.size()).to(tensor.device)
@@ -122,8 +134,15 @@ class TorchCollectives:
         shaped = self.shaped(num_bytes, self.nodes - 1)
         copy = self.staged(tensor)
         parts = [torch.empty_like(copy) for _ in range(self.group.size())]
-        work = dist.all_gather(parts, copy, group=self.group, async_op=True)
         what = ("all-gather", number, None)
+        if self.shared is not None:
+
+            def gather() -> list[Tensor]:
+                dist.all_gather(parts, copy, group=self.group)
+                return parts
+
+            return self.started(self.shared, what, gather), num_bytes
+        work = dist.all_gather(parts, copy, group=self.group, async_op=True)
         step = len(parts) // self.nodes
 
         def of_nodes() -> list[Tensor]:
@@ -133,7 +152,7 @@ class TorchCollectives:
 
     def close(self) -> None:
         """Release the groups after the last collective."""
-        self.hierarchy = None
+        self.hierarchy = self.shared = None
         del self.group
 
     def staged(self, tensor: Tensor) -> Tensor:
@@ -178,6 +197,26 @@ class TorchCollectives:
                 timer.start()
 
         work.get_future().add_done_callback(complete)
+        return future
+
+    def started(
+        self, shared: SharedMean, what: tuple[Any, ...], collective: Callable[[], T]
+    ) -> Future[T]:
+        """Return a future of a collective that the thread of ``shared`` makes."""
+        future: Future[T] = self.scheduler.future(what)
+
+        def guarded() -> T:
+            with named(f"lost a connection in an {what[0]}"):
+                return collective()
+
+        def complete(done: concurrent.futures.Future[T]) -> None:
+            if (error := done.exception()) is not None:
+                assert isinstance(error, Exception)
+                self.clock.post_error(error)
+            else:
+                self.clock.post(partial(self.end, what[1], future, done.result))
+
+        shared.start(guarded).add_done_callback(complete)
         return future
 
     def awaited(

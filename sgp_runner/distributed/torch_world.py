@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -27,6 +28,7 @@ from sgp_runner.distributed.nccl_transport import NcclTransport
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
+from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.shared_memory import SharedMemory
 from sgp_runner.distributed.torch_collectives import Hierarchy, TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
@@ -47,6 +49,7 @@ GROUPS = (
     "hierarchy",
     "memory",
     "headers",
+    "shared_mean",
 )
 RUNS = count()  # numbers this process's runs, which may share a launcher's store
 
@@ -113,10 +116,13 @@ class TorchWorld(World):
                 run_abandonable(start, "waits for all ranks to start")
             with waiting_for("waits for all ranks to make their groups"):
                 self.make_groups(nodes)
-        self.memory = self.shared_memory()
+        self.memory = self.shared_memory(nodes)
 
-    def shared_memory(self) -> SharedMemory | None:
-        """Return memory shared with the processes that turn out to be on this machine."""
+    def shared_memory(self, nodes: int) -> SharedMemory | None:
+        """Return memory shared with the processes that turn out to be on this machine.
+
+        If all nodes are on one machine, they average in its memory too.
+        """
         memory = None
         if self.shares_memory and hasattr(os, "memfd_create"):
             with suppress(OSError):
@@ -129,7 +135,21 @@ class TorchWorld(World):
                 for process, others in enumerate(opened)
                 if isinstance(others, list) and self.process_rank in others
             }
+        together = all(
+            isinstance(others, list) and {*others, process}.issuperset(range(nodes))
+            for process, others in enumerate(opened[:nodes])
+        )
+        self.shared_mean = None
+        if memory is not None and together and nodes > 1 and self.averages_in_memory:
+            self.shared_mean = SharedMean(memory, self.averaging)
         return memory
+
+    @property
+    def averages_in_memory(self) -> bool:
+        """Return whether nodes of one machine average in its memory: nodes of one CPU device."""
+        others = self.shaper, self.cut, self.hierarchy, self.node
+        on_cpu = self.device.type == "cpu" and not self.layout.is_server
+        return on_cpu and not self.paired and all(other is None for other in others)
 
     def make_groups(self, nodes: int) -> None:
         self.layout = layout = RankLayout(self.process_rank, nodes, self.devices)
@@ -193,6 +213,7 @@ class TorchWorld(World):
             self.shaper,
             through_host=self.backend == "gloo" and self.device.type != "cpu",
             hierarchy=self.hierarchy if self.sharded else None,
+            shared=self.shared_mean,
         )
 
         def gloo(
@@ -242,12 +263,15 @@ class TorchWorld(World):
             )
 
     def mean(self, tensor: torch.Tensor) -> None:
+        def average() -> None:
+            if self.shared_mean is None:
+                dist.all_reduce(tensor, group=self.averaging)
+                tensor.div_(self.averaging.size())
+            else:
+                self.shared_mean.call(partial(self.shared_mean.mean_over_tcp, tensor))
+
         with named("lost a connection while all models were averaged"):
-            run_abandonable(
-                lambda: dist.all_reduce(tensor, group=self.averaging),
-                "waits for the average of all models",
-            )
-        tensor /= self.averaging.size()
+            run_abandonable(average, "waits for the average of all models")
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Send the tensor of process ``source`` to all processes, in place."""
@@ -273,6 +297,8 @@ class TorchWorld(World):
 
     def release(self) -> None:
         """Release the groups: the last reference to each ends its threads and connections."""
+        if self.shared_mean is not None:
+            self.shared_mean.close()
         if not self.joins and dist.is_initialized():
             dist.destroy_process_group()
         for group in self.created if self.joins else ():

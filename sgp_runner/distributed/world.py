@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
+    from sgp_runner.distributed.shared_mean import SharedMean
     from sgp_runner.distributed.torch_collectives import Hierarchy
     from sgp_runner.distributed.traffic_shaper import TrafficShaper
 
@@ -35,6 +36,7 @@ class World(Protocol):
     node, node_cpu_group: process groups of this node's devices, for tensors on devices and for
         values on CPUs; None with one device
     hierarchy: how the devices of this node average over nodes, if all-reduces are hierarchical
+    shared_mean: how the nodes average in the memory of one machine, if all are on one
     shaper: the imitated link of this node, if any
     leader_mode: whether the first device of this node runs the algorithm alone
     running: process ranks that run the algorithm, servers included
@@ -55,6 +57,7 @@ class World(Protocol):
     node: ProcessGroup | None = None
     node_cpu_group: ProcessGroup | None = None
     hierarchy: Hierarchy | None = None
+    shared_mean: SharedMean | None = None
     shaper: TrafficShaper | None = None
     leader_mode: bool = False
     in_order: bool = False
