@@ -2,9 +2,10 @@
 """Benchmarks against other libraries: ``make bench`` measures and writes ``results/benchmarks/``.
 
     scripts/bench.py [SECTION ...]     measure only these; the page shows all measured sections
+    scripts/bench.py --page            only write the page again
 
 A section is a module of ``scripts/benchmarks``. ``results/benchmarks/<section>.json`` contains
-every repeat of every number.
+every repeat of every number; a section with a function ``picture`` has a ``<section>.svg`` too.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ HEAD = """\
 
 `make bench` writes this page; `scripts/bench.py SECTION` measures one section again. Each line has
 the median of the repeats, which take turns with those of the alternatives, and the quartiles; a
-ratio is taken within each turn. All repeats are in the JSON files beside this page. The code of the
-sections network, imitated_network, rendezvous and resnet50, and of the table "Across hosts", is in
-the repository up to commit 8f322df9; that of cores, simulator and timing_studies up to 440e9aff."""
+ratio is taken within each turn. All repeats are in the JSON files beside this page. Further files
+have what older sections measured, with the commit that has their code."""
 
 
 def sections() -> list[str]:
@@ -43,13 +43,16 @@ def sections() -> list[str]:
 
 def main(names: Sequence[str]) -> int:
     choices = sections()
-    if unknown := [word for word in names if word not in choices]:
+    if unknown := [word for word in names if word not in choices and names != ["--page"]]:
         print(
             f"scripts/bench.py: '{unknown[0]}' is not a section; choose from {', '.join(choices)}",
             file=sys.stderr,
         )
         return 2
     OUT.mkdir(parents=True, exist_ok=True)
+    if list(names) == ["--page"]:
+        write_page(choices)
+        return 0
     for name in names or choices:
         section = importlib.import_module(f"benchmarks.{name}")
         facts = facts_of(name)
@@ -58,8 +61,12 @@ def main(names: Sequence[str]) -> int:
             tables.append(table)
             show(table)
         (OUT / f"{name}.json").write_text(as_json(tables, facts), encoding="utf-8")
-        (OUT / "README.md").write_text("\n".join(page()) + "\n", encoding="utf-8")
+        write_page(choices)
     return 0
+
+
+def write_page(names: Sequence[str]) -> None:
+    (OUT / "README.md").write_text("\n".join(page(names)) + "\n", encoding="utf-8")
 
 
 def run(tables: Iterator[Table]) -> Iterator[Table]:
@@ -101,11 +108,14 @@ def cells(result: Result) -> list[str]:
     return [result.what, f"{result.median:.4g} {result.unit}", spread, goal, VERDICTS[result.met]]
 
 
-def page() -> Iterator[str]:
-    """Yield the lines of the page of all measured sections."""
+def page(names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the page of all measured sections, and write their pictures."""
     yield HEAD
-    for path in sorted(OUT.glob("*.json")):
+    for name in names:
+        if not (path := OUT / f"{name}.json").exists():
+            continue
         facts, tables = from_json(path.read_text(encoding="utf-8"))
+        draw = getattr(importlib.import_module(f"benchmarks.{name}"), "picture", None)
         results = [result for table in tables for result in table.results if result.goal]
         yield from (
             "",
@@ -114,6 +124,9 @@ def page() -> Iterator[str]:
             *described(facts, len(results), sum(bool(result.met) for result in results)),
             "",
         )
+        if draw is not None and tables[0].results:
+            path.with_suffix(".svg").write_text(draw(tables), encoding="utf-8")
+            yield from (f"![{tables[0].title}]({name}.svg)", "")
         for table in tables:
             yield from lines_of(table)
 

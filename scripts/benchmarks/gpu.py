@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import rivals
 from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
-from benchmarks.processes import Ranks
+from benchmarks.ranks import Ranks
 from benchmarks.step import run, train
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of

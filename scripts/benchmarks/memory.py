@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved
-from benchmarks.processes import in_process
+from benchmarks.ranks import in_process
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of
 

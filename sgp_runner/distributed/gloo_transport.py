@@ -132,7 +132,7 @@ class GlooTransport(Transport):
     device: device of the messages
     upward, downward: groups of all processes, for messages to higher and to lower ranks
     shaper: the imitated link of this node, if any
-    memory: shared with other processes of this machine, if any
+    memory: for messages, and shared with other processes of this machine, if there are any
     headers: group of all processes, for headers; None: the default group
     """
 
@@ -191,11 +191,7 @@ class GlooTransport(Transport):
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         message = None
-        if (
-            self.memory is not None
-            and not tensor.is_cuda  # else `send` copies the message to the host without waiting
-            and not self.memory.readers.isdisjoint(map(self.layout.process_of, peers))
-        ):
+        if self.memory is not None and not tensor.is_cuda:  # of a GPU, `send` copies without a wait
             message = self.memory.empty_like(tensor)
         return torch.empty_like(tensor) if message is None else message
 
@@ -293,7 +289,11 @@ class GlooTransport(Transport):
     ) -> Transfer:
         """Start to receive a message that ``left`` at that time, over an imitated link."""
         src = self.layout.node_rank_of(process)
-        message = torch.empty(length, dtype=dtype, pin_memory=self.device.type == "cuda")
+        pinned, message = self.device.type == "cuda", None
+        if self.memory is not None and not pinned:
+            message = self.memory.empty(length, dtype)
+        if message is None:
+            message = torch.empty(length, dtype=dtype, pin_memory=pinned)
         part, arrive = message[self.part.of(length)], partial(self.arrived, src, tag, message)
         group = self.upward if process < self.layout.process else self.downward
 

@@ -8,6 +8,9 @@ see the same processes, as in one container. They recognise it by a random name.
 The file consists of slots. Each begins with a byte per process: 1 while that process has yet to
 read the message in the slot. Headers are sent as for all messages, and contain the position of the
 slot. The receiver reads the message in place, and clears its byte when no tensor uses it any more.
+
+Messages that go over TCP have slots too, at both ends: the C library would often take new pages for
+them, which the system clears first.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class SharedMemory:
         self.readers: set[int] = set()
         self.slots: list[Slot] = []
         self.end = 0  # of the last slot
+        self.full = False
         self.used: dict[int, Slot] = {}  # by the address of the tensor that uses it
         self.lock = Lock()  # shared by the threads that make and send messages
         self.files: dict[int, int] = {}  # of other processes
@@ -160,7 +164,7 @@ class SharedMemory:
 
     def add(self, num_bytes: int) -> Slot | None:
         """Grow the file by one slot. If memory is exhausted, warn once and stop sharing."""
-        if len(self.slots) == MAX_SLOTS or not self.readers:
+        if len(self.slots) == MAX_SLOTS or self.full:
             return None
         slot = Slot(self.end + self.head, whole_pages(num_bytes))
         end = slot.offset + slot.num_bytes
@@ -170,11 +174,12 @@ class SharedMemory:
                 os.ftruncate(self.file, AHEAD * end)
                 self.mappings[self.process] = mmap(self.file, 0)
         except OSError as error:
-            self.readers.clear()
-            logger.warning(
-                f"rank {self.process} has no memory to share ({error.strerror}): its messages go "
-                "over TCP, as with network.shared_memory=false."
-            )
+            self.full = True
+            if self.readers:
+                logger.warning(
+                    f"rank {self.process} has no memory to share ({error.strerror}): its messages "
+                    "go over TCP, as with network.shared_memory=false."
+                )
             return None
         self.slots.append(slot)
         self.end = end

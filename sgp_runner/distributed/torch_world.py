@@ -119,15 +119,15 @@ class TorchWorld(World):
         self.memory = self.shared_memory(nodes)
 
     def shared_memory(self, nodes: int) -> SharedMemory | None:
-        """Return memory shared with the processes that turn out to be on this machine.
+        """Return memory for messages, shared with the processes that are on this machine.
 
         If all nodes are on one machine, they average in its memory too.
         """
         memory = None
-        if self.shares_memory and hasattr(os, "memfd_create"):
+        if hasattr(os, "memfd_create"):
             with suppress(OSError):
                 memory = SharedMemory(self.process_rank, self.size)
-        addresses = self.gather(memory and memory.address)
+        addresses = self.gather(memory and self.shares_memory and memory.address)
         opened = self.gather(memory and memory.open(addresses))
         if memory is not None:
             memory.readers = {
