@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from sgp_runner.assembly.execution import sentence_of
 from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.experiment import FORMAT, Experiment
 from sgp_runner.jobs.pool import Pool, PoolTask
@@ -22,6 +23,7 @@ from sgp_runner.recording.divergence import FILE as DIVERGED
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.utils.cores import KEY as CORES
 from sgp_runner.utils.cores import present_cores
+from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.memory import free_bytes
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
@@ -108,7 +110,13 @@ class RunJob:
         """Run the job in this process; return the sentence of its error, or an empty string."""
         sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
         os.environ[CORES] = str(self.cores)
-        return str(attempt(self.experiment).get("failed", ""))
+        try:
+            results = attempt(self.experiment)
+        except Stopped:
+            raise
+        except Exception as error:  # of settings that cannot be composed
+            return sentence_of(error)
+        return str(results.get("failed", ""))
 
 
 class PoolJob(Protocol):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from helpers.commands import Command
 
-from sgp_runner.cli import jobs
+from sgp_runner.cli import modes
 from sgp_runner.cli.main import main
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import make_experiment, stored
@@ -49,7 +49,7 @@ def run_directories(results: Path = Path("results")) -> list[Path]:
 def test_real_time_counts_from_the_start_of_the_command(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "STARTED", time.monotonic() - 1000)
+    monkeypatch.setattr(modes, "STARTED", time.monotonic() - 1000)
     assert main([*TINY, f"network={network}"]) == 0
     (run,) = run_directories()
     assert 1000 < json.loads((run / "summary.json").read_text())["real_s"] < 1100
