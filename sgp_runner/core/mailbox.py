@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ class Mailbox:
         self.arrivals = count()
         # (src, tag) -> (arrival number, message, version)
         self.queues: dict[tuple[int, int], deque[tuple[int, Tensor, int]]] = {}
-        # tag -> (arrival number, src) in the order of arrival; those polled by source are skipped.
-        self.order: dict[int, deque[tuple[int, int]]] = {}
+        # tag -> arrival number -> src, in the order of arrival
+        self.order: defaultdict[int, OrderedDict[int, int]] = defaultdict(OrderedDict)
         self.waiting: dict[tuple[int, int], Future[Any]] = {}
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
@@ -44,9 +44,9 @@ class Mailbox:
             self.keep(src, tag, message)
 
     def keep(self, src: int, tag: int, message: Tensor) -> None:
-        self.queues.setdefault((src, tag), deque()).append(
-            (next(self.arrivals), message, message._version)
-        )
+        number = next(self.arrivals)
+        self.queues.setdefault((src, tag), deque()).append((number, message, message._version))
+        self.order[tag][number] = src
 
     def has(self, src: int, tag: int) -> bool:
         return (src, tag) in self.queues
@@ -55,7 +55,8 @@ class Mailbox:
         queue = self.queues.get((src, tag))
         if queue is None:
             return None
-        _, message, version = queue.popleft()
+        number, message, version = queue.popleft()
+        del self.order[tag][number]
         if not queue:
             del self.queues[src, tag]
         if message._version != version:
@@ -76,10 +77,9 @@ class Mailbox:
 
     def poll_any(self, tag: int) -> tuple[int, Tensor] | None:
         """Receive the message that arrived first, with its sender."""
-        arrived = [(queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag]
-        if not arrived:
+        src = next(iter(self.order[tag].values()), None)
+        if src is None:
             return None
-        _, src = min(arrived)
         message = self.poll(src, tag)
         assert message is not None
         return src, message
