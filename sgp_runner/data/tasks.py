@@ -57,11 +57,11 @@ def added(parts: Iterable[Sequence[float]]) -> list[float]:
     return [sum_in_order(numbers) for numbers in zip(*parts, strict=True)]
 
 
-def token_losses(outputs: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Return the cross-entropy [...] of logits [..., V] with smoothed ``targets``, int64 [...]."""
-    log_p = outputs.log_softmax(-1)
-    losses = -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return (1 - smoothing) * losses - smoothing * log_p.mean(-1) if smoothing else losses
+def smoothed(log_p: Tensor, right: Tensor, smoothing: float) -> Tensor:
+    """Return the cross-entropy [...] from ``log_p`` [..., V] and its values ``right`` [...] at the
+    targets, which are smoothed.
+    """
+    return -(1 - smoothing) * right - smoothing * log_p.mean(-1) if smoothing else -right
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,15 @@ class Classification(Summed):
     def batched_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return `loss`, up to rounding, of operations that `torch.func.vmap` has rules for.
 
-        It would decompose `cross_entropy`, which imports sympy and takes longer.
+        It would decompose `cross_entropy`, which imports sympy and takes longer. The backward pass
+        of a mask, unlike that of an index, adds nothing in an order that varies on a GPU.
         """
-        return token_losses(outputs, targets, self.label_smoothing).mean()
+        import torch
+
+        log_p = outputs.log_softmax(-1)
+        classes = torch.arange(log_p.shape[-1], device=log_p.device)
+        right = torch.where(targets.unsqueeze(-1) == classes, log_p, 0.0).sum(-1)
+        return smoothed(log_p, right, self.label_smoothing).mean()
 
     def sums(self, module: nn.Module, batch: Batch) -> tuple[float, ...]:
         inputs, targets = batch
@@ -201,9 +207,10 @@ class Translation:
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens, without branches on data (for vmap)."""
+        log_p = outputs.log_softmax(-1)
+        right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         real = targets != self.pad
-        losses = token_losses(outputs, targets, self.label_smoothing)
-        return (losses * real).sum(), real.sum()
+        return (smoothed(log_p, right, self.label_smoothing) * real).sum(), real.sum()
 
 
 @dataclass(frozen=True)
