@@ -17,7 +17,7 @@ from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.state_parts import StateParts, parts_of
-from sgp_runner.distributed.torch_collectives import Hierarchy, named
+from sgp_runner.distributed.torch_collectives import Hierarchy
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.spans import span
@@ -265,7 +265,6 @@ class Gradients:
         with (
             self.meter.waiting(torch.device("cpu")),
             waiting_for(f"waits for the mean of gradient {number}"),
-            named("lost a connection in a mean of gradients"),
         ):
             mean = shared.call(partial(shared.mean, parts))
         if self.scale is None:

@@ -144,7 +144,7 @@ class SharedMemory:
         self.mappings[self.process][slot.offset - self.head + process] = 1
 
     def take_back(self, message: Tensor) -> None:
-        """Free the slot of a message [m] that nobody has been told to read."""
+        """Free the slot of a message [m] whose place no process knows."""
         begin = self.used[message.data_ptr()].offset - self.head
         self.mappings[self.process][begin : begin + self.size] = bytes(self.size)
 

@@ -31,7 +31,7 @@ class NotSubmitted(RuntimeError):
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """What a job of Slurm does, and does again after it was requeued.
+    """Run a job of a sweep on Slurm, also again after Slurm has requeued it.
 
     number: of the job among all jobs, as a text
     variables: environment variables

@@ -165,7 +165,7 @@ def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str])
     assert max(map(len, picture[:-3])) <= 80
     assert "\x1b" not in out
     (page,) = Path("results/sweeps").glob("*/report/index.html")
-    titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"<figure>\n<h3>(.*?)</h3>", page.read_text(encoding="utf-8"))
     assert titles[0].endswith(
         "accuracy · mlp on digits, clock of ResNet-50 on sgp_ethernet (10 Gbit/s)"
     )

@@ -405,7 +405,7 @@ def test_a_compiled_model_has_the_same_gradients(tmp_path: Path) -> None:
 def gradient_with(
     compute: Compute, tmp_path: Path, formats: list[bool] | None = None
 ) -> torch.Tensor:
-    """Of one batch; append to ``formats`` whether the input of each convolution was contiguous."""
+    """Return a gradient; add to ``formats`` whether each convolution's input was contiguous."""
     words = ("model=resnet8", "batch_size=8")
     problem = build_problem(make_experiment(tmp_path / str(hash(compute)), *words).run, compute)
     seen = [] if formats is None else formats
