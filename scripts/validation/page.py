@@ -21,7 +21,7 @@ FITTED = {
     "diloco_l40s": "step, rate of each link, first connection",
     "aws_p3_10g": "share, rates, windows",
     "aws_p3_10g_gloo": "share, rates, windows, host",
-    "aws_10_regions": "rate, window",
+    "aws_10_regions": "rate, window of each receiver",
     "bert_40g": "rate",
     "p3_16xlarge_25g": "rate",
 }

@@ -187,8 +187,11 @@ class Cluster:
         transfer = max(
             num_bytes * 8 * slowest_link / min(pair) * links.turns(*pair) for pair in rates
         )
-        for latency, rate in links.crossings():
+        crossings = links.crossings()
+        if not crossings:
+            rate = connection_rate(inf, 2 * start, links.window_bytes, links.connections)
+            transfer = max(transfer, num_bytes * 8 / rate)
+        for latency, _, rate in crossings:
             start = max(start, latency)
             transfer = max(transfer, num_bytes * 8 / rate)
-        window_rate = connection_rate(inf, 2 * start, links.window_bytes, links.connections)
-        return start, max(transfer, num_bytes * 8 / window_rate)
+        return start, transfer

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from sgp_runner.cluster.checks import check_each_not_negative, check_positive, check_rate
-from sgp_runner.cluster.regions import Region, crossings
+from sgp_runner.cluster.connection_laws import connection_rate
+from sgp_runner.cluster.regions import Region
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BitsPerSecond, BitsPerSecondInterval, Bytes, Seconds
 
@@ -27,8 +29,8 @@ class Links:
     node_bandwidth_up: bits per second that single nodes send, by rank, e.g. ``{3: 20Mbit/s}``
     node_bandwidth_down: bits per second that single nodes receive, by rank
     regions: groups of nodes joined by slower links, each {nodes: ..., bandwidth_up: ...,
-        bandwidth_down: ..., latency_seconds: ...}; all messages that
-        leave or enter a region share its link; the latency is one number, or one per region
+        bandwidth_down: ..., latency_seconds: ..., window_bytes: ...}; all messages that leave or
+        enter a region share its link; the latency is one number, or one per region
     connections: number of connections of a message
     window_bytes: largest window of a connection, which carries at most one window per round trip;
         0: no limit
@@ -98,6 +100,12 @@ class Links:
         directions = (self.bandwidth_up, self.bandwidth_down)
         return any((*directions, self.node_bandwidth_up, self.node_bandwidth_down))
 
+    @property
+    def have_windows(self) -> bool:
+        """Whether windows of connections limit messages."""
+        windows = (self.window_bytes, *(region.window_bytes for region in self.regions))
+        return any((*windows, self.first_window_bytes))
+
     def up(self, rank: int) -> float:
         """Return the bits per second that ``rank`` sends."""
         return self.node_bandwidth_up.get(rank, self.bandwidth_up or self.rate)
@@ -115,9 +123,22 @@ class Links:
         """Return the time to send and receive a byte, relative to the slower of both."""
         return 1 + min(up, down) / max(up, down) if self.duplex == "half" else 1
 
-    def crossings(self) -> list[tuple[float, float]]:
-        """Return the start seconds and bits per second of each hop between regions in a ring."""
+    def hop(self, here: int, there: int) -> tuple[float, float, float]:
+        """Return the latency between two regions, and the bits per second of the link and of a
+        message, which windows may limit.
+        """
+        sender, receiver = self.regions[here], self.regions[there]
+        latency = sender.latency_to(there)
+        link = min(sender.rate_to(there), receiver.bandwidth_down)
+        window = self.window_bytes if receiver.window_bytes is None else receiver.window_bytes
+        return latency, link, connection_rate(link, 2 * latency, window, self.connections)
+
+    def crossings(self) -> list[tuple[float, float, float]]:
+        """Return each `hop` between regions in a ring of all ranks, with its start seconds."""
+        inhabited = [number for number, region in enumerate(self.regions) if region.nodes]
+        if len(inhabited) < 2:
+            return []
+        hops = (self.hop(*pair) for pair in pairwise([*inhabited, inhabited[0]]))
         return [
-            (latency + self.message_overhead_seconds, rate)
-            for latency, rate in crossings(self.regions)
+            (latency + self.message_overhead_seconds, link, rate) for latency, link, rate in hops
         ]

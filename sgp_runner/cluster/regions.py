@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from sgp_runner.cluster.checks import check_not_negative, check_rate
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.units import BitsPerSecond, Seconds
+from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,15 @@ class Region:
     latency_seconds: latency of messages to other regions, which replaces the cluster's latency: one
         number, or a list with one number per region, in order; the entry of the region itself has
         no effect
+    window_bytes: largest window of a connection from another region; null: that of
+        ``cluster.links``; 0: no limit
     """
 
     nodes: int
     bandwidth_up: BitsPerSecond | Sequence[BitsPerSecond]
     bandwidth_down: BitsPerSecond
     latency_seconds: Seconds | Sequence[Seconds]
+    window_bytes: Bytes | None = None
 
     def __post_init__(self) -> None:
         key = "cluster.links.regions"
@@ -43,6 +45,8 @@ class Region:
         check_rate(f"{key}.bandwidth_down", self.bandwidth_down)
         for seconds in as_list(self.latency_seconds):
             check_not_negative(f"{key}.latency_seconds", seconds)
+        if self.window_bytes is not None:
+            check_not_negative(f"{key}.window_bytes", self.window_bytes)
 
     def latency_to(self, other: int) -> float:
         return entry(self.latency_seconds, other)
@@ -98,17 +102,3 @@ def left_in(regions: Sequence[Region], ranks: Iterable[int]) -> tuple[Region, ..
     region_of = region_of_each(regions, sum(region.nodes for region in regions))
     left = [region_of[rank] for rank in ranks if rank < len(region_of)]
     return tuple(replace(region, nodes=left.count(i)) for i, region in enumerate(regions))
-
-
-def crossings(regions: Sequence[Region]) -> list[tuple[float, float]]:
-    """Return latency and bits per second of each hop between regions in a ring of all ranks."""
-    inhabited = [number for number, region in enumerate(regions) if region.nodes]
-    if len(inhabited) < 2:
-        return []
-    return [
-        (
-            regions[here].latency_to(there),
-            min(regions[here].rate_to(there), regions[there].bandwidth_down),
-        )
-        for here, there in pairwise([*inhabited, inhabited[0]])
-    ]

@@ -264,6 +264,6 @@ def machines(request: Request) -> str:
     if request.devices > 1:
         text += f" of {request.devices} devices"
     if request.sites > 1:
-        slowest = min(rate for _, rate in links.crossings())
+        slowest = min(rate for _, rate, _ in links.crossings())
         return f"{text} in {request.sites} sites, {bit_rate(slowest)} between sites"
     return f"{text}, {bit_rate(links.rate)}"

@@ -166,7 +166,7 @@ def with_site_rate(cluster: Cluster, rate: float) -> Cluster:
 
     All of these links change in proportion.
     """
-    factor = rate / min(site_rate for _, site_rate in cluster.links.crossings())
+    factor = rate / min(site_rate for _, site_rate, _ in cluster.links.crossings())
     regions = tuple(
         replace(
             region,
@@ -206,7 +206,7 @@ def latency_of(cluster: Cluster) -> float:
     """Return the latency that `with_latency` sets, in seconds."""
     links = cluster.links
     return max(
-        (latency - links.message_overhead_seconds for latency, _ in links.crossings()),
+        (latency - links.message_overhead_seconds for latency, *_ in links.crossings()),
         default=links.latency_seconds,
     )
 
@@ -266,7 +266,7 @@ def highest_rate(gain: Callable[[float], float], start: float) -> float:
 def rate_of(run: Run) -> float:
     """Return the rate of the slow links of ``run``, see `at_rate`."""
     links = run.cluster.links
-    return min((rate for _, rate in links.crossings()), default=links.rate)
+    return min((rate for _, rate, _ in links.crossings()), default=links.rate)
 
 
 def half_computing_rate(times: TimesByRate) -> float:

@@ -138,7 +138,7 @@ class Fabric:
         self.up_seconds = shared(8 / links.up(rank) for rank in range(size))  # to send a byte
         self.down_seconds = shared(8 / links.down(rank) for rank in range(size))  # to receive it
         self.region_of = region_of_each(links.regions, size)
-        self.windows = bool(links.window_bytes or links.first_window_bytes)
+        self.windows = links.have_windows
         self.rendezvous = links.protocol == "rendezvous" and seconds_of is None
         self.clock, self.deliver, self.on_arrival = clock, deliver, on_arrival
         self.disturbs = faults.disturbs_messages
@@ -253,15 +253,15 @@ class Fabric:
 
     def stream_seconds(self, src: int, dst: int, num_bytes: float) -> float:
         """Return the time of a message on its connections, if it has the links for itself."""
-        links, latency = self.links, self.links.latency_seconds
-        rate = min(links.up(src), links.down(dst))
+        links, rate = self.links, min(self.links.up(src), self.links.down(dst))
         if self.crosses(src, dst):
-            sender, receiver = (links.regions[self.region_of[rank]] for rank in (src, dst))
-            latency = sender.latency_to(self.region_of[dst])
-            rate = min(rate, sender.rate_to(self.region_of[dst]), receiver.bandwidth_down)
-        rate = connection_rate(rate, 2 * latency, links.window_bytes, links.connections)
-        late = slow_start_seconds(num_bytes, rate, 2 * latency, links.first_window_bytes)
-        return late + num_bytes * 8 / rate
+            latency, _, crossing = links.hop(self.region_of[src], self.region_of[dst])
+            rate = min(rate, crossing)
+        else:
+            latency = links.latency_seconds
+            rate = connection_rate(rate, 2 * latency, links.window_bytes, links.connections)
+        first = links.first_window_bytes
+        return num_bytes * 8 / rate + slow_start_seconds(num_bytes, rate, 2 * latency, first)
 
     def cross(self, sent: Sent, num_bytes: float, tail: float, leaves: bool) -> None:
         """Queue a message whose first bit reaches the link of a region.

@@ -5,6 +5,7 @@ collectives, and what cannot be is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_a_message_to_another_region_goes_through_both_links() -> None:
     # a sender of 6 s a byte, then a receiver of 6 s a byte
     assert arrivals(*network(4, regions=TWO, node_bandwidth_up={0: BYTE / 6}), (0, 2, 5)) == [130.0]
     assert arrivals(*network(4, regions=TWO, bandwidth_down=BYTE / 6), (0, 2, 5)) == [130.0]
+
+
+def test_the_window_of_a_region_limits_what_enters_it() -> None:
+    """Region 1 takes 10 bytes per round trip of 200 s, region 0 as many as the cluster."""
+    regions = (region(2), replace(region(2), window_bytes=10))
+    assert arrivals(*network(4, regions=regions), (0, 2, 50)) == [1100.0]
+    assert arrivals(*network(4, regions=regions), (2, 0, 50)) == [300.0]
+    assert arrivals(*network(4, regions=regions, window_bytes=20), (2, 0, 50)) == [600.0]
+    links = cluster(regions=regions, window_bytes=20, connections=2).links
+    assert links.crossings() == [(100.0, 0.25 * BYTE, 0.1 * BYTE), (100.0, 0.25 * BYTE, 0.2 * BYTE)]
 
 
 def test_two_messages_share_the_link_of_their_region() -> None:

@@ -43,7 +43,10 @@ def rounded(listed: list[Cell]) -> tuple[float, float]:
 
 def test_windows_between_regions() -> None:
     pairs = cells_of("regions")
-    assert len(pairs) == 45 and rounded(pairs) == (10.5, 42.6)
+    assert len(pairs) == 63
+    fitted = [cell for cell in pairs if cell.fitted]
+    assert len(fitted) == 35 and rounded(fitted) == (4.4, 13.5)
+    assert rounded([cell for cell in pairs if not cell.fitted]) == (6.1, 12.2)
     assert errors_of("regions", "Tokyo", "Seoul") == [-0.9, 0.0]
 
 
