@@ -9,15 +9,23 @@ from typing import Any, TypeVar
 from sgp_runner.utils.errors import ConfigError
 
 AUTO = "auto"
-# Published dense bf16 operations per second and their source, by a substring of torch's name of the
-# card; the first match counts. Rates with sparsity, which are twice as high, are halved.
+# Published dense bf16 operations per second, with sums in float32, and their source, by a regular
+# expression for torch's name of the card; the first match counts. Rates with sparsity, which are
+# twice as high, are halved.
 CARDS = {
+    "GB200": (2500e12, "NVIDIA GB200 NVL72 datasheet, a GPU"),
+    "B200": (2250e12, "NVIDIA DGX B200 datasheet, a GPU"),
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
     "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
     "H200 NVL": (835.5e12, "NVIDIA H200 datasheet, NVL"),
     "H200": (989.4e12, "NVIDIA H200 datasheet, SXM"),
     "A100": (312e12, "NVIDIA A100 datasheet"),
+    "A10G": (70e12, "NVIDIA A10G datasheet"),
+    "A10$": (125e12, "NVIDIA A10 datasheet"),
+    "L40S": (362.05e12, "NVIDIA L40S datasheet"),
+    "RTX 5090$": (209.5e12, "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
+    "RTX 4090$": (165.2e12, "NVIDIA Ada GPU Architecture whitepaper"),
     "V100": (125e12, "NVIDIA V100 datasheet, fp16, as it has no bf16"),
 }
 T = TypeVar("T")
@@ -93,7 +101,7 @@ def published_rate(card: str) -> tuple[float, str] | None:
 
     card: PyTorch's name of the card
     """
-    return next((rate for name, rate in CARDS.items() if name in card), None)
+    return next((rate for name, rate in CARDS.items() if re.search(name, card)), None)
 
 
 def peak_flops(device: str, half: bool) -> float | None:

@@ -188,6 +188,29 @@ def test_the_peak_is_of_16_bit_numbers_on_known_cards(monkeypatch: pytest.Monkey
     assert published_rate("Voodoo 2") is None
 
 
+@pytest.mark.parametrize(
+    ("card", "rate"),
+    [
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA L40S", 362.05e12),
+        ("NVIDIA GeForce RTX 5090", 209.5e12),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+    ],
+)
+def test_a_card_has_the_rate_of_its_own_datasheet(card: str, rate: float) -> None:
+    assert (published_rate(card) or ())[:1] == (rate,)
+
+
+def test_other_cards_of_a_family_have_no_rate() -> None:
+    cards = ("RTX 4090 Laptop GPU", "RTX 4090 D", "RTX 5090 Laptop GPU")
+    assert [published_rate(f"NVIDIA GeForce {card}") for card in cards] == [None] * 3
+
+
 def test_a_problem_on_a_device_is_counted_without_it(digits: Problem) -> None:
     elsewhere = dataclasses.replace(digits, compute=Compute("cuda:0"))
     elsewhere = dataclasses.replace(elsewhere, dataset=digits.dataset)
