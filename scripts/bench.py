@@ -2,9 +2,10 @@
 """Benchmarks against other libraries: ``make bench`` measures and writes ``results/benchmarks/``.
 
     scripts/bench.py [SECTION ...]     measure only these; the page shows all measured sections
+    scripts/bench.py --page            only write the page again
 
 A section is a module of ``scripts/benchmarks``. ``results/benchmarks/<section>.json`` contains
-every repeat of every number.
+every repeat of every number; a section with a function ``picture`` has a ``<section>.svg`` too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import benchmarks
@@ -28,37 +30,39 @@ HEAD = """\
 
 `make bench` writes this page; `scripts/bench.py SECTION` measures one section again. Each line has
 the median of the repeats, which take turns with those of the alternatives, and the quartiles; a
-ratio is taken within each turn. All repeats are in the JSON files beside this page. The code of the
-sections network, imitated_network, rendezvous and resnet50, and of the table "Across hosts", is in
-the repository up to commit 8f322df9; that of cores, simulator and timing_studies up to 440e9aff."""
+ratio is taken within each turn. All repeats are in the JSON files beside this page. Further files
+have what older sections measured, with the commit that has their code."""
+FIRST = "step"  # on the page
 
 
 def sections() -> list[str]:
-    """Return the names of the modules that have a function `measure`."""
+    """Return the names of the modules that have a function `measure`, in the page's order."""
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-    return [
-        name for name in names if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure")
-    ]
+    return sorted(
+        (name for name in names if hasattr(module(name), "measure")), key=lambda name: name != FIRST
+    )
 
 
-def main(names: Sequence[str]) -> int:
+def module(section: str) -> ModuleType:
+    return importlib.import_module(f"benchmarks.{section}")
+
+
+def main(words: Sequence[str]) -> int:
     choices = sections()
-    if unknown := [word for word in names if word not in choices]:
+    names = [] if words == ["--page"] else words or choices
+    if unknown := [name for name in names if name not in choices]:
         print(
             f"scripts/bench.py: '{unknown[0]}' is not a section; choose from {', '.join(choices)}",
             file=sys.stderr,
         )
         return 2
-    OUT.mkdir(parents=True, exist_ok=True)
-    for name in names or choices:
-        section = importlib.import_module(f"benchmarks.{name}")
-        facts = facts_of(name)
-        tables = []
-        for table in run(section.measure()):
+    for name in names:
+        facts, tables = facts_of(name), []
+        for table in run(module(name).measure()):
             tables.append(table)
             show(table)
         (OUT / f"{name}.json").write_text(as_json(tables, facts), encoding="utf-8")
-        (OUT / "README.md").write_text("\n".join(page()) + "\n", encoding="utf-8")
+    (OUT / "README.md").write_text("\n".join(page(choices)) + "\n", encoding="utf-8")
     return 0
 
 
@@ -73,8 +77,8 @@ def facts_of(section: str) -> dict[str, object]:
     """Return the section with its text, the machine and the versions of all software."""
     from sgp_runner.utils.provenance import environment
 
-    about = (importlib.import_module(f"benchmarks.{section}").__doc__ or "").strip()
-    return {"section": section, "about": about, "machine": machine(), **environment()}
+    about = module(section).__doc__ or ""
+    return {"section": section, "about": about.strip(), "machine": machine(), **environment()}
 
 
 def show(table: Table) -> None:
@@ -89,31 +93,41 @@ def lines_of(table: Table) -> Iterator[str]:
     yield from (f"### {table.title}", "")
     if table.text:
         yield from (table.text, "")
-    if table.results:
+    if table.is_matrix:
+        yield from (matrix(table.results), "")
+    elif table.results:
         head = ("", "median", "quartiles", "goal", "")
         yield from (markdown_table(head, map(cells, table.results), head[1:3]), "")
+
+
+def matrix(ratios: Sequence[Result]) -> str:
+    """Return the medians of ratios "a / b" in Markdown, a row for each a."""
+    medians = {tuple(each.what.split(" / ")): f"{each.median:.2f}" for each in ratios}
+    over, under = (list(dict.fromkeys(names)) for names in zip(*medians, strict=True))
+    rows = ([a, *(medians.get((a, b), "") for b in under)] for a in over)
+    return markdown_table(["", *under], rows, under)
 
 
 def cells(result: Result) -> list[str]:
     low, high = result.quartiles
     spread = f"{low:.3g} to {high:.3g}" if len(result.values) > 1 else "once"
-    goal = "" if result.goal is None else str(result.goal)
+    goal = "" if result.goal is None else f"at most {result.goal:g}"
     return [result.what, f"{result.median:.4g} {result.unit}", spread, goal, VERDICTS[result.met]]
 
 
-def page() -> Iterator[str]:
-    """Yield the lines of the page of all measured sections."""
+def page(names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the page of all measured sections, and write their pictures."""
     yield HEAD
-    for path in sorted(OUT.glob("*.json")):
+    for name in names:
+        if not (path := OUT / f"{name}.json").exists():
+            continue
         facts, tables = from_json(path.read_text(encoding="utf-8"))
-        results = [result for table in tables for result in table.results if result.goal]
-        yield from (
-            "",
-            f"## {facts['section']}",
-            "",
-            *described(facts, len(results), sum(bool(result.met) for result in results)),
-            "",
-        )
+        met = [each.met for table in tables for each in table.results if each.met is not None]
+        yield from ("", f"## {name}", "")
+        if draw := getattr(module(name), "picture", None):
+            path.with_suffix(".svg").write_text(draw(tables[0]), encoding="utf-8")
+            yield from (f"![{tables[0].title}]({name}.svg)", "")
+        yield from (*described(facts, len(met), sum(met)), "")
         for table in tables:
             yield from lines_of(table)
 

@@ -19,8 +19,8 @@ from functools import partial
 from tempfile import TemporaryDirectory
 
 from benchmarks import rivals
-from benchmarks.measure import REPEATS, Goal, Result, Skipped, Table, interleaved, ratio
-from benchmarks.processes import Ranks
+from benchmarks.measure import REPEATS, Result, Skipped, Table, interleaved, ratio
+from benchmarks.ranks import Ranks
 from benchmarks.step import run, train
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of
@@ -58,7 +58,7 @@ def measure(repeats: int = REPEATS, steps: int = 50, batch_size: int = 128) -> I
             for name, values in times.items()
         ),
     )
-    goal = Goal("at most", 1.02)
+    goal = 1.02
     yield Table(
         "Against plain PyTorch",
         tuple(ratio(name, times[name], times["plain PyTorch"], goal) for name in OURS),

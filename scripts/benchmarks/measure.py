@@ -7,10 +7,8 @@ two times from the same turn.
 from __future__ import annotations
 
 import json
-import operator
 import os
 import platform
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 REPEATS = 5
-RELATIONS = {"at most": operator.le, "less than": operator.lt, "at least": operator.ge}
 
 
 class Skipped(Exception):
@@ -28,33 +25,16 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A bound on a median.
-
-    relation: a key of `RELATIONS`. bound: a number in the unit of the result.
-    """
-
-    relation: str
-    bound: float
-
-    def met(self, value: float) -> bool:
-        return bool(RELATIONS[self.relation](value, self.bound))
-
-    def __str__(self) -> str:
-        return f"{self.relation} {self.bound:g}"
-
-
-@dataclass(frozen=True)
 class Result:
     """One quantity with all its repeats in order.
 
-    unit: ``x`` for ratios. goal: a bound on the median.
+    unit: ``x`` for ratios. goal: the most that the median may be, in the unit.
     """
 
     what: str
     unit: str
     values: tuple[float, ...]
-    goal: Goal | None = None
+    goal: float | None = None
 
     @property
     def median(self) -> float:
@@ -63,49 +43,39 @@ class Result:
     @property
     def quartiles(self) -> tuple[float, float]:
         """Lower and upper quartile by the inclusive method. A single value is both."""
-        if len(self.values) == 1:
-            return self.values[0], self.values[0]
-        low, _, high = quantiles(self.values, n=4, method="inclusive")
+        values = self.values * 2 if len(self.values) == 1 else self.values
+        low, _, high = quantiles(values, n=4, method="inclusive")
         return low, high
 
     @property
     def met(self) -> bool | None:
         """Whether the median meets the goal; None without a goal."""
-        return None if self.goal is None else self.goal.met(self.median)
+        return None if self.goal is None else self.median <= self.goal
 
 
 @dataclass(frozen=True)
 class Table:
-    """Results shown together; ``text`` explains them, or explains why there are none."""
+    """Results shown together; ``text`` explains them, or explains why there are none.
+
+    is_matrix: show the ratios "a / b" in a row for each a and a column for each b
+    """
 
     title: str
     results: tuple[Result, ...] = ()
     text: str = ""
+    is_matrix: bool = False
 
 
 def interleaved(
     things: Mapping[str, Callable[[], T]], repeats: int = REPEATS
 ) -> dict[str, tuple[T, ...]]:
     """Call all ``things`` in turns and return their results, except for the first turn."""
-    for thing in things.values():
-        thing()
-    turns = [{name: thing() for name, thing in things.items()} for _ in range(repeats)]
-    return {name: tuple(turn[name] for turn in turns) for name in things}
-
-
-def seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that calls ``work`` and returns the duration of the call in seconds."""
-
-    def timed() -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    return timed
+    turns = [{name: thing() for name, thing in things.items()} for _ in range(repeats + 1)]
+    return {name: tuple(turn[name] for turn in turns[1:]) for name in things}
 
 
 def ratio(
-    what: str, ours: Iterable[float], theirs: Iterable[float], goal: Goal | None = None
+    what: str, ours: Iterable[float], theirs: Iterable[float], goal: float | None = None
 ) -> Result:
     """Return the ratio of ``ours`` to ``theirs`` in each turn."""
     return Result(
@@ -132,17 +102,8 @@ def as_json(tables: Iterable[Table], facts: Mapping[str, object]) -> str:
 def from_json(text: str) -> tuple[dict[str, Any], list[Table]]:
     """Return the facts and tables from the text that `as_json` wrote."""
     facts = json.loads(text)
-    return facts, [
-        Table(table["title"], tuple(map(result, table["results"])), table["text"])
-        for table in facts.pop("tables")
-    ]
-
-
-def result(fields: Mapping[str, Any]) -> Result:
-    goal = fields["goal"]
-    return Result(
-        fields["what"],
-        fields["unit"],
-        tuple(fields["values"]),
-        None if goal is None else Goal(**goal),
-    )
+    tables = facts.pop("tables")
+    for table in tables:
+        results = [{**each, "values": tuple(each["values"])} for each in table["results"]]
+        table["results"] = tuple(Result(**each) for each in results)
+    return facts, [Table(**table) for table in tables]

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved
-from benchmarks.processes import in_process
+from benchmarks.measure import REPEATS, Result, Table, interleaved
+from benchmarks.ranks import in_process
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.config.overrides import experiment_of
 
@@ -41,7 +41,7 @@ def measure(repeats: int = REPEATS, few_and_many: tuple[int, int] = (4, 12)) -> 
                 what,
                 "x",
                 tuple(growth / (vectors * vector) for growth in grown),
-                Goal("at most", 1.1),
+                1.1,
             )
         )
     text = (

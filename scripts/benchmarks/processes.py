@@ -1,105 +1,86 @@
-"""Processes for benchmarks: ranks started as by torchrun, and single processes."""
+"""What one process holds that makes 50 runs, one after the other: simulated, or as a real rank.
+
+Memory is what the process holds alone and what it shares; two real ranks exchange messages
+through shared memory. The first runs load libraries, so growth counts from the fifth run on.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import gc
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import timedelta
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
 
-T = TypeVar("T")
-# Importing PyTorch in every process would take longer than short runs.
-PRELOAD = [
-    "torch.nn.parallel",
-    "sklearn.datasets",
-    "hydra.utils",
-    "sgp_runner.config.schema",
-    "sgp_runner.assembly.execution",
-]
-TIMEOUT_SECONDS = 600.0
-ADDRESS = "127.0.0.1"
+from benchmarks.measure import Result, Table
+from benchmarks.ranks import Ranks, in_process, rank_of_run
 
-
-class Ranks:
-    """A context manager that starts ``size`` processes, as torchrun does.
-
-    Each process has one thread. A function passed to `call` may create a process group if it
-    destroys the group at its end.
-    """
-
-    def __init__(self, size: int) -> None:
-        from torch.distributed import TCPStore
-
-        cores = sorted(os.sched_getaffinity(0))
-        self.store = TCPStore(
-            ADDRESS, 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=5)
-        )
-        shared = {
-            "MASTER_ADDR": ADDRESS,
-            "MASTER_PORT": str(self.store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(size),
-            "OMP_NUM_THREADS": "1",
-        }
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the forkserver, which imports PyTorch
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
-        self.pools = []
-        for rank in range(size):
-            environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self.pools.append(ProcessPoolExecutor(1, context, settle, (environment, cores)))
-
-    def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
-        """Call ``work``, a function of a module, in all processes and return the results.
-
-        Raises the first error of any process, because the other processes may wait forever for the
-        process that failed.
-        """
-        answers = [pool.submit(work, *arguments) for pool in self.pools]
-        for answer in as_completed(answers, TIMEOUT_SECONDS):
-            answer.result()
-        return [answer.result() for answer in answers]
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, error: object, *_: object) -> None:
-        if error is not None:  # a rank may wait for messages that never come
-            for process in multiprocessing.active_children():
-                process.kill()
-        for pool in self.pools:
-            pool.shutdown()
+RUN = (
+    *("model=mlp", "model.hidden=[512,512]", "data=synthetic", "data.image_size=32"),
+    *("data.size=128", "data.valid_size=16", "batch_size=16", "epochs=1", "logger=none"),
+    *("algo=sgp", "resume=never"),
+)  # 7 MB of parameters
+WARM_UP = 5
+UNITS = {"anonymous": "MB", "shared": "MB", "tensors": "MB", "threads": "", "files": ""}
+# The C library returns memory in its own time.
+GROWTH = {"anonymous": 20, "shared": 1, "tensors": 0, "threads": 0, "files": 0}
 
 
-def rank_of_run(overrides: Sequence[str]) -> Path:
-    """Run an experiment as one of its ranks and return its folder."""
-    from sgp_runner.assembly.execution import perform
-    from sgp_runner.config.overrides import experiment_of
-    from sgp_runner.utils.memory import collecting_garbage
-
-    experiment = experiment_of(overrides)
-    with collecting_garbage():
-        perform(experiment)
-    return experiment.directory
+def measure(runs: int = 50) -> Iterator[Table]:
+    with TemporaryDirectory() as folder:
+        words = [*RUN, f"results={folder}", "name=run"]
+        after = in_process(repeat, partial(simulate, words), runs, OMP_NUM_THREADS="1")
+        yield table("Simulated runs of 4 nodes", [after])
+        with Ranks(2) as ranks:
+            real = partial(rank_of_run, [*words, "network=gloo", "nodes=2"])
+            yield table("Real runs of 2 ranks", ranks.call(repeat, real, runs))
 
 
-def settle(environment: Mapping[str, str], cores: Iterable[int]) -> None:
-    """Move a new process to its cores and silence its output."""
-    os.environ.update(environment)
-    os.sched_setaffinity(0, cores)
-    warnings.simplefilter("ignore")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def table(title: str, ranks: list[list[dict[str, int]]]) -> Table:
+    """Return what the rank that holds most has, after some runs and after the last."""
+    results = []
+    for what, unit in UNITS.items():
+        size = 2**20 if unit else 1
+        for number in (WARM_UP, len(ranks[0])):
+            most = max(rank[number - 1][what] for rank in ranks) / size
+            results.append(Result(f"{what} after run {number}", unit, (most,)))
+        growth = max(rank[-1][what] - rank[WARM_UP - 1][what] for rank in ranks) / size
+        goal = GROWTH[what]
+        results.append(Result(f"growth of {what}", unit, (growth,), goal))
+    return Table(title, tuple(results))
 
 
-def in_process(work: Callable[..., T], *arguments: Any, **environment: str) -> T:
-    """Call ``work`` in a new process, with variables set before it imports PyTorch."""
-    settings = environment, os.sched_getaffinity(0)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, settle, settings) as pool:
-        return pool.submit(work, *arguments).result()
+def simulate(overrides: list[str]) -> None:
+    import sgp_runner
+
+    sgp_runner.run(*overrides, nodes=4, verbose=False)
+
+
+def repeat(work: Callable[[], object], times: int) -> list[dict[str, int]]:
+    """Repeat ``work`` without automatic garbage collection; return what is held after each."""
+    gc.disable()
+    after = []
+    for _ in range(times):
+        work()
+        after.append(held())
+    return after
+
+
+def held() -> dict[str, int]:
+    """Count this process's threads and open files, and the bytes of its tensors and memory."""
+    from torch import Tensor
+    from torch.nn import Parameter
+
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    pages = {name: 1024 * int(kb) for name, kb in re.findall(r"(Rss\w+):\s+(\d+) kB", status)}
+    tensors = [each for each in gc.get_objects() if type(each) in (Tensor, Parameter)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    return {
+        "tensors": sum(each.nbytes() for each in storages.values()),
+        "threads": len(os.listdir("/proc/self/task")),
+        "files": len(os.listdir("/proc/self/fd")),
+        "anonymous": pages["RssAnon"],
+        "shared": pages["RssShmem"],
+    }

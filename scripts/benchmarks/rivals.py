@@ -124,9 +124,15 @@ def decent_dp(problem: Problem, rank: int, sgd: Callable[..., SGD]) -> Step:
 
 
 def train(
-    make: Callable[..., Step | AbstractContextManager[Step]], overrides: Sequence[str], steps: int
+    make: Callable[..., Step | AbstractContextManager[Step]],
+    overrides: Sequence[str],
+    steps: int,
+    fused: bool = False,
 ) -> dict[str, float]:
-    """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps."""
+    """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps.
+
+    fused: whether PyTorch's SGD uses its fused kernel
+    """
     import torch.distributed as dist
     from torch.distributed import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -149,6 +155,7 @@ def train(
         momentum=optim.momentum,
         nesterov=optim.nesterov,
         weight_decay=optim.weight_decay,
+        fused=fused or None,
     )
     store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
     dist.init_process_group(

@@ -2,15 +2,15 @@
 
 All libraries train the same model on the same batches with the same optimizer (SGD with momentum).
 Our times are from complete runs of ``sgp-run``, read from their ``metrics.jsonl``. The other
-libraries run in separate processes, which sleep during our runs. An equal number of untimed steps
-precedes the timed steps. AR-SGD and DDP must end with the same loss. Our messages go through shared
-memory, or over TCP in further runs (`network.shared_memory=false`). All-reduces and the other
-libraries use TCP.
+libraries run in separate processes, which sleep during our runs; each runs with PyTorch's usual SGD
+and with its fused kernel, which our SGD uses too. An equal number of untimed steps precedes the
+timed steps. AR-SGD and DDP must end with the same loss. Our messages and all-reduces go through
+shared memory, or over TCP in further runs (`network.shared_memory=false`). The other libraries use
+TCP.
 
-In the same turns, every process also trains alone with a plain PyTorch loop, and copies its
-parameters, which shows the speed of memory. OSGP cannot be faster than SGP here, because there is
-no transfer time to hide. While messages are in flight, the push-sum weights of OSGP are below one,
-so OSGP also multiplies and divides the parameters by the weights.
+In the same turns, every process also trains alone with a plain PyTorch loop: no library can be
+faster than this bound. OSGP cannot be faster than SGP here, because there is no transfer time to
+hide.
 """
 
 from __future__ import annotations
@@ -23,34 +23,38 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 
 from benchmarks import rivals
-from benchmarks.measure import REPEATS, Goal, Result, Table, interleaved, ratio
-from benchmarks.processes import Ranks, rank_of_run
+from benchmarks.measure import REPEATS, Result, Table, interleaved, ratio
+from benchmarks.picture import Bar, bars
+from benchmarks.ranks import Ranks, rank_of_run
 from sgp_runner.assembly.build import build_problem
 
-OURS = {"AR-SGD": "algo=ar_sgd", "SGP": "algo=sgp", "OSGP": "algo=osgp"}
 TCP = "network.shared_memory=false"
-OVER_TCP = {f"{name} over TCP": f"{OURS[name]} {TCP}" for name in ("SGP", "OSGP")}
+OURS = {
+    "SGP": "algo=sgp",
+    "OSGP": "algo=osgp",
+    "AR-SGD": "algo=ar_sgd",
+    "SGP over TCP": f"algo=sgp {TCP}",
+    "OSGP over TCP": f"algo=osgp {TCP}",
+}
 AVERAGER = "SGP by Averager"
-PLAIN, COPY = "a plain loop, no messages", "a copy of the parameters"
+PLAIN = "a plain loop, no messages"
+FUSED = ", fused SGD"
 THEIRS = {
-    AVERAGER: (rivals.averager, "sgp_runner"),
     "DDP": (rivals.ddp, "torch"),
     "fairscale's SGP": (rivals.fairscale, "fairscale"),
     "decent-dp": (rivals.decent_dp, "decent_dp"),
 }
-GOALS: tuple[tuple[str, str, Goal | None], ...] = (
-    ("AR-SGD", "DDP", Goal("at most", 0.95)),
-    ("SGP", "DDP", Goal("at most", 0.75)),
-    ("SGP", "fairscale's SGP", Goal("at most", 0.70)),
-    ("SGP", "decent-dp", Goal("at most", 0.70)),
-    ("OSGP", "SGP", Goal("at most", 1.0)),
-    ("OSGP", "DDP", None),
-    *((AVERAGER, other, None) for other in ("DDP", "decent-dp", "SGP")),
-    *((name, other, None) for name in OVER_TCP for other in THEIRS if other != AVERAGER),
-    ("OSGP over TCP", "SGP over TCP", None),
-    *((name, other, None) for name in OURS for other in (PLAIN, COPY)),
+DDP = f"DDP{FUSED}"
+OUR_SGD, KERNEL = "our SGD", "PyTorch's SGD, fused"
+GOALS = (
+    ("SGP", DDP, 0.60),
+    ("AR-SGD", DDP, 0.72),
+    ("SGP over TCP", DDP, 0.90),
+    ("OSGP", "SGP", 1.02),
+    (AVERAGER, "SGP", 1.1),
+    (OUR_SGD, KERNEL, 1.1),
 )
-COPIES = 100
+UPDATES = 10
 
 
 def measure(
@@ -67,36 +71,51 @@ def measure(
         Ranks(processes) as their_ranks,
     ):
         turns: dict[str, Callable[[], Mapping[str, float]]] = {}
-        for name, algo in (OURS | OVER_TCP).items():
+        for name, algo in OURS.items():
             turns[name] = partial(
                 run, our_ranks, [*overrides, *algo.split(), f"results={folder}", "name=run"], steps
             )
+        turns[AVERAGER] = partial(train, their_ranks, rivals.averager, overrides, steps, True)
         missing = [name for name, (_, package) in THEIRS.items() if find_spec(package) is None]
-        for name, (make, _) in THEIRS.items():
-            if name not in missing:
-                turns[name] = partial(train, their_ranks, make, overrides, steps)
-        turns[PLAIN] = partial(train, their_ranks, rivals.plain, overrides, steps)
-        turns[COPY] = partial(copied, our_ranks, overrides)
-        outcomes = interleaved(turns, repeats)
+        makers = {name: make for name, (make, _) in THEIRS.items() if name not in missing}
+        for name, make in {**makers, PLAIN: rivals.plain}.items():
+            for end, fused in (("", False), (FUSED, True)):
+                turns[f"{name}{end}"] = partial(train, their_ranks, make, overrides, steps, fused)
+        updates = {
+            what: partial(update, our_ranks, overrides, fused)
+            for what, fused in ((OUR_SGD, None), ("PyTorch's SGD", False), (KERNEL, True))
+        }
+        outcomes = interleaved({**turns, **updates}, repeats)
     check(outcomes["AR-SGD"][0]["loss"], outcomes["DDP"][0]["loss"])
-    milliseconds = {
-        name: tuple(1000 * turn["seconds"] for turn in outcome)
+    times = {
+        name: Result(name, "ms", tuple(1000 * turn["seconds"] for turn in outcome))
         for name, outcome in outcomes.items()
     }
-    left_out = f" Not installed, and left out: {', '.join(missing)}." if missing else ""
-    yield Table(
-        "Time of a step",
-        tuple(Result(name, "ms", values) for name, values in milliseconds.items()),
-        left_out.strip(),
-    )
-    goals = [(us, them, goal) for us, them, goal in GOALS if them in milliseconds]
-    yield Table(
-        "Against each other",
-        tuple(
-            ratio(f"{us} / {them}", milliseconds[us], milliseconds[them], goal)
-            for us, them, goal in goals
-        ),
-    )
+
+    def over(us: str, them: str, goal: float | None = None) -> Result:
+        return ratio(f"{us} / {them}", times[us].values, times[them].values, goal)
+
+    left_out = f"Not installed, and left out: {', '.join(missing)}." if missing else ""
+    yield Table("Time of a step", tuple(times[name] for name in turns), left_out)
+    yield Table("Goals", tuple(over(*goal) for goal in GOALS))
+    us, them = (*OURS, AVERAGER), [name for name in turns if name not in (*OURS, AVERAGER)]
+    each = tuple(over(name, other) for name in us for other in them)
+    yield Table("Our steps over the others", each, is_matrix=True)
+    updating = tuple(times[name] for name in updates)
+    yield Table("An update by SGD, without gradient and messages", updating)
+
+
+def picture(table: Table) -> str:
+    """Return the picture of the steps' times; a rival has the better of its two times."""
+    medians = {result.what: result.median for result in table.results}
+
+    def best(name: str) -> float:
+        return min(medians[name], medians.get(f"{name}{FUSED}", medians[name]))
+
+    ours = [Bar(name, medians[name], True) for name in (*OURS, AVERAGER)]
+    theirs = [Bar(name, best(name), False) for name in THEIRS if name in medians]
+    title = "A training step of 4 processes: shorter is faster"
+    return bars(title, "ms", [*ours, *theirs], Bar("training without messages", best(PLAIN), False))
 
 
 def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[str]:
@@ -129,28 +148,55 @@ def run(ranks: Ranks, overrides: list[str], steps: int) -> dict[str, float]:
 
 
 def train(
-    ranks: Ranks, make: Callable[..., rivals.Step], overrides: list[str], steps: int
+    ranks: Ranks,
+    make: Callable[..., rivals.Step],
+    overrides: list[str],
+    steps: int,
+    fused: bool = False,
 ) -> dict[str, float]:
     """Train with another library; return the same values as `run`."""
-    outcome: dict[str, float] = ranks.call(rivals.train, make, overrides, steps)[0]
+    outcome: dict[str, float] = ranks.call(rivals.train, make, overrides, steps, fused)[0]
     return outcome
 
 
-def copied(ranks: Ranks, overrides: list[str]) -> dict[str, float]:
-    """Copy the parameters in all processes at the same time; return their mean seconds."""
-    return {"seconds": mean(ranks.call(copy_seconds, overrides))}
+def update(ranks: Ranks, overrides: list[str], fused: bool | None) -> dict[str, float]:
+    """Update parameters in all processes at the same time; return their mean seconds."""
+    return {"seconds": mean(ranks.call(update_seconds, overrides, fused))}
 
 
-def copy_seconds(overrides: list[str]) -> float:
-    """Copy the parameters several times in this rank; return the mean seconds per copy."""
+def update_seconds(overrides: list[str], fused: bool | None) -> float:
+    """Update the parameters several times in this rank; return the mean seconds.
+
+    fused: PyTorch's SGD with or without its kernel; None: our SGD
+    """
+    import torch
+
     from sgp_runner.config.overrides import experiment_of
+    from sgp_runner.core.optim import local_step
 
-    start = build_problem(experiment_of(overrides).run).start()
-    to = start.clone()
+    run = experiment_of(overrides).run
+    problem, optim = build_problem(run), run.optim
+    x = problem.start()
+    gradients = [torch.full((size,), 1e-3) for size in problem.flat.layers]
+    buffers, shapes = optim.buffers(x), problem.flat.shapes
+    parameters = [part.clone().requires_grad_() for part in x.split_with_sizes(problem.flat.layers)]
+    rates = {name: getattr(optim, name) for name in ("lr", "momentum", "nesterov", "weight_decay")}
+    theirs = torch.optim.SGD(parameters, fused=fused or None, **rates)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+
+    def once() -> None:
+        if fused is not None:
+            theirs.step()
+            return
+        for _ in local_step(optim, gradients, x, buffers, optim.lr, shapes)():
+            pass
+
+    once()
     before = time.monotonic()
-    for _ in range(COPIES):
-        to.copy_(start)
-    return (time.monotonic() - before) / COPIES
+    for _ in range(UPDATES):
+        once()
+    return (time.monotonic() - before) / UPDATES
 
 
 def check(ours: float, theirs: float) -> None:

@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import re
 import resource
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import Parameter
 
 import sgp_runner
-from benchmarks.processes import Ranks, in_process, rank_of_run
+from benchmarks.processes import RUN, repeat
+from benchmarks.ranks import Ranks, in_process, rank_of_run
 from sgp_runner.utils.errors import Diverged
 
-RUN = (
-    "model=mlp",
-    "model.hidden=[512,512]",
-    "data=synthetic",
-    "data.image_size=32",
-    "data.size=128",
-    "data.valid_size=16",
-    "batch_size=16",
-    "epochs=1",
-    "algo=sgp",
-    "logger=none",
-    "resume=never",
-)  # 7 MB of parameters
 MB = 2**20
-
-
-def held() -> dict[str, int]:
-    """Count this process's threads and open files, and the bytes of its tensors and memory."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    pages = {name: 1024 * int(kb) for name, kb in re.findall(r"(Rss\w+):\s+(\d+) kB", status)}
-    tensors = [each for each in gc.get_objects() if type(each) in (Tensor, Parameter)]
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
-    return {
-        "tensors": sum(each.nbytes() for each in storages.values()),
-        "threads": len(os.listdir("/proc/self/task")),
-        "files": len(os.listdir("/proc/self/fd")),
-        "anonymous": pages["RssAnon"],
-        "shared": pages["RssShmem"],
-    }
-
-
-def repeat(work: Callable[[], object], times: int) -> list[dict[str, int]]:
-    """Repeat ``work`` without automatic garbage collection."""
-    gc.disable()
-    after = []
-    for _ in range(times):
-        work()
-        after.append(held())
-    return after
 
 
 def simulate(results: str) -> object:

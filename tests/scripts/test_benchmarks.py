@@ -27,18 +27,14 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def test_medians_quartiles_and_ratios_within_each_turn(bench: ModuleType) -> None:
-    from benchmarks.measure import Goal, Result, ratio
+    from benchmarks.measure import Result, ratio
 
     slow = Result("a", "ms", (50.0, 10.0, 20.0, 40.0, 30.0))
     assert (slow.median, slow.quartiles, slow.met) == (30.0, (20.0, 40.0), None)
     assert Result("once", "ms", (7.0,)).quartiles == (7.0, 7.0)
-    both = ratio("a over b", slow.values, (25.0, 10.0, 16.0, 10.0, 15.0), Goal("at most", 2.0))
+    both = ratio("a over b", slow.values, (25.0, 10.0, 16.0, 10.0, 15.0), 2.0)
     assert (both.values, both.median, both.met) == ((2.0, 1.0, 1.25, 4.0, 2.0), 2.0, True)
-    assert [Goal(relation, 2.0).met(2.0) for relation in ("at most", "less than", "at least")] == [
-        True,
-        False,
-        True,
-    ]
+    assert Result("a", "ms", (2.0,), goal=1.9).met is False
     assert bench.cells(both) == ["a over b", "2 x", "1.25 to 2", "at most 2", "met"]
     with pytest.raises(ValueError, match="argument 2 is longer"):
         ratio("one is missing", (1.0,), (1.0, 2.0))
@@ -67,11 +63,11 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from benchmarks import start_up
-    from benchmarks.measure import Goal, Result, Skipped, Table, from_json
+    from benchmarks.measure import Result, Skipped, Table, from_json
 
     table = Table(
         "Times",
-        (Result("a", "s", (1.0, 3.0, 2.0), Goal("less than", 2.0)), Result("b", "x", (1.5,))),
+        (Result("a", "s", (1.0, 3.0, 2.0), 1.9), Result("b", "x", (1.5,))),
         "Of two things.",
     )
 
@@ -88,10 +84,52 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
         [table, Table("Not run", text="There is no such device here.")],
     )
     page = (tmp_path / "README.md").read_text()
-    assert "| a | 2 s | 1.5 to 2.5 | less than 2 | missed |\n| b | 1.5 x | once |  |  |\n" in page
+    assert "| a | 2 s | 1.5 to 2.5 | at most 1.9 | missed |\n| b | 1.5 x | once |  |  |\n" in page
     assert "Goals met: 0 of 1." in page and "There is no such device here." in page
     shown = capsys.readouterr().out
     assert "missed" in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_ratios_are_shown_as_a_matrix_of_ours_over_the_others(bench: ModuleType) -> None:
+    from benchmarks.measure import Result, Table
+
+    ratios = Result("a / b", "x", (0.5, 0.7, 0.6)), Result("c / d", "x", (2.0,))
+    assert list(bench.lines_of(Table("Ratios", ratios, is_matrix=True))) == [
+        "### Ratios",
+        "",
+        "|  | b | d |\n| --- | ---: | ---: |\n| a | 0.60 |  |\n| c |  | 2.00 |",
+        "",
+    ]
+
+
+def test_a_picture_has_a_rivals_better_time_and_the_page_begins_with_it(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import step
+    from benchmarks.measure import Result, Table, as_json
+
+    times = dict.fromkeys([*step.OURS, step.AVERAGER], 60.0)
+    times |= {"DDP": 107.0, "DDP, fused SGD": 92.0, step.PLAIN: 50.0}
+    table = Table("Times", tuple(Result(name, "ms", (value,)) for name, value in times.items()))
+    svg = step.picture(table)
+    assert svg.count("<rect") == 7 and ">92 ms<" in svg and ">107 ms<" not in svg
+    monkeypatch.setattr(bench, "OUT", tmp_path)
+    (tmp_path / "step.json").write_text(as_json([table], bench.facts_of("step")))
+    assert bench.main(["--page"]) == 0
+    assert (tmp_path / "step.svg").read_text() == svg
+    assert "\n## step\n\n![Times](step.svg)\n" in (tmp_path / "README.md").read_text()
+
+
+def test_a_process_that_makes_several_runs_is_measured(bench: ModuleType) -> None:
+    from benchmarks import processes
+
+    after = dict.fromkeys(processes.UNITS, 3 * 2**20)
+    table = processes.table("Runs", [[after] * 5 + [{**after, "threads": after["threads"] + 1}]])
+    assert [(each.what, each.median, each.met) for each in table.results if each.goal == 0] == [
+        ("growth of tensors", 0.0, True),
+        ("growth of threads", 1.0, False),
+        ("growth of files", 0.0, True),
+    ]
 
 
 def test_an_unknown_section_is_refused(
@@ -148,14 +186,15 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
         table.title: table
         for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)
     }
-    assert [result.what for result in tables["Time of a step"].results][:7] == [
-        "AR-SGD",
-        "SGP",
-        "OSGP",
-        "SGP over TCP",
-        "OSGP over TCP",
-        "SGP by Averager",
-        "DDP",
+    names = [result.what for result in tables["Time of a step"].results]
+    assert names[:8] == [*step.OURS, "SGP by Averager", "DDP", "DDP, fused SGD"]
+    assert [(each.what, each.goal) for each in tables["Goals"].results] == [
+        ("SGP / DDP, fused SGD", 0.60),
+        ("AR-SGD / DDP, fused SGD", 0.72),
+        ("SGP over TCP / DDP, fused SGD", 0.90),
+        ("OSGP / SGP", 1.02),
+        ("SGP by Averager / SGP", 1.1),
+        ("our SGD / PyTorch's SGD, fused", 1.1),
     ]
     assert all(value > 0 for result in tables["Time of a step"].results for value in result.values)
     assert {len(result.values) for table in tables.values() for result in table.results} == {2}
