@@ -1,4 +1,4 @@
-"""What one process holds that makes 50 runs, one after the other: simulated, or as a real rank.
+"""Fifty runs of one process, one after the other, leave it as it was: simulated, or a real rank.
 
 Memory is what the process holds alone and what it shares; two real ranks exchange messages
 through shared memory. The first runs load libraries, so growth counts from the fifth run on.

@@ -134,17 +134,14 @@ def run(ranks: Ranks, overrides: list[str], steps: int) -> dict[str, float]:
     [folder, *_] = ranks.call(rank_of_run, overrides)
     from sgp_runner.recording.recorder import read_metrics
 
-    records = [
-        record
+    records = {
+        int(str(record["step"])): record
         for record in read_metrics(folder)
         if record["kind"] == "train" and record["rank"] == 0
-    ]
-    times = {int(str(record["step"])): float(str(record["time_s"])) for record in records}
-    losses = {int(str(record["step"])): float(str(record["loss"])) for record in records}
-    return {
-        "seconds": (times[2 * steps - 1] - times[steps - 1]) / steps,
-        "loss": losses[2 * steps - 1],
     }
+    halfway, end = records[steps - 1], records[2 * steps - 1]
+    seconds = float(str(end["time_s"])) - float(str(halfway["time_s"]))
+    return {"seconds": seconds / steps, "loss": float(str(end["loss"]))}
 
 
 def train(

@@ -166,18 +166,6 @@ def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
 
 
 @pytest.mark.slow
-def test_simulated_workers_are_counted_by_second_without_a_gpu_too(bench: ModuleType) -> None:
-    from benchmarks import gpu
-
-    table = gpu.simulated_workers("cpu", repeats=1, workers=2, batch_size=2, rounds=1)
-    ways = ("one by one", "vmap")
-    assert [result.what for result in table.results] == [
-        f"{model}, {how}" for model in ("mlp", "transformer") for how in ways
-    ]
-    assert all(value > 0 for result in table.results for value in result.values)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(9000)
 def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
     from benchmarks import step
