@@ -67,10 +67,6 @@ class Event:
     def stop(self) -> float:
         return inf if self.end is None else self.end
 
-    @property
-    def halts(self) -> bool:
-        return self.what in ("pause", "crash")
-
     def parts(self, src: int, dst: int) -> bool:
         """Return whether the event holds back messages from ``src`` to ``dst``."""
         if self.what == "partition":

@@ -123,7 +123,7 @@ class Interrupted:
 
 
 def halted(events: Iterable[Event], rank: int) -> bool:
-    return any(event.halts and rank in event.ranks for event in events)
+    return any(event.what in ("pause", "crash") and rank in event.ranks for event in events)
 
 
 def down(events: Iterable[Event], rank: int) -> bool:

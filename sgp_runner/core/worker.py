@@ -170,11 +170,7 @@ class Worker:
     @property
     def done(self) -> bool:
         """Whether this view has no step left."""
-        return self.budget.spent or self.at_limit
-
-    @property
-    def at_limit(self) -> bool:
-        return self.until is not None and self.steps_taken >= self.until
+        return self.budget.spent or (self.until is not None and self.steps_taken >= self.until)
 
     def steps(self) -> Iterator[int]:
         """Iterate over step numbers until the budget, or this view's limit, is spent.

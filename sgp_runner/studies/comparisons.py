@@ -125,7 +125,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
     places = [
         (measure, cluster)
         for measure in study.measures
-        for cluster in range(len(study.clusters) if measure.depends_on_cluster else 1)
+        for cluster in range(len(study.clusters) if measure.cost else 1)
     ]
     columns = []
     for measure, cluster in places:

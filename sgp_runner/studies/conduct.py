@@ -71,16 +71,15 @@ def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
     study = maker.study
     tuned = tune(maker, spaces)
     check_targets(study, tuned)
-    chosen = {name: chosen_overrides(spaces[name], result) for name, result in tuned.items()}
+    chosen = {
+        name: spaces[name].overrides(result.chosen) if spaces[name].size > 1 else ()
+        for name, result in tuned.items()
+    }
     plan = pilot(maker, chosen) if study.matters is not None else None
     seeds = study.seeds or (plan.numbers if plan else ())
     runs = decide(maker, chosen, seeds)
     arms = [ArmResult(arm, spaces[arm.name], tuned[arm.name], runs[arm.name]) for arm in study.arms]
     return Conducted(study, arms, seeds, plan)
-
-
-def chosen_overrides(space: Space, tuned: Tuned) -> tuple[str, ...]:
-    return space.overrides(tuned.chosen) if space.size > 1 else ()
 
 
 def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:

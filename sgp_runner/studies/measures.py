@@ -87,10 +87,6 @@ class Measure:
     def less_is_better(self) -> bool:
         return bool(self.cost) or self.quality == "loss"
 
-    @property
-    def depends_on_cluster(self) -> bool:
-        return bool(self.cost)
-
     def text(self, value: float) -> str:
         """Format a value with its unit."""
         if abs(value) == inf:

@@ -171,7 +171,7 @@ def study_of(tree: object, name: str) -> StudyFile:
     if alone and "matters" in tree:
         raise ConfigError("matters", "a study of one arm compares nothing; leave it out.")
     seeds = seeds_in(tree.get("seeds"), "matters" in tree)
-    measures = measures_in(tree.get("measures", ["loss"]))
+    measures = tuple(map(measure_of, several("measures", tree.get("measures", ["loss"]))))
     question = f"How good is {primary}?" if alone else f"Is {primary} better than {baseline}?"
     return StudyFile(
         name,
@@ -276,10 +276,6 @@ def cluster_in(text: str) -> ArmCluster:
         else:
             overrides.append(f"cluster.{word}")
     return ArmCluster(tuple(overrides))
-
-
-def measures_in(value: object) -> tuple[Measure, ...]:
-    return tuple(map(measure_of, several("measures", value)))
 
 
 def tuning_in(value: object, task: object, decides: Measure) -> Tuning:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from math import isfinite
@@ -180,7 +180,12 @@ def settings_tex(maker: RunMaker, done: Conducted) -> str:
     return "\n".join(
         [
             "% Needs \\usepackage{booktabs,longtable}.",
-            longtable(title, "lp{0.45\\linewidth}", ["setting", "value"], map_rows(shared)),
+            longtable(
+                title,
+                "lp{0.45\\linewidth}",
+                ["setting", "value"],
+                [[code(key), code(value)] for key, value in shared.items()],
+            ),
             longtable(
                 "Settings in which the arms differ",
                 "llp{0.35\\linewidth}",
@@ -199,10 +204,6 @@ def settings_tex(maker: RunMaker, done: Conducted) -> str:
             "",
         ]
     )
-
-
-def map_rows(settings: Mapping[str, str]) -> list[list[str]]:
-    return [[code(key), code(value)] for key, value in settings.items()]
 
 
 def searched(arm: ArmResult) -> Iterator[str]:

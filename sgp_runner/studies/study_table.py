@@ -15,7 +15,6 @@ from sgp_runner.report.read.naming import short_key
 from sgp_runner.report.render.terminal import grid, without_notes
 from sgp_runner.studies.comparisons import Compared, Comparison, between, p_text, signed
 from sgp_runner.studies.conduct import ArmResult, Conducted
-from sgp_runner.studies.measures import Measure
 from sgp_runner.studies.statistics import mean_of
 from sgp_runner.utils.units import counted, duration
 
@@ -167,7 +166,11 @@ def budget_table(done: Conducted) -> ReportTable:
                 "runs that decide": len(done.seeds),
                 "steps of a node": int(steps),
                 "their time, one by one": duration(seconds),
-                "search": search_text(arm, by),
+                "search": "; ".join(
+                    f"{' '.join(map(short_key, arm.space.overrides(candidate)))}: "
+                    f"{by.text(fmean(values)) if by else f'{fmean(values):.4g}'} ({len(values)})"
+                    for candidate, values in sorted(arm.tuned.scores().items())
+                ),
                 "chosen": " ".join(arm.settings) + (f" {EDGE}" if arm.tuned.at_the_edge else ""),
             }
         )
@@ -182,15 +185,6 @@ def budget_table(done: Conducted) -> ReportTable:
         head,
         [[text(value if value != "" else "-") for value in line.values()] for line in raw],
         ("arm", "search", "chosen"),
-    )
-
-
-def search_text(arm: ArmResult, by: Measure | None) -> str:
-    """Return the score of each candidate and its number of seeds."""
-    return "; ".join(
-        f"{' '.join(map(short_key, arm.space.overrides(candidate)))}: "
-        f"{by.text(fmean(values)) if by else f'{fmean(values):.4g}'} ({len(values)})"
-        for candidate, values in sorted(arm.tuned.scores().items())
     )
 
 

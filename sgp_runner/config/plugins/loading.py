@@ -152,7 +152,7 @@ def named(overrides: Sequence[str], sources: Sequence[str] = ()) -> list[str]:
     discover()
     for source in sources:
         load(source)
-    return [named_in(override) for override in overrides]
+    return [with_files(override, choice_in) for override in overrides]
 
 
 def without_options(argv: Sequence[str]) -> list[str]:
@@ -160,11 +160,6 @@ def without_options(argv: Sequence[str]) -> list[str]:
     options = [argument for argument in argv if argument.startswith(f"{OPTION}=")]
     named([], [option.partition("=")[2] for option in options])
     return [argument for argument in argv if argument not in options]
-
-
-def named_in(override: str) -> str:
-    """Load the files in an override such as ``algo=sgp,./mine.py``; replace them by names."""
-    return with_files(override, choice_in)
 
 
 def with_files(override: str, choose: Callable[[str, str, str], str]) -> str:

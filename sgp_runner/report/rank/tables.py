@@ -110,7 +110,7 @@ def of_settings(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker)
         cells.append(
             [
                 text(setting.algorithm, f"{setting.model} on {setting.data}"),
-                kind_cell(setting.kind),
+                Cell([CellLink(setting.kind)], setting.kind),
                 text(setting.nodes),
                 *([text(setting.cluster)] if clusters else []),
                 *(
@@ -173,7 +173,7 @@ def of_runs(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> 
         [
             Cell([CellLink(line["run"], link(line["folder"], ""))]),
             text(method),
-            kind_cell(line["kind"]),
+            Cell([CellLink(line["kind"])], line["kind"]),
             text(line["state"]),
             text(line["nodes"]),
             text(line["seed"]),
@@ -293,10 +293,6 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
 
 def text(value: object, note: str = "") -> Cell:
     return Cell([CellLink(str(value))], note=note)
-
-
-def kind_cell(kind: str) -> Cell:
-    return Cell([CellLink(kind)], kind)
 
 
 def if_known(value: float | None, form: Callable[[float], str]) -> str:

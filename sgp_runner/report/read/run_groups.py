@@ -124,7 +124,10 @@ class RunGroup:
 
         column: ``fastest_s`` for the times at the highest rate of the links, if there is a range
         """
-        times = (self.time_to(target, curve, column) for _, curve in self.curves.groupby("folder"))
+        times = (
+            crossing(list(self.better * (curve["quality"] - target)), list(curve[column]))
+            for _, curve in self.curves.groupby("folder")
+        )
         return [time for time in times if time is not None and not math.isnan(time)]
 
     def evaluations_before(self, target: float) -> int:
@@ -133,13 +136,6 @@ class RunGroup:
             self.curves["folder"]
         )
         return int(min(reached.argmax() for _, reached in ahead if reached.any()))
-
-    def time_to(self, target: float, curve: pd.DataFrame, column: str = "time_s") -> float | None:
-        """Return the seconds until a curve reaches the target, interpolated between evaluations.
-
-        If the first evaluation reaches the target already, this is the time of that evaluation.
-        """
-        return crossing(list(self.better * (curve["quality"] - target)), list(curve[column]))
 
 
 def crossing(ahead: Sequence[float], times: Sequence[float]) -> float | None:
