@@ -25,7 +25,7 @@ from sgp_runner.utils.launchers import launched, launched_rank
 from sgp_runner.utils.lock import locked
 from sgp_runner.utils.units import counted
 
-USAGE = """usage: sgp-run calibrate [KEY=VALUE ...]
+HELP = """usage: sgp-run calibrate [KEY=VALUE ...]
 
 Measures messages, all-reduces and gradients with the ranks of a real run of these
 settings, in less than two minutes, and writes a cluster profile for the simulator.
@@ -37,9 +37,6 @@ settings, in less than two minutes, and writes a cluster profile for the simulat
 
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
-    if "--help" in argv or "-h" in argv:
-        put(USAGE)
-        return 0
     experiment = prepared(argv)
     if measure(experiment):
         path = conclude(experiment, ["sgp-run", "calibrate", *argv])

@@ -51,7 +51,7 @@ from sgp_runner.utils.network_interfaces import (
 from sgp_runner.utils.provenance import gpu_versions
 from sgp_runner.utils.units import counted, num_bytes
 
-USAGE = """usage: sgp-run check [KEY=VALUE ...]
+HELP = """usage: sgp-run check [KEY=VALUE ...]
 
 Checks whether this machine has what a run of these settings needs: GPUs and their
 libraries, network, limits, memory, disk and programs. Every line is ok, a warning,
@@ -116,10 +116,6 @@ class RunHere:
         if machines == 1 and run.network.name == "nccl" and run.ranks > self.gpus:
             return run.gpus_per_node
         return -(-run.ranks // machines)
-
-    @property
-    def is_one_of_several(self) -> bool:
-        return self.run.network.clock == "wall" and self.ranks < self.run.ranks
 
     @property
     def needed_gpus(self) -> int:
@@ -198,7 +194,7 @@ class RunHere:
         chosen = {name: os.environ.get(f"{name}_SOCKET_IFNAME") for name in ("GLOO", "NCCL")}
         for name, value in chosen.items():
             text += f"; {name}_SOCKET_IFNAME={value}" if value else ""
-        if not self.is_one_of_several:
+        if not (self.run.network.clock == "wall" and self.ranks < self.run.ranks):
             return Finding("network", text)  # all ranks use loopback
         first = next(iter(outer), "")
         fix = ""
@@ -313,9 +309,6 @@ class RunHere:
 
 def main(argv: Sequence[str]) -> int:
     """Print the screen and return 1 if a run with these settings would fail here, else 0."""
-    if "--help" in argv or "-h" in argv:
-        put(USAGE)
-        return 0
     overrides = load(argv).overrides
     with configs():
         run = make_experiment(compose(parse(overrides))).run

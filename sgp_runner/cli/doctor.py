@@ -13,7 +13,7 @@ from sgp_runner.utils.errors import ConfigError
 
 WIDTH = 80
 CLAIMED = ("bandwidth", "latency", "window", "connections")  # keys of --measure besides settings
-USAGE = """usage: sgp-run doctor [KEY=VALUE ...] [RUN ...]
+HELP = f"""usage: sgp-run doctor [KEY=VALUE ...] [RUN ...]
        sgp-run doctor --measure [SETTING ...]
 
 Infers the rate that the network carried from the times of a step on one node and on
@@ -28,14 +28,11 @@ and eight connections, and loading, with the settings of a run.
   srun --nodes 4 --ntasks 4 sgp-run doctor --measure nodes=4 model=resnet20 network=gloo
 
 keys; one_node= is step.1=, two_nodes= is step.2=
-{keys}"""
+{help_lines(KEYS)}"""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
-    if "--help" in argv or "-h" in argv:
-        put(USAGE.format(keys=help_lines(KEYS)))
-        return 0
     if "--measure" in argv:
         return measured([word for word in argv if word != "--measure"])
     put("\n".join(map(folded, text_lines(diagnose(read_observation(argv))))))

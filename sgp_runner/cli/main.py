@@ -21,7 +21,8 @@ from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import defer, enable
 from sgp_runner.utils.variables import check_switches
 
-#: Sub-commands and their modules, whose ``main`` takes the arguments after the name.
+#: Sub-commands and their modules, whose ``main`` takes the arguments after the name; ``HELP`` is
+#: the text of --help, which the others do not have or print themselves.
 SUBCOMMANDS = {
     "calibrate": "calibrate",
     "check": "check_machine",
@@ -57,8 +58,12 @@ def dispatch(argv: Sequence[str]) -> int:
     check_switches()
     for argument in argv:
         refuse_secrets(argument.partition("="), argument.partition("=")[0])
-    if argv and (module := SUBCOMMANDS.get(argv[0])) is not None:
-        code: int = importlib.import_module(f"sgp_runner.cli.{module}").main(argv[1:])
+    if argv and (name := SUBCOMMANDS.get(argv[0])) is not None:
+        module = importlib.import_module(f"sgp_runner.cli.{name}")
+        if hasattr(module, "HELP") and not {"-h", "--help"}.isdisjoint(argv):
+            put(module.HELP)
+            return 0
+        code: int = module.main(argv[1:])
         return code
     if "--version" in argv:
         put(f"sgp-run {__version__}")

@@ -11,7 +11,7 @@ from sgp_runner.plan.keys import KEYS
 from sgp_runner.plan.words import both_ends, help_lines, split_options
 from sgp_runner.utils.errors import ConfigError
 
-USAGE = """usage: sgp-run plan [KEY=VALUE ...] [--json FILE] [--html FILE]
+HELP = f"""usage: sgp-run plan [KEY=VALUE ...] [--json FILE] [--html FILE]
                    [--config-dir FOLDER]
 
 Simulates a step of every method on your machines: its time, cost, bytes and memory,
@@ -23,7 +23,7 @@ and the rate below which it pays. The first line is the answer.
   sgp-run plan cluster=aws_p3_10g model=resnet50 step=0.2s steps=450e3
 
 keys
-{keys}
+{help_lines(KEYS)}
 and cluster=, cluster.KEY=, faults=, optim= as in sgp-run. An interval of a rate,
 bandwidth=4..10Gbit/s, gives the answers of both ends and the table of the first.
 --html FILE also simulates a grid of bandwidths, latencies, nodes and H, in one to two
@@ -32,9 +32,6 @@ minutes, and writes a page with sliders and a map of the fastest method."""
 
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
-    if "--help" in argv or "-h" in argv:
-        put(USAGE.format(keys=help_lines(KEYS)))
-        return 0
     from sgp_runner.config.command_line import search_in
     from sgp_runner.plan.comparison import as_json, compare
     from sgp_runner.plan.request import read_request

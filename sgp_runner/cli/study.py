@@ -16,7 +16,7 @@ from sgp_runner.utils.units import counted
 if TYPE_CHECKING:
     from sgp_runner.studies.study_page import StudyPage
 
-USAGE = """usage: sgp-run study FILE [--sbatch hydra.launcher.KEY=VALUE ...]
+HELP = """usage: sgp-run study FILE [--sbatch hydra.launcher.KEY=VALUE ...]
        sgp-run study FILE --dry-run [--hours N]
        sgp-run study new FILE KEY=VALUE ...
        sgp-run study verify ARCHIVE [--runs N] [--seed N] [--plugin FILE ...]
@@ -68,9 +68,6 @@ keys of a study, besides the settings of sgp-run that all arms share
 
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
-    if "--help" in argv or "-h" in argv:
-        put(USAGE)
-        return 0
     action = ACTIONS.get(argv[0]) if argv else None
     if action is not None:
         return action(*split(argv[1:], OPTIONS.get(argv[0], ())))
