@@ -62,10 +62,10 @@ def apart(*overrides: str) -> int:
 def alone(overrides: Sequence[str]) -> int:
     import torch
 
-    from sgp_runner.assembly.execution import perform
+    from sgp_runner.assembly.execution import run_experiment
 
     torch.set_num_threads(1)
-    perform(experiment_of(overrides))
+    run_experiment(experiment_of(overrides))
     # getrusage would also count the parent process.
     status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1])

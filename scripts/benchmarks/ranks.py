@@ -79,13 +79,13 @@ class Ranks:
 
 def rank_of_run(overrides: Sequence[str]) -> Path:
     """Run an experiment as one of its ranks and return its folder."""
-    from sgp_runner.assembly.execution import perform
+    from sgp_runner.assembly.execution import run_experiment
     from sgp_runner.config.overrides import experiment_of
     from sgp_runner.utils.memory import collecting_garbage
 
     experiment = experiment_of(overrides)
     with collecting_garbage():
-        perform(experiment)
+        run_experiment(experiment)
     return experiment.directory
 
 

@@ -207,7 +207,7 @@ def pipe_times(results: Path) -> Computed:
             return plain
         gamma = () if seed is None else ("cluster.compute_time=gamma", f"seed={seed}")
         name = "-".join([f"claim9-k{width}-{model}", *gamma])
-        return job_of(results, [*plain.words, f"algo.depth={width}", "row=null", *gamma], name)
+        return job_of(results, [*plain.overrides, f"algo.depth={width}", "row=null", *gamma], name)
 
     def jittery(width: int, model: str) -> list[RunJob]:
         return [wide(width, model, seed) for seed in JITTER_SEEDS]

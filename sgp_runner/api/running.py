@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sgp_runner.api.arguments import literal, overrides_of, split
 from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
 from sgp_runner.api.results import Result, Results
-from sgp_runner.assembly.execution import perform
+from sgp_runner.assembly.execution import run_experiment
 from sgp_runner.cli.sweep import announce, check_number, combinations, describe_settings
 from sgp_runner.config import choices
 from sgp_runner.config.command_line import Setting, parse, refuse_several
@@ -254,6 +254,6 @@ def called(function: str, settings: Sequence[Setting]) -> Experiment:
 
 def execute(experiment: Experiment) -> Result:
     with saving_on_interrupt(), collecting_garbage():
-        summary = perform(experiment)
+        summary = run_experiment(experiment)
     assert summary is not None  # no launcher has started this process
     return Result(experiment.directory.resolve(), summary)

@@ -52,7 +52,7 @@ def divide_problem(problem: Problem, run: Run) -> Problem:
     """Divide ``problem``, built for another number of nodes, among the nodes of ``run``."""
     if not run.model.trains:
         return timing_problem(run, run.study)
-    return problem.among(run.nodes, run.batch_size)
+    return problem.subset(run.nodes, run.batch_size)
 
 
 def build_worker(

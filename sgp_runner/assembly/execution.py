@@ -41,12 +41,12 @@ from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import redacted
 from sgp_runner.utils.signals import cause, signal_state
-from sgp_runner.utils.user_code import described
+from sgp_runner.utils.user_code import format_error
 
 KEEP_LAST = "checkpoint.keep_last"
 
 
-def perform(
+def run_experiment(
     experiment: Experiment, fork: bool = False, verified: bool = False
 ) -> dict[str, object] | None:
     """Execute the run unless it has finished; return the summary on rank 0, else None.
@@ -253,7 +253,7 @@ def remove(files: list[Path]) -> None:
 def sentence_of(error: BaseException) -> str:
     """Describe an error without secrets; the type is included for errors of other packages."""
     ours = type(error).__module__.startswith("sgp_runner.")
-    return redacted(str(error)).strip() if ours else redacted(described(error))
+    return redacted(str(error)).strip() if ours else redacted(format_error(error))
 
 
 def print_traceback_if_wanted(error: BaseException) -> None:

@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.plugins.completion_plugin import CompletionPlugin
 from omegaconf import Container, DictConfig, OmegaConf
 
-from sgp_runner.assembly.execution import perform
+from sgp_runner.assembly.execution import run_experiment
 from sgp_runner.cli import STARTED
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.completion import candidates
@@ -59,7 +59,7 @@ def run_alone(settings: Sequence[Setting]) -> int:
     """Run one experiment, print its summary table and return the exit code."""
     experiment = replace(make_experiment(compose(settings)), started=STARTED)
     try:
-        summary = perform(experiment, fork=bool(signal_state.command))
+        summary = run_experiment(experiment, fork=bool(signal_state.command))
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(
             f"before the end; what was recorded is in {experiment.directory}"

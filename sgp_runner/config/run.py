@@ -281,7 +281,7 @@ class Run:
             more = "" if whole else " Simulate more of the schedule with model.sample_steps."
             return [note + more for note in notes if note is not None]
         if isinstance(schedule := self.optim.schedule, Steps):
-            notes.append(schedule.without_effect(self.nodes, self.nodes * self.batch_size))
+            notes.append(schedule.warning(self.nodes, self.nodes * self.batch_size))
         return [note for note in notes if note is not None]
 
     @property

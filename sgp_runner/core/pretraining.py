@@ -43,7 +43,7 @@ class Pretraining:
 
         compute = replace(ON_CPU, device=problem.compute.device)
         plain = replace(problem, seed=seed_of(problem.seed, _SEED), compute=compute)
-        plain = plain.among(1, batch)
+        plain = plain.subset(1, batch)
         x, buffers = problem.start(), problem.flat.fresh_buffers()
         moments = optim.buffers(x)
         with torch.random.fork_rng(devices=[]):

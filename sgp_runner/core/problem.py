@@ -312,7 +312,7 @@ class Problem:
         device = self.compute.device
         return replace(self, part=part, prefetcher=None if device == "cpu" else Prefetcher(device))
 
-    def among(self, workers: int, batch_size: int) -> Problem:
+    def subset(self, workers: int, batch_size: int) -> Problem:
         """Divide the same data among another number of workers."""
         return replace(
             self,

@@ -26,7 +26,7 @@ from sgp_runner.core.scheduler import Future, resolved
 from sgp_runner.core.state import NamedState, State, packed, unpacked
 from sgp_runner.topology.graphs import Exchange, Topology
 from sgp_runner.utils.errors import SPEAKING, Diverged, NotFinite, RankFailed
-from sgp_runner.utils.user_code import described
+from sgp_runner.utils.user_code import format_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -359,7 +359,7 @@ class Worker:
             return error
         if isinstance(error, NotFinite):
             return Diverged(self.rank, self.step, str(error))
-        return RankFailed(f"rank {self.rank}, step {self.step}: {described(error)}")
+        return RankFailed(f"rank {self.rank}, step {self.step}: {format_error(error)}")
 
     def check_later(self, check: Callable[[], None]) -> None:
         """Postpone a check that waits for the device to the next record, which waits anyway."""

@@ -35,18 +35,18 @@ class RunJob:
     """One run.
 
     name: name of the folder in ``results``/runs
-    words: settings of the run, as overrides of a command line
+    overrides: settings of the run, as on a command line
     cores: cores that the run keeps busy
     memory: memory that the run needs, in bytes; 0: unknown
-    made: the experiment of these settings; None: it is composed when the run starts
+    template: the experiment of these settings; None: it is composed when the run starts
     """
 
     name: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     results: Path
     cores: int = 1
     memory: int = 0
-    made: Experiment | None = field(default=None, compare=False, repr=False)
+    template: Experiment | None = field(default=None, compare=False, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -55,14 +55,14 @@ class RunJob:
     @property
     def command(self) -> str:
         """Return the command that repeats the run, quoted for a shell."""
-        return shlex.join(["sgp-run", *self.words])
+        return shlex.join(["sgp-run", *self.overrides])
 
     @property
     def experiment(self) -> Experiment:
         """The run with its name and its folder."""
         from sgp_runner.config.overrides import experiment_of
 
-        prepared = self.made or experiment_of([*self.words, "logger=jsonl"])
+        prepared = self.template or experiment_of([*self.overrides, "logger=jsonl"])
         resume = "never" if self.replaces else prepared.run.resume
         return prepared.with_values(name=self.name, results=str(self.results), resume=resume)
 
@@ -108,7 +108,7 @@ class RunJob:
 
     def perform(self) -> str:
         """Run the job in this process; return the sentence of its error, or an empty string."""
-        sys.argv = ["sgp-run", *self.words]  # recorded in environment.json
+        sys.argv = ["sgp-run", *self.overrides]  # recorded in environment.json
         os.environ[CORES] = str(self.cores)
         try:
             results = attempt(self.experiment)

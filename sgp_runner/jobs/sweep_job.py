@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sgp_runner.assembly.execution import perform, print_traceback_if_wanted, sentence_of
+from sgp_runner.assembly.execution import print_traceback_if_wanted, run_experiment, sentence_of
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import finished
 from sgp_runner.utils.errors import Diverged, Stopped
@@ -19,10 +19,12 @@ Row = dict[str, object]
 def attempt(experiment: Experiment, verified: bool = False) -> Row:
     """Execute a run and return its summary; after an error, its facts and the error's sentence.
 
-    verified: whether the calls of its ranks have been verified (`perform`)
+    verified: whether the calls of its ranks have been verified (`run_experiment`)
     """
     try:
-        return perform(replace(experiment, started=time.monotonic()), verified=verified) or {}
+        return (
+            run_experiment(replace(experiment, started=time.monotonic()), verified=verified) or {}
+        )
     except Stopped:
         raise
     except Exception as error:

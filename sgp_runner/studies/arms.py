@@ -75,7 +75,7 @@ class RetimedJob:
     def perform(self) -> str:
         """Re-time the run; return the sentence of its error, or an empty string."""
         try:
-            named(self.source.words)  # this process has not loaded the plug-ins
+            named(self.source.overrides)  # this process has not loaded the plug-ins
             retime(self.source.folder, self.machines, self.out)
         except ConfigError as error:
             return str(error)

@@ -12,7 +12,7 @@ from sgp_runner.utils.errors import printable
 FILES: set[str] = set()
 
 
-def described(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Describe an error on one line, with its type: ``KeyError: 'half' (my_algorithm.py:31)``."""
     name, text = type(error).__name__, printable(" ".join(str(error).split()))
     return f"{name}: {text}{user_code_line(error)}" if text else f"{name}{user_code_line(error)}"

@@ -34,7 +34,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.algorithms.swarm_sgd import SwarmSGD
 from sgp_runner.assembly.dry_run import MAX_STEPS, steps_of, verify_calls
-from sgp_runner.assembly.execution import perform
+from sgp_runner.assembly.execution import run_experiment
 from sgp_runner.config.run import Run
 from sgp_runner.core.optim import Adam, Constant, Optimizer
 from sgp_runner.core.worker import Worker
@@ -378,7 +378,7 @@ def test_nothing_has_been_written_or_started_by_then(network: str, tmp_path: Pat
         ConfigError,
         match="^algo: Wrong cannot run on 2 nodes: in step 1 rank 0 would begin an all-reduce",
     ):
-        perform(wrong)
+        run_experiment(wrong)
     assert not (tmp_path / "results").exists()
 
 

@@ -139,7 +139,7 @@ def test_a_job_that_fails_says_so_on_its_line_and_the_others_go_on(
 
 
 def test_a_process_that_is_killed_is_one_row(tmp_path: Path) -> None:
-    shots = [shot("sgp_runner.jobs.sweep_job:perform", "SIGKILL")]
+    shots = [shot("sgp_runner.jobs.sweep_job:run_experiment", "SIGKILL")]
     code, error = run_and_shoot(tmp_path, "-m", "jobs=2", *TINY, "seed=1,2", shots=shots)
     assert (code, error) == (1, "")
     (path,) = Path("results/sweeps").iterdir()

@@ -104,9 +104,9 @@ def test_a_device_gets_the_batches_of_a_cpu(gpu: Gpu, problem: Problem, first: i
             (same,), labels = on_cpu.batch(1, step)
             assert len(labels) == 4
             assert torch.equal(values(inputs), same) and torch.equal(values(targets), labels)
-        fewer = on_gpu.among(1, 8)  # after the loss of a node
+        fewer = on_gpu.subset(1, 8)  # after the loss of a node
         (inputs,), _ = fewer.batch(0, first + 3)
-        (same,), _ = on_cpu.among(1, 8).batch(0, first + 3)
+        (same,), _ = on_cpu.subset(1, 8).batch(0, first + 3)
         assert torch.equal(values(inputs), same)
 
 

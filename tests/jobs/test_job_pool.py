@@ -36,7 +36,7 @@ def test_values_and_folders_have_any_characters(tmp_path: Path) -> None:
     assert job.command.endswith(" nodes=2 'faults.slow_nodes={1: 10}'")
     assert [error for _, error in run_all([job], processes=1)] == [None]
     recorded = json.loads((job.folder / "environment.json").read_text())["command"]
-    assert recorded == ["sgp-run", *job.words]
+    assert recorded == ["sgp-run", *job.overrides]
 
 
 def test_a_signal_ends_the_pool_and_the_same_call_goes_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.experiments import make_experiment
 
-from sgp_runner.assembly.execution import perform
+from sgp_runner.assembly.execution import run_experiment
 from sgp_runner.cli.main import main
 from sgp_runner.cli.sync import main as sync_main
 from sgp_runner.config.experiment import settings_of
@@ -174,7 +174,7 @@ def test_a_recorded_run_is_copied_afterwards(
 ) -> None:
     words = ("model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "batch_size=16")
     experiment = make_experiment(tmp_path, *words, "log_every=1", "logger=tensorboard")
-    assert perform(experiment) is not None
+    assert run_experiment(experiment) is not None
     before = points(experiment.directory, "train/loss")
     assert len(before) > 1
     for path in (experiment.directory / "tensorboard").iterdir():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.experiments import make_experiment
 
-from sgp_runner.assembly.execution import perform
+from sgp_runner.assembly.execution import run_experiment
 from sgp_runner.cli.report import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.recorder import read_summary
@@ -22,7 +22,7 @@ FAR = "gapaware_gamma"
 
 def trained(results: Path, *words: str) -> Experiment:
     experiment = make_experiment(results, *TINY, *words)
-    perform(experiment)
+    run_experiment(experiment)
     return experiment
 
 

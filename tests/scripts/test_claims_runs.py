@@ -59,7 +59,7 @@ def test_archived_searches_were_made_with_the_settings_of_their_arm(claims: list
             runs = [run for run in commands(ARCHIVE) if run.startswith(starts)]
             assert runs, name
             tuned = ("optim.lr", "algo.beta", "seed", "data.holdout")
-            own = {word for word in claim.arms[arm].jobs[0].words if not word.startswith(tuned)}
+            own = {word for word in claim.arms[arm].jobs[0].overrides if not word.startswith(tuned)}
             tried = {word for word in commands(ARCHIVE)[runs[0]] if not word.startswith(tuned)}
             size = ("data.train_size", "eval_every")  # of the arms that are four times longer
             assert {word for word in own ^ tried if not word.startswith(size)} == set(), name

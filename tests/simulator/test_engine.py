@@ -402,8 +402,8 @@ def test_a_small_run_imports_no_compiler(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from sgp_runner.config.overrides import experiment_of\n"
-        "from sgp_runner.assembly.execution import perform\n"
-        f"perform(experiment_of({words}))\n"
+        "from sgp_runner.assembly.execution import run_experiment\n"
+        f"run_experiment(experiment_of({words}))\n"
         "print(*sorted({'torch', 'torch._dynamo', 'sympy'} & {*sys.modules}))"
     )
     done = subprocess.run(

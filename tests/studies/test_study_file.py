@@ -242,11 +242,11 @@ def test_searches_have_their_own_seeds_and_samples() -> None:
     maker = RunMaker(study)
     search = maker.job(study.arms[0], ("optim.lr=0.1",), 101, role="tuning")
     decides = maker.job(study.arms[0], ("optim.lr=0.1",), 1)
-    assert {"seed=101", "data.holdout=0.2", "eval_every=1"} <= set(search.words)
-    assert {"seed=1", "eval_every=0.05"} <= set(decides.words)
-    assert not any(word.startswith("data.holdout") for word in decides.words)
+    assert {"seed=101", "data.holdout=0.2", "eval_every=1"} <= set(search.overrides)
+    assert {"seed=1", "eval_every=0.05"} <= set(decides.overrides)
+    assert not any(word.startswith("data.holdout") for word in decides.overrides)
     assert decides.name.startswith("sgp-mlp-digits-n2-sim-s1-") and search.name != decides.name
-    assert maker.experiment(decides.words).run.results == "one, two/studies/small"
+    assert maker.experiment(decides.overrides).run.results == "one, two/studies/small"
 
 
 def test_words_of_a_command_line_become_a_file() -> None:

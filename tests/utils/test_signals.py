@@ -266,7 +266,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
         ),
         pytest.param(
             "sgp_run",
-            "sgp_runner.jobs.sweep_job:perform",
+            "sgp_runner.jobs.sweep_job:run_experiment",
             ["-m", "seed=1,2", "jobs=1"],
             marks=pytest.mark.slow,
         ),

@@ -41,7 +41,7 @@ from sgp_runner.utils.errors import (
     Stopped,
 )
 from sgp_runner.utils.memory import keep_freed_memory
-from sgp_runner.utils.user_code import described
+from sgp_runner.utils.user_code import format_error
 from sgp_runner.utils.waits import left_behind
 
 # Part of the message of every error of gloo, which raises plain RuntimeErrors. Errors of data
@@ -98,7 +98,9 @@ def rank_backend(
                 alarm.set("failed", str(error))
                 raise
             sentence = (
-                str(error) if isinstance(error, RankFailed) else f"rank {rank}: {described(error)}"
+                str(error)
+                if isinstance(error, RankFailed)
+                else f"rank {rank}: {format_error(error)}"
             )
             if isinstance(error, RankLost):
                 alarm.set(LOST, "")

@@ -20,7 +20,7 @@ from sgp_runner.config.plugins.importer import FINDER, Code, code_of_file, code_
 from sgp_runner.config.plugins.interfaces import check_class, classes_in, no_class
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.provenance import version_of_files
-from sgp_runner.utils.user_code import described, nearby, user_code_line
+from sgp_runner.utils.user_code import format_error, nearby, user_code_line
 
 CONTRACT = 1  # of `sgp_runner.plugin`
 GROUP = "sgp_runner.plugins"  # of entry points
@@ -137,7 +137,7 @@ def explained(source: str) -> Iterator[None]:
     except (ConfigError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        reason = described(error)
+        reason = format_error(error)
         if isinstance(error, SyntaxError):
             reason = f"SyntaxError: {error.msg}{user_code_line(error)}"
         raise ConfigError(OPTION, f"{nearby(source)} cannot be imported: {reason}.") from error

@@ -88,7 +88,7 @@ class Steps:
             "zero": 0.0,
         }[self.warmup_from]
 
-    def without_effect(self, nodes: int, global_batch: int) -> str | None:
+    def warning(self, nodes: int, global_batch: int) -> str | None:
         """Return a sentence if a warm-up other than the default starts at the peak, else None."""
         settings = ("warmup_epochs", "warmup_from", "reference_batch")
         default = all(getattr(self, name) == getattr(Steps, name) for name in settings)
