@@ -4,6 +4,7 @@ left out.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import rank_server
+from helpers import compositions, rank_server
 
 from sgp_runner.assembly.real import launch
+from sgp_runner.config import composed
 from sgp_runner.config.plugins import loading as plugins
 from sgp_runner.utils.messages import show_messages
 
@@ -40,7 +42,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ranks_are_forked() -> Iterator[None]:
+def compositions_are_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers
+    folder /= "compositions"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(compositions.FOLDER, str(folder))
+        patch.setattr(composed, "compose", composed.compose)
+        compositions.share(folder)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ranks_are_forked(compositions_are_shared: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setattr(launch, "start", rank_server.start)

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.experiments import make_experiment
+from helpers.experiments import composed, make_experiment
 
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.start import execute
 from sgp_runner.config.choices import CONFIGS, groups
-from sgp_runner.config.command_line import parse, search_in
+from sgp_runner.config.command_line import search_in
 from sgp_runner.config.composed import chosen_once, warn_of_replaced
-from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.experiment import make_experiment as from_tree
-from sgp_runner.config.overrides import compose, configs, experiment_of
+from sgp_runner.config.experiment import make_experiment as from_configuration
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.utils.errors import ConfigError
 
@@ -31,11 +30,6 @@ ROWS = [
 ]
 
 
-def composed(*words: str) -> Experiment:
-    with configs():
-        return from_tree(compose(parse([*words, "logger=jsonl"])))
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_says_what_to_type_and_what_to_expect(name: str) -> None:
     command, expectation, *_ = (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines()
@@ -47,7 +41,7 @@ def test_a_preset_says_what_to_type_and_what_to_expect(name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: str) -> None:
     whole, timed, rehearsal = (
-        composed(f"experiment={name}", *words)
+        from_configuration(composed("logger=jsonl", f"experiment={name}", *words))
         for words in ([], ["model=timing_only"], ["rehearsal=true"])
     )
     assert whole.run.row == timed.run.row == rehearsal.run.row == name

@@ -38,7 +38,8 @@ FORKED = (
 IMPORTED = (
     *("torch.distributed", "torch._dynamo", "sgp_runner.assembly.real.rank_backend"),
     *("sgp_runner.distributed.torch_world", "sgp_runner.console.summary"),
-    *("sgp_runner.assembly.start", "sgp_runner.cli.main", "helpers.experiments", __name__),
+    *("sgp_runner.assembly.start", "sgp_runner.cli.main", "helpers.experiments"),
+    *("helpers.compositions", __name__),
 )
 
 
