@@ -1,4 +1,4 @@
-"""``sgp-run download cifar10``: download, check and unpack data that needs no account.
+"""``sgp-run download NAME``: download, check and unpack data that needs no account.
 
 An interrupted download continues where it stopped. A download ends at the size of the published
 archive, even if the server sends more. The folder of the data set is created once it is complete.
@@ -18,17 +18,23 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from sgp_runner.cli import download_published
+from sgp_runner.data import idx_images
+from sgp_runner.data.published import ROOT
 from sgp_runner.data.wmt16_en_de import ADDRESS
 from sgp_runner.utils.errors import ConfigError, nearest
 
-NAMES = ("cifar10", "cifar100")
+PUBLISHED = idx_images.SOURCES
+ARCHIVES = ("cifar10", "cifar100")
+NAMES = (*ARCHIVES, *PUBLISHED)
 SCRIPTS = {  # that unpack what cannot be downloaded without an account
     "imagenet": "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh",
     "wmt16_en_de": f"get wmt16_en_de.tar.gz from {ADDRESS} and run scripts/prepare_wmt16.sh",
 }
 USAGE = (
-    f"write sgp-run download {'|'.join(NAMES)} [data.root=FOLDER] [url=URL of the archive], "
-    "for example: sgp-run download cifar10."
+    f"write sgp-run download {'|'.join(NAMES)} [data.root=FOLDER], for example: sgp-run download "
+    f"cifar10; {' and '.join(ARCHIVES)} take url=URL of the archive, the others data.path=FOLDER "
+    "or package."
 )
 TIMEOUT = 60.0  # seconds without an answer
 PIECE = 2**20  # bytes
@@ -36,19 +42,24 @@ PIECE = 2**20  # bytes
 
 def main(argv: Sequence[str]) -> int:
     """Download and unpack a data set. Raises ConfigError if that fails."""
-    from sgp_runner.data.cifar import ARCHIVE_BYTES, Cifar, defect, kind_of, url_of
+    from sgp_runner.data.cifar import ARCHIVE_BYTES, defect, kind_of, url_of
 
     options = dict(argument.split("=", 1) for argument in argv if "=" in argument)
     names = [argument for argument in argv if "=" not in argument]
-    if len(names) != 1 or options.keys() - {"data.root", "url"}:
+    allowed = {"data.root", "data.path" if names and names[0] in PUBLISHED else "url"}
+    if len(names) != 1 or options.keys() - allowed:
         raise ConfigError("download", USAGE)
     (name,) = names
+    if name in PUBLISHED:
+        root, path = options.get("data.root", ROOT), options.get("data.path")
+        print(download_published.download(PUBLISHED[name], root, path), flush=True)
+        return 0
     if name in SCRIPTS:
         raise ConfigError("download", f"{name} has to be fetched by hand: {SCRIPTS[name]}.")
     if name not in NAMES:
-        hint = nearest(name, NAMES) or f" There are {' and '.join(NAMES)}."
+        hint = nearest(name, NAMES) or f" There are {', '.join(NAMES)}."
         raise ConfigError("download", f"'{name}' is not there.{hint}")
-    root, url = Path(options.get("data.root", Cifar.root)), options.get("url", url_of(name))
+    root, url = Path(options.get("data.root", ROOT)), options.get("url", url_of(name))
     kind = kind_of(name)
     folder = root / kind.base_folder
     if os.path.exists(folder):  # unlike Path.exists, accepts any name

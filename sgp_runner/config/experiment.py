@@ -31,6 +31,7 @@ FORMAT = 3  # of a stored configuration
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
     *("data.root", "data.workers", "format", *(f"cluster.validated.{key}" for key in LIMITS)),
+    *(f"{data}.path" for data in ("fashion_mnist", "mnist")),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
     *("network.vote_seconds", "network.silence_seconds"),
     *("network.shared_memory", "network.shard"),
@@ -61,6 +62,8 @@ DEFAULTS_OF_NEW_KEYS: Mapping[str, object] = {
     "device_bandwidth": None,
     "timing_only.periods": False,
     "grammar.holdout": 0.0,
+    "cifar10.holdout": 0.0,
+    "cifar100.holdout": 0.0,
 }
 
 
@@ -75,7 +78,9 @@ def settings_of(config: Mapping[str, object]) -> dict[str, object]:
         return {
             key: value
             for key, value in inner.items()
-            if f"{parent}{key}" not in NOT_IN_NAME and (value != {} or node[key] == {})
+            if f"{parent}{key}" not in NOT_IN_NAME
+            and f"{node.get('name')}.{key}" not in NOT_IN_NAME  # a key of one choice
+            and (value != {} or node[key] == {})
         }
 
     return relevant(config, "")

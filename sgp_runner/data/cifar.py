@@ -11,18 +11,15 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.data.dataset import Batch, Dataset, Pixels, Split, check_shares
-from sgp_runner.data.sampler import partition_of
-from sgp_runner.data.tasks import Classification
+from sgp_runner.data.byte_images import Images, image_data, labelled
+from sgp_runner.data.dataset import Dataset, Pixels, check_shares
+from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
-from sgp_runner.utils.seeding import seeds_of
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-MARGIN = 4  # width in pixels of the black border that crops may include (He et al. 2016, 4.2)
 PIXELS = {
     "cifar10": Pixels(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
     "cifar100": Pixels(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
@@ -39,17 +36,21 @@ class Cifar:
     root: folder that contains cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same with shards of equal size
+        class; dirichlet_equal = the same with shards of equal size; by_label =
+        equal shards of the samples in the order of their classes
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
+    holdout: share of the training set that replaces the validation set while settings are chosen;
+        0 = the validation set
     """
 
     name: Literal["cifar10", "cifar100"]
     root: str = "data"
     augment: bool = True
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: LabelPartition = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
+    holdout: float = 0.0
 
     task: ClassVar[str] = "classification"
     source: ClassVar[str] = "krizhevsky2009"
@@ -57,7 +58,7 @@ class Cifar:
     train_size: ClassVar[int] = 50_000
 
     def __post_init__(self) -> None:
-        check_shares("data", self, label_smoothing=0.1)
+        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
         partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
@@ -65,15 +66,16 @@ class Cifar:
 
         torchvision checks the files against their published checksums.
         """
-        return Dataset(
-            name=self.name,
-            task=Classification(self.label_smoothing),
-            train=self.split(train=True),
-            valid=self.split(train=False),
-            input_shape=(3, 32, 32),
+        return image_data(
+            self.name,
+            self.split(train=True),
+            self.split(train=False),
+            PIXELS[self.name],
             num_classes=int(self.name.removeprefix("cifar")),
             partition=partition_of(self.partition, self.alpha),
-            pixels=PIXELS[self.name],
+            label_smoothing=self.label_smoothing,
+            augment=self.augment,
+            holdout=self.holdout,
         )
 
     def split(self, train: bool) -> Images:
@@ -86,11 +88,8 @@ class Cifar:
             data = kind(self.root, train=train)
         except RuntimeError:  # missing, or wrong checksums
             raise self.unusable(kind) from None
-        return Images(
-            torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous(),
-            torch.tensor(data.targets),
-            train and self.augment,
-        )
+        images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
+        return labelled(images, torch.tensor(data.targets))
 
     @property
     def download(self) -> str:
@@ -147,44 +146,3 @@ def defect(root: Path, kind: Any) -> str | None:
         if not utils.check_integrity(str(path), md5):
             return f"{path} is damaged: its checksum is not the published one"
     return None
-
-
-@dataclass(frozen=True)
-class Images(Split):
-    """Labelled images in memory.
-
-    augment: whether to shift each image by up to ``MARGIN`` pixels and mirror half of them
-    """
-
-    images: Tensor  #: uint8 [N, C, H, W]
-    labels: Tensor  #: int64 [N]
-    augment: bool
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batch(self, indices: Tensor, seed: int = 0) -> Batch:
-        images = self.images[indices]
-        if self.augment:
-            images = moved(images, seeds_of(seed, indices))
-        return (images,), self.labels[indices]
-
-
-def moved(images: Tensor, seeds: Tensor) -> Tensor:
-    """Shift and mirror ``images`` [B, C, H, W] at random, each by its own seed (int64 [B]).
-
-    Pixels that a shift uncovers are black.
-    """
-    import torch
-    from torch.nn.functional import pad
-
-    height, width = images.shape[2:]
-    down, right = (((seeds >> shift) & 0xFFFF) % (2 * MARGIN + 1) for shift in (0, 16))
-    columns = torch.arange(width)
-    columns = (
-        torch.where(((seeds >> 32) & 1 == 1)[:, None], columns.flip(0), columns) + right[:, None]
-    )
-    rows = torch.arange(height) + down[:, None]
-    every = torch.arange(len(images))[:, None, None]
-    wide = pad(images, [MARGIN] * 4).permute(0, 2, 3, 1)
-    return wide[every, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from sgp_runner.data.dataset import Dataset, Pixels
-from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.cores import share_of_cores
 from sgp_runner.utils.errors import ConfigError
@@ -34,7 +34,7 @@ class ImageSettings(Protocol):
     @property
     def workers(self) -> int | None: ...
     @property
-    def partition(self) -> Literal["iid", "dirichlet", "dirichlet_equal"]: ...
+    def partition(self) -> LabelPartition: ...
     @property
     def alpha(self) -> float: ...
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 from sgp_runner.data.sampler import IID, Partition
 from sgp_runner.utils.errors import ConfigError
@@ -90,11 +90,12 @@ class TensorSplit(Split):
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         return tuple(t[indices] for t in self.inputs), self.targets[indices]
 
-    def part(self, rows: slice) -> TensorSplit:
-        return TensorSplit(
-            tuple(t[rows] for t in self.inputs),
-            self.targets[rows],
-            None if self.labels is None else self.labels[rows],
+    def part(self, rows: slice) -> Self:
+        return replace(
+            self,
+            inputs=tuple(t[rows] for t in self.inputs),
+            targets=self.targets[rows],
+            labels=None if self.labels is None else self.labels[rows],
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.dataset import (
     Dataset,
@@ -14,7 +14,7 @@ from sgp_runner.data.dataset import (
     check_shares,
     held_out,
 )
-from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.seeding import generator
 
@@ -31,14 +31,15 @@ class Digits:
     """1,437 training and 360 validation images [1, 8, 8], normalised by the training set.
 
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        digit; dirichlet_equal = the same with shards of equal size
+        digit; dirichlet_equal = the same with shards of equal size; by_label =
+        equal shards of the samples in the order of their digits
     alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
     label_smoothing: share of the target's probability that is spread over all classes
     holdout: share of the training set that replaces the validation set while settings are chosen;
         0 = the validation set
     """
 
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: LabelPartition = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
     holdout: float = 0.0

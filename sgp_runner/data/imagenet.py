@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.class_folders import (
     Labelled,
@@ -14,6 +14,7 @@ from sgp_runner.data.class_folders import (
     labelled_images,
 )
 from sgp_runner.data.dataset import Dataset, check_shares
+from sgp_runner.data.sampler import LabelPartition
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class ImageNet:
         machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
         images itself; results do not depend on this number
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same with shards of equal size
+        class; dirichlet_equal = the same with shards of equal size; by_label =
+        equal shards of the samples in the order of their classes
     alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
     label_smoothing: share of the target's probability that is spread over all classes
     """
@@ -44,7 +46,7 @@ class ImageNet:
     shards: str | None = None
     image_size: int = 224
     workers: int | None = None
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: LabelPartition = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
 

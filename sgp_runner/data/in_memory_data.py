@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from sgp_runner.data.dataset import Batch, Dataset, LearningTask, Split, TensorSplit
-from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.data.tasks import Classification, Regression, chunks
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.fingerprint import code_hash, tensor_hash
@@ -39,7 +39,8 @@ class InMemoryData:
     sha256: SHA-256 of all samples
     loss: SHA-256 of the code of a user-defined loss; null = the default loss of the task
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label; dirichlet_equal = the same with shards of equal size
+        label; dirichlet_equal = the same with shards of equal size; by_label =
+        equal shards of the samples in the order of their labels
     alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 
@@ -47,7 +48,7 @@ class InMemoryData:
     train_size: int
     sha256: str
     loss: str | None = None
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: LabelPartition = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "in_memory"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.dataset import (
     Dataset,
@@ -12,7 +12,7 @@ from sgp_runner.data.dataset import (
     check_shares,
     held_out,
 )
-from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.data.tasks import Translation
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
@@ -36,7 +36,8 @@ class NumbersEnDe:
     valid_size: number of validation pairs
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        kind of sentence; dirichlet_equal = the same with shards of equal size
+        kind of sentence; dirichlet_equal = the same with shards of equal size; by_label =
+        equal shards of the samples in the order of their kinds
     alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
     holdout: share of the training set that replaces the validation set while settings are chosen;
         0 = the validation set
@@ -45,7 +46,7 @@ class NumbersEnDe:
     train_size: int = 16384
     valid_size: int = 512
     label_smoothing: float = 0.1
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: LabelPartition = "iid"
     alpha: float = 0.1
     holdout: float = 0.0
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.seeding import seed_of
@@ -13,6 +14,10 @@ from sgp_runner.utils.shard import Shard
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+#: The settings ``partition`` of data with classes, and of data with documents.
+LabelPartition: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "by_label"]
+DocumentPartition: TypeAlias = Literal["iid", "dirichlet", "dirichlet_equal", "by_document"]
 
 # Streams of random numbers that must not coincide for equal (worker, epoch).
 _EPOCH_ORDER, _DEAL, _SHARD_ORDER, WINDOW_ORDER = 1, 2, 3, 4
@@ -88,16 +93,59 @@ class Dirichlet:
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = full_steps(len(split), workers, batch_size)
-        if split.labels is None:
-            raise ConfigError(
-                "data.partition",
-                "dirichlet needs labels; these data have none. Use data.partition=iid.",
-            )
+        labels = labels_for(split, "dirichlet")
         if self.equal:
-            shards = deal_equally(split.labels, workers, self.alpha, seed)
+            shards = deal_equally(labels, workers, self.alpha, seed)
         else:
-            shards = deal(split.labels, workers, batch_size, self.alpha, seed)
+            shards = deal(labels, workers, batch_size, self.alpha, seed)
         return ShardSampler(shards, batch_size, seed, steps)
+
+
+@dataclass(frozen=True)
+class ByLabel:
+    """Fixed shards of neighbouring labels.
+
+    whole: true: no label is divided (`whole_labels`), so sizes differ; false: the samples, in the
+        order of their labels, are cut into equal shards (McMahan et al. 2017)
+    """
+
+    whole: bool = False
+
+    def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
+        steps = full_steps(len(split), workers, batch_size)
+        labels = labels_for(split, "by_label")
+        order = labels.argsort(stable=True)[: len(split) // workers * workers]
+        shards = whole_labels(labels, workers) if self.whole else order.chunk(workers)
+        if (least := min(map(len, shards))) < batch_size:
+            raise ConfigError(
+                "batch_size",
+                f"the smallest node's documents have {least} samples: use a smaller batch, fewer "
+                "nodes, or data.partition=iid.",
+            )
+        return ShardSampler(tuple(shards), batch_size, seed, steps)
+
+
+def whole_labels(labels: Tensor, workers: int) -> list[Tensor]:
+    """Divide ``range(len(labels))`` into a shard (int64) for each worker, without cutting a label.
+
+    The labels are dealt from the most to the least frequent, each to the worker with the fewest
+    samples (ties: the lower label or worker). Raises ConfigError if there are too few.
+    """
+    import torch
+
+    counts = Counter(sorted(labels.tolist()))
+    if len(counts) < workers:
+        raise ConfigError(
+            "nodes",
+            f"{len(counts)} documents are too few for {workers} nodes: use fewer nodes, or "
+            "data.partition=dirichlet.",
+        )
+    sizes, owner = [0] * workers, {}
+    for label, count in counts.most_common():
+        owner[label] = sizes.index(min(sizes))
+        sizes[owner[label]] += count
+    owners = torch.tensor([owner[label] for label in labels.tolist()])
+    return [(owners == worker).nonzero().flatten() for worker in range(workers)]
 
 
 def partition_of(name: str, alpha: float) -> Partition:
@@ -107,8 +155,10 @@ def partition_of(name: str, alpha: float) -> Partition:
             return IID()
         case "dirichlet" | "dirichlet_equal":
             return Dirichlet(alpha, equal=name == "dirichlet_equal")
+        case "by_label" | "by_document":
+            return ByLabel(whole=name == "by_document")
         case _:
-            names = ["iid", "dirichlet", "dirichlet_equal"]
+            names = ["iid", "dirichlet", "dirichlet_equal", "by_label", "by_document"]
             hint = nearest(str(name), names)
             raise ConfigError("data.partition", f"'{name}' is none of {', '.join(names)}.{hint}")
 
@@ -135,7 +185,7 @@ class IIDSampler:
 
 @dataclass(frozen=True)
 class ShardSampler:
-    """The sampler of `Dirichlet`."""
+    """The sampler of fixed shards."""
 
     shards: tuple[Tensor, ...]  #: int64 [>= batch_size] per worker
     batch_size: int
@@ -265,6 +315,16 @@ def _permutation(samples: int, seed: int) -> Tensor:
     import torch
 
     return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+
+
+def labels_for(split: Labelled, partition: str) -> Tensor:
+    """Return the labels of ``split``. Raises ConfigError if it has none."""
+    if split.labels is None:
+        raise ConfigError(
+            "data.partition",
+            f"{partition} needs labels; these data have none. Use data.partition=iid.",
+        )
+    return split.labels
 
 
 def full_steps(samples: int, workers: int, batch_size: int) -> int:

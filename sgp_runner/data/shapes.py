@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi, sin
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.dataset import (
     Dataset,
@@ -13,7 +13,7 @@ from sgp_runner.data.dataset import (
     check_shares,
     held_out,
 )
-from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import check_least
 from sgp_runner.utils.seeding import generator
@@ -51,7 +51,8 @@ class Shapes:
     noise: standard deviation of the noise of a pixel, with brightness between 0 and 1; 0.4 at 32
         pixels is as hard as 0.15 at 16 pixels
     partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        shape; dirichlet_equal = the same with shards of equal size
+        shape; dirichlet_equal = the same with shards of equal size; by_label =
+        equal shards of the samples in the order of their shapes
     alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
     label_smoothing: share of the target's probability that is spread over all classes
     holdout: share of the training set that replaces the validation set while settings are chosen;
@@ -62,7 +63,7 @@ class Shapes:
     train_size: int = 8000
     valid_size: int = 2000
     noise: float = 0.15
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: LabelPartition = "iid"
     alpha: float = 0.1
     label_smoothing: float = 0.0
     holdout: float = 0.0

@@ -29,6 +29,7 @@ FREE = {
     "Wandb.entity",
     "Wandb.group",
     "Edges.sha256",  # compared with the file
+    "IdxImages.sha256",
     "HubModel.sha256",
     "HubText.sha256",
 }
@@ -81,6 +82,8 @@ NAMES = {
     "Text.path": ("data=text model=gpt_small data.path=nowhere", "data.path"),
     "Edges.path": ("algo=sgp algo.topology=edges algo.topology.path=nowhere", "algo.topology.path"),
     "Cifar.root": ("data=cifar10 data.root=nowhere", "data.root"),
+    "IdxImages.root": ("data=mnist data.root=nowhere", "data.path"),
+    "IdxImages.path": ("data=mnist data.path=nowhere", "data.path"),
     "Folder.path": ("data=folder data.path=nowhere model=resnet18", "data.path"),
     "ImageNet.root": ("data=imagenet data.root=nowhere model=resnet18", "data.root"),
     "ImageNet.shards": ("data=imagenet data.shards=nowhere model=resnet18", "data.shards"),

@@ -28,7 +28,8 @@ from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.real.launch import launch
 from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
-from sgp_runner.data.cifar import MARGIN, Cifar, moved
+from sgp_runner.data.byte_images import MARGIN, moved
+from sgp_runner.data.cifar import Cifar
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.decoding import decode
 from sgp_runner.data.folder import Folder

@@ -16,6 +16,7 @@ from sgp_runner.data.sampler import (
     deal,
     deal_equally,
     partition_of,
+    whole_labels,
 )
 from sgp_runner.utils.errors import ConfigError
 
@@ -123,3 +124,30 @@ def test_the_fields_of_a_data_config_choose_the_partition() -> None:
         Digits(partition="dirichlett")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"data\.alpha"):
         Digits(partition="dirichlet", alpha=0.0)
+
+
+def test_shards_by_label_are_equal_and_hold_neighbouring_labels() -> None:
+    sampler = partition_of("by_label", 0.1).sampler(_split(20, classes=4), 2, 5, seed=1)
+    read = [torch.cat([sampler.indices(w, s) for s in (0, 1)]) % 4 for w in (0, 1)]
+    assert [part.sort().values.tolist() for part in read] == [[0] * 5 + [1] * 5, [2] * 5 + [3] * 5]
+
+
+def test_whole_documents_go_to_the_worker_with_the_fewest_samples() -> None:
+    labels = torch.tensor([0, 0, 1, 1, 1, 2, 3, 3])
+    shards = whole_labels(labels, workers=2)
+    assert [shard.tolist() for shard in shards] == [[2, 3, 4, 5], [0, 1, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "batch", "key", "sentence"),
+    [
+        (5, 1, "nodes", "4 documents are too few for 5 nodes: use fewer nodes, or "),
+        (2, 6, "batch_size", "the smallest node's documents have 5 samples: use a smaller batch, "),
+    ],
+)
+def test_too_few_documents(workers: int, batch: int, key: str, sentence: str) -> None:
+    labels = torch.tensor([0] * 12 + [1, 1, 2, 2, 3])
+    split = TensorSplit((labels,), labels, labels)
+    with pytest.raises(ConfigError) as error:
+        partition_of("by_document", 0.1).sampler(split, workers, batch, seed=1)
+    assert (error.value.key, error.value.sentence[: len(sentence)]) == (key, sentence)

@@ -1,0 +1,195 @@
+"""Fashion-MNIST and MNIST, from excerpts in the formats of their packages."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.packed import IMAGES, deb, idx, images, tgz
+from helpers.paths import ROOT
+
+from sgp_runner.data import idx_images
+from sgp_runner.data.byte_images import Images
+from sgp_runner.data.idx_images import SOURCES, IdxImages
+from sgp_runner.data.published import checksum_of
+from sgp_runner.models.conv import Conv
+from sgp_runner.utils.errors import ConfigError
+
+CHECKSUM = checksum_of(images())
+
+
+def folder(path: Path, pack: Callable[[bytes], bytes] = bytes, suffix: str = "") -> Path:
+    path.mkdir(parents=True)
+    for name, content in images().items():
+        (path / f"{name}{suffix}").write_bytes(pack(content))
+    return path
+
+
+def load(path: Path, **settings: object) -> tuple[Images, Images]:
+    data = IdxImages("mnist", path=str(path), sha256=CHECKSUM)
+    dataset = replace(data, **settings).load(torch.float32)  # type: ignore[arg-type]
+    assert isinstance(dataset.train, Images) and isinstance(dataset.valid, Images)
+    return dataset.train, dataset.valid
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: folder(path / "plain"),
+        lambda path: folder(path / "packed", gzip.compress, ".gz"),
+        lambda path: deb(
+            path / "a.deb",
+            {f"./usr/{name}.gz": gzip.compress(data) for name, data in images().items()},
+        ),
+        lambda path: tgz(path / "a.tgz", {f"data/{name}": data for name, data in images().items()}),
+    ],
+    ids=["folder", "gz", "deb", "tgz"],
+)
+def test_every_package_has_the_same_images(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    train, valid = load(make(tmp_path))
+    assert (train.inputs[0].shape, train.inputs[0].dtype) == ((IMAGES, 1, 28, 28), torch.uint8)
+    (pixels,), classes = valid.batch(torch.tensor([13, 2]))
+    assert (pixels.amin((1, 2, 3)).tolist(), pixels.amax((1, 2, 3)).tolist()) == ([13, 2], [13, 2])
+    assert classes.tolist() == [3, 2]
+
+
+def test_images_are_held_out_and_not_augmented(tmp_path: Path) -> None:
+    train, valid = load(folder(tmp_path / "plain"), holdout=0.1, augment=True)
+    assert (len(train), train.augment, len(valid), valid.augment) == (27, True, 3, False)
+    assert valid.inputs[0].amax((1, 2, 3)).tolist() == [27, 28, 29]
+
+
+def test_the_published_files_are_asked_for_unless_others_are_named(tmp_path: Path) -> None:
+    assert (IdxImages("mnist").train_size, IdxImages("mnist", sha256="x").train_size) == (
+        60_000,
+        None,
+    )
+    assert IdxImages("fashion_mnist").sha256 == SOURCES["fashion_mnist"].sha256
+    path = folder(tmp_path / "plain")
+    with pytest.raises(ConfigError) as error:
+        IdxImages("mnist", path=str(path)).load(torch.float32)
+    assert str(error.value) == (
+        f"data.path: {path} has other contents than the published mnist; get it with: sgp-run "
+        f"download mnist, or use what is there with data.sha256={CHECKSUM}"
+    )
+
+
+def cut(path: Path, keep: int) -> Path:
+    path.write_bytes(path.read_bytes()[:keep])
+    return path
+
+
+def without_the_last(path: Path) -> Path:
+    folder(path)
+    (path / "train-labels-idx1-ubyte").unlink()
+    return path
+
+
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "nothing": (
+        lambda path: path / "nowhere",
+        "there is no {}; get it with: sgp-run download mnist, or name a folder or package with it.",
+    ),
+    "another set": (
+        lambda path: tgz(path / "books.tgz", {"a.txt": b"text"}),
+        "{} is not mnist: it has no train-images-idx3-ubyte; get it with: sgp-run download mnist",
+    ),
+    "a missing file": (
+        lambda path: without_the_last(path / "plain"),
+        "{} is not mnist: it has no train-labels-idx1-ubyte; get it with: sgp-run download mnist",
+    ),
+    "a package that is cut off": (
+        lambda path: cut(deb(path / "a.deb", images()), 300),
+        "{} is cut off or damaged (it ends early): copy or download it again.",
+    ),
+    "a beginning": (
+        lambda path: cut(deb(path / "a.deb", images()), 100),
+        "{} is cut off or damaged (no Debian package, or only its beginning): copy or download it "
+        "again.",
+    ),
+    "no package": (
+        lambda path: cut(tgz(path / "a.tgz", images()), 100),
+        "{} is cut off or damaged (",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_one_sentence(name: str, tmp_path: Path) -> None:
+    make, sentence = BAD[name]
+    path = make(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert error.value.key == "data.path"
+    assert error.value.sentence.startswith(sentence.format(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        (
+            "t10k-images-idx3-ubyte",
+            images()["t10k-images-idx3-ubyte"][:-1],
+            "t10k-images-idx3-ubyte is cut off or damaged: get it again.",
+        ),
+        (
+            "t10k-labels-idx1-ubyte",
+            idx((19,), bytes(19)),
+            "t10k-labels-idx1-ubyte of mnist does not fit its images.",
+        ),
+        (
+            "train-labels-idx1-ubyte",
+            idx((IMAGES,), bytes([10] * IMAGES)),
+            "train-labels-idx1-ubyte of mnist does not fit its images.",
+        ),
+    ],
+)
+def test_files_that_do_not_fit(name: str, content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = folder(tmp_path / "plain")
+    (path / name).write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        load(path, sha256=checksum_of(images() | {name: content}))
+    assert error.value.sentence == sentence
+
+
+def test_a_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder(tmp_path / "plain")
+
+    def refuse(file: Path, most: int) -> bytes:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr("sgp_runner.data.packages.read_bytes", refuse)
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert error.value.sentence == (
+        f"cannot read {path}/t10k-images-idx3-ubyte: Permission denied; data.path= names other "
+        "files."
+    )
+
+
+def test_the_network_has_two_convolutions_and_215_370_parameters(tmp_path: Path) -> None:
+    data = IdxImages("mnist", path=str(folder(tmp_path / "plain")), sha256=CHECKSUM)
+    dataset = data.load(torch.float32)
+    module = Conv().build(dataset)
+    assert sum(parameter.numel() for parameter in module.parameters()) == 215_370
+    assert module(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_complete_files(name: str) -> None:
+    if not (ROOT / "data" / name).exists():
+        pytest.skip(f"{name} is not in data: sgp-run download {name}")
+    train, valid = idx_images.splits(name, str(ROOT / "data"), None, SOURCES[name].sha256)
+    assert (len(train), len(valid)) == (60_000, 10_000)
+    if name == "fashion_mnist":
+        assert train.targets.bincount().tolist() == [6000] * 10
+    pixels = train.inputs[0].float() / 255
+    known = idx_images.PIXELS[name]
+    assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (
+        known.mean[0],
+        known.std[0],
+    )
