@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -168,12 +168,13 @@ def sent(address: tuple[str, int], count: int, seconds: float) -> None:
     """Send for some ``seconds`` over ``count`` connections at a time."""
     end, chunk = time.monotonic() + seconds, bytes(CHUNK)
 
-    def send() -> None:
+    def send(address: tuple[str, int]) -> None:
         with suppress(OSError), socket.create_connection(address, PATIENCE) as stream:
             while time.monotonic() < end:
                 stream.sendall(chunk)
 
-    in_threads([send] * count)
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(send, [address] * count))  # raises their errors
 
 
 def received(listener: socket.socket, count: int) -> float:
@@ -181,25 +182,20 @@ def received(listener: socket.socket, count: int) -> float:
     listener.settimeout(PATIENCE)
     with ExitStack() as ending:
         streams = [ending.enter_context(listener.accept()[0]) for _ in range(count)]
-        sizes, begin = [0] * count, time.monotonic()
-
-        def receive(number: int) -> None:
-            streams[number].settimeout(PATIENCE)
-            buffer = bytearray(CHUNK)
-            with suppress(OSError):
-                while size := streams[number].recv_into(buffer):
-                    sizes[number] += size
-
-        in_threads([lambda number=number: receive(number) for number in range(count)])
-        return 8 * sum(sizes) / (time.monotonic() - begin)
+        begin = time.monotonic()
+        with ThreadPoolExecutor(count) as threads:
+            total = sum(threads.map(receive_all, streams))
+        return 8 * total / (time.monotonic() - begin)
 
 
-def in_threads(work: Sequence[object]) -> None:
-    threads = [threading.Thread(target=target) for target in work]  # type: ignore[arg-type]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def receive_all(stream: socket.socket) -> int:
+    """Receive until the stream ends or breaks; return the number of bytes."""
+    stream.settimeout(PATIENCE)
+    buffer, total = bytearray(CHUNK), 0
+    with suppress(OSError):
+        while size := stream.recv_into(buffer):
+            total += size
+    return total
 
 
 def observed_words(symptoms: Symptoms) -> list[str]:

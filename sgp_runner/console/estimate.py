@@ -31,11 +31,6 @@ def vector_bytes(run: Run, problem: Problem) -> int:
     return sum(problem.flat.layers) * ITEM[run.dtype]
 
 
-def state_bytes(run: Run, problem: Problem) -> int:
-    """Return the size of the parameters and the optimizer state of all nodes."""
-    return vector_bytes(run, problem) * run.nodes * (1 + kept_by_optimizer(run))
-
-
 def bytes_of_vectors(run: Run, problem: Problem) -> int:
     """Return the memory of the vectors of a process.
 
@@ -71,7 +66,7 @@ def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:
     """
     steps, checkpoint = run.steps(problem), run.checkpoint
     records = run.nodes * (steps / run.log_every + 2 * run.epochs / run.eval_every) * RECORD_BYTES
-    saved = state_bytes(run, problem)
+    saved = vector_bytes(run, problem) * run.nodes * (1 + kept_by_optimizer(run))
     often = checkpoint.every_steps is not None or (
         checkpoint.every_minutes is not None and seconds > 60 * checkpoint.every_minutes
     )

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import as_list
 from sgp_runner.config.run import Run
 from sgp_runner.core.timing_study import Study
+from sgp_runner.core.worker import Worker
 from sgp_runner.utils.sums import sum_in_order
-
-if TYPE_CHECKING:
-    from sgp_runner.core.worker import Worker
 
 # Least number of simulated steps of which the mean is taken, if compute times are constant or vary.
 LEAST_STEPS, LEAST_VARYING_STEPS = 8, 128

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import TensorSplit
 from sgp_runner.data.sampler import TokenSampler
 from sgp_runner.data.tasks import LanguageModelling, Translation
 from sgp_runner.utils.sums import sum_in_order
-
-if TYPE_CHECKING:
-    from sgp_runner.core.problem import Problem
-    from sgp_runner.core.worker import Worker
 
 RATES = ("samples_per_s", "tokens_per_s", "flops_per_s", "mfu", "waiting_share")
 

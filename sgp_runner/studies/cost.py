@@ -6,17 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import process_time
-from typing import TYPE_CHECKING
 
+from sgp_runner.core.problem import Problem
 from sgp_runner.studies.arms import PILOT_SEEDS, RunMaker, check_arms, max_budget
 from sgp_runner.studies.power import WANTED, detectable
 from sgp_runner.studies.study_file import Arm, StudyFile
 from sgp_runner.studies.tuning import Space
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted, duration, num_bytes
-
-if TYPE_CHECKING:
-    from sgp_runner.core.problem import Problem
 
 GRADIENTS = 5  # that are timed for the estimate
 START_SECONDS = 1.0  # of a run, until its first step
