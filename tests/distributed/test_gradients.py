@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.commands import run_command
 from helpers.experiments import final_parameters, make_experiment
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, run_world
@@ -361,17 +361,21 @@ def test_what_cannot_work_is_refused(settings: str, sentence: str, tmp_path: Pat
 def test_nccl_is_refused_without_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Once, also by the two ranks that torchrun starts."""
+    """Once, also by the two ranks that a launcher starts."""
     words = ["network=nccl", "nodes=2", "model=mlp", "logger=jsonl"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
-    subprocess.run([*torchrun, "sgp_runner", *words], check=False, timeout=1200)
-    lines = capfd.readouterr().err.splitlines()
-    assert [line for line in lines if line.startswith("sgp-run")] == [
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    ranks = [
+        run_command(*words, variables={**world, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"
+    ]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    errors = [capfd.readouterr().err, *(rank.stderr for rank in ranks)]
+    refusal = (
         "sgp-run: network: nccl needs a GPU, and PyTorch finds none on this machine: use "
-        "network=gloo."
-    ] * 2
+        "network=gloo.\n"
+    )
+    assert errors == [refusal, refusal, ""]
     assert not list(tmp_path.iterdir())
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.commands import run_command
 from helpers.experiments import final_parameters, make_experiment
 from helpers.paths import RANKS, ROOT
 from helpers.processes import check_no_rank_is_left, hear_interrupts, wait_for_ranks, wait_until
@@ -307,14 +308,9 @@ def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_is_not_mpirun_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sgp_runner", "network=mpi", "nodes=2", "model=mlp"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"},
-    )
+    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    words = ("network=mpi", "nodes=2", "model=mlp")
+    done = run_command(*words, folder=tmp_path, variables=torchrun)
     assert done.returncode == 2
     assert done.stderr == (
         "sgp-run: network: torchrun has started 2 processes, but MPI connects 1: use the mpirun "
@@ -360,10 +356,10 @@ def test_what_is_missing_is_said_with_the_command_that_helps(
 
 
 def test_an_error_in_one_rank_is_reported_once_with_its_rank_and_ends_all(tmp_path: Path) -> None:
-    experiment = make_experiment(tmp_path, "network=mpi", "nodes=4", "model=mlp", "epochs=50")
-    done = run_ranks(experiment, fail_on_rank=2)
+    experiment = make_experiment(tmp_path, "network=mpi", "nodes=2", "model=mlp", "epochs=50")
+    done = run_ranks(experiment, fail_on_rank=1)
     assert done.returncode == 1
-    assert done.stdout.count("RankFailed: rank 2, step 2: ZeroDivisionError: made to fail") == 1
+    assert done.stdout.count("RankFailed: rank 1, step 2: ZeroDivisionError: made to fail") == 1
     assert (done.stdout + done.stderr).count("made to fail") == 1
     check_no_rank_is_left(tmp_path)
 

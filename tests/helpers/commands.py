@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Timer
 from types import TracebackType
 
 from helpers.rank_server import Descriptor, fork_of_server
@@ -74,12 +75,20 @@ class Command:
     def wait(self) -> int:
         return self.child.wait()
 
-    def communicate(self) -> tuple[str, str]:
-        """Return what it has written to stdout and to stderr, once it has ended."""
+    def communicate(self, seconds: float = 900.0) -> tuple[str, str]:
+        """Return what it has written to stdout and to stderr, once it has ended.
+
+        Raises AssertionError with it, and kills the command, if it takes longer than ``seconds``.
+        """
+        late = Timer(seconds, self.child.kill)
+        late.start()
         self.child.wait()
+        over = late.finished.is_set()
+        late.cancel()
         for file in self.outputs:
             file.seek(0)
         out, error = (file.read() for file in self.outputs)
+        assert not over, f"killed after {seconds:g} s: {out}{error}"
         return out, error
 
 
