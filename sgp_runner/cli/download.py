@@ -19,12 +19,12 @@ from pathlib import Path
 from rich.progress import Progress
 
 from sgp_runner.cli import download_published
-from sgp_runner.data import idx_images
+from sgp_runner.data import gutenberg, idx_images
 from sgp_runner.data.published import ROOT
 from sgp_runner.data.wmt16_en_de import ADDRESS
 from sgp_runner.utils.errors import ConfigError, nearest
 
-PUBLISHED = idx_images.SOURCES
+PUBLISHED = {**idx_images.SOURCES, gutenberg.SOURCE.name: gutenberg.SOURCE}
 ARCHIVES = ("cifar10", "cifar100")
 NAMES = (*ARCHIVES, *PUBLISHED)
 SCRIPTS = {  # that unpack what cannot be downloaded without an account

@@ -107,6 +107,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "fashion_mnist": "sgp_runner.data.idx_images:IdxImages",
         "folder": "sgp_runner.data.folder:Folder",
         "grammar": "sgp_runner.data.grammar:Grammar",
+        "gutenberg": "sgp_runner.data.gutenberg:Gutenberg",
         "hf": "sgp_runner.data.hub_text:HubText",
         "imagenet": "sgp_runner.data.imagenet:ImageNet",
         "mnist": "sgp_runner.data.idx_images:IdxImages",

@@ -220,11 +220,13 @@ class LanguageModelling(Summed):
     vocabulary: number of different tokens, V; 256 for bytes
     block: tokens of a sample, T
     floor: loss of the best possible predictor on the validation split, in nats per token, if known
+    token_bytes: mean number of bytes of a token of the validation split, if known
     """
 
     vocabulary: int
     block: int
     floor: float | None = None
+    token_bytes: float | None = None
 
     name: ClassVar[str] = "language"
     metric: ClassVar[str] = "loss"
@@ -246,8 +248,8 @@ class LanguageModelling(Summed):
         """Return the loss in nats per token, the bits per byte, and the loss above the floor."""
         loss = sums[0] / samples
         out = {"loss": loss}
-        if self.vocabulary == 256:
-            out["bits_per_byte"] = loss / math.log(2)
+        if self.vocabulary == 256 or self.token_bytes is not None:
+            out["bits_per_byte"] = loss / math.log(2) / (self.token_bytes or 1)
         if self.floor is not None:
             out["excess_loss"] = loss - self.floor
         return out

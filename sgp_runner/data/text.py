@@ -6,10 +6,10 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from sgp_runner.data.dataset import Batch, Dataset, Split
-from sgp_runner.data.sampler import partition_of
+from sgp_runner.data.sampler import DocumentPartition, partition_of
 from sgp_runner.data.tasks import LanguageModelling
 from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.files import is_hidden
@@ -72,7 +72,8 @@ class Text:
         null = unknown
     valid_share: share of each file that is used for validation; no effect if there is a val
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same with shares of equal size
+        files; dirichlet_equal = the same with shares of equal size;
+        by_document = whole files, for as many nodes at most
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
@@ -81,7 +82,7 @@ class Text:
     vocabulary: int | None = None
     tokens: int | None = None
     valid_share: float = 0.1
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: DocumentPartition = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "text"
@@ -139,13 +140,14 @@ class PythonText:
     block: bytes of a sample
     valid_share: share of each file, at its end, that is used for validation
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same with shares of equal size
+        files; dirichlet_equal = the same with shares of equal size;
+        by_document = whole files, for as many nodes at most
     alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
     block: int = 64
     valid_share: float = 0.1
-    partition: Literal["iid", "dirichlet", "dirichlet_equal"] = "iid"
+    partition: DocumentPartition = "iid"
     alpha: float = 0.1
 
     name: ClassVar[str] = "python_text"
@@ -163,7 +165,22 @@ class PythonText:
         return bytes_of(self, [file for file in files if file.is_file()], self.valid_share)
 
 
-def check_text(data: Text | PythonText) -> None:
+class TextSettings(Protocol):
+    """The settings that data sets of text share."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def block(self) -> int: ...
+    @property
+    def valid_share(self) -> float: ...
+    @property
+    def partition(self) -> DocumentPartition: ...
+    @property
+    def alpha(self) -> float: ...
+
+
+def check_text(data: TextSettings) -> None:
     """Raise ConfigError if a setting of ``data`` is invalid."""
     partition_of(data.partition, data.alpha)
     check_least(1, "data", data, "block")
@@ -232,13 +249,23 @@ def tokens_after_header(path: Path) -> Tokens:
 
 
 def dataset_of(
-    data: Text | PythonText, train: Sequence[Tokens], valid: Sequence[Tokens], vocabulary: int
+    data: TextSettings,
+    train: Sequence[Tokens],
+    valid: Sequence[Tokens],
+    vocabulary: int,
+    lengths: Sequence[int] | None = None,
 ) -> Dataset:
+    """Return the data set of texts that train and that validate.
+
+    lengths: bytes of each token, if they are known
+    """
     splits = BlockSplit(train, data.block), BlockSplit(valid, data.block)
     check_filled(*splits, data.block)
     return Dataset(
         name=data.name,
-        task=LanguageModelling(vocabulary, data.block),
+        task=LanguageModelling(
+            vocabulary, data.block, token_bytes=splits[1].mean_length(lengths) if lengths else None
+        ),
         train=splits[0],
         valid=splits[1],
         input_shape=(data.block,),
@@ -274,6 +301,14 @@ class BlockSplit(Split):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def mean_length(self, lengths: Sequence[int]) -> float:
+        """Return the mean of ``lengths``, of the bytes of each token, over all targets."""
+        import numpy as np
+
+        table, count = np.asarray(lengths), len(self) * self.block
+        targets = (text[1 : 1 + (len(text) - 1) // self.block * self.block] for text in self.texts)
+        return sum(int(table[part].sum()) for part in targets) / count
 
     def batch(self, indices: Tensor, seed: int = 0) -> Batch:
         import numpy as np

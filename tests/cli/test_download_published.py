@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.packed import deb, images, tgz
 
+from sgp_runner.cli.download import PUBLISHED
 from sgp_runner.cli.main import main
-from sgp_runner.data.idx_images import SOURCES
 from sgp_runner.data.published import checksum_of
 
 
@@ -21,11 +21,11 @@ def excerpts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    for name, source in SOURCES.items():
+    for name, source in PUBLISHED.items():
         excerpt = replace(
             source, sha256=checksum_of(images()), installed="nowhere", torchvision=None
         )
-        monkeypatch.setitem(SOURCES, name, excerpt)
+        monkeypatch.setitem(PUBLISHED, name, excerpt)
     return tmp_path
 
 

@@ -168,7 +168,11 @@ BAD: list[tuple[str, str, str]] = [
         "model.arch",
         "alexnet cannot read images of 1 x 8 x 8 (",
     ),
-    ("download", "download", "write sgp-run download cifar10|cifar100|fashion_mnist|mnist ["),
+    (
+        "download",
+        "download",
+        "write sgp-run download cifar10|cifar100|fashion_mnist|mnist|gutenberg",
+    ),
     ("download imagenet", "download", "unpack it with scripts/prepare_imagenet.sh."),
     ("download wmt16_en_de", "download", "and run scripts/prepare_wmt16.sh."),
     ("download sounds", "download", "'sounds' is not there. There are cifar10, cifar100, fashion_"),

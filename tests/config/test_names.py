@@ -29,6 +29,7 @@ FREE = {
     "Wandb.entity",
     "Wandb.group",
     "Edges.sha256",  # compared with the file
+    "Gutenberg.sha256",
     "IdxImages.sha256",
     "HubModel.sha256",
     "HubText.sha256",
@@ -84,6 +85,8 @@ NAMES = {
     "Cifar.root": ("data=cifar10 data.root=nowhere", "data.root"),
     "IdxImages.root": ("data=mnist data.root=nowhere", "data.path"),
     "IdxImages.path": ("data=mnist data.path=nowhere", "data.path"),
+    "Gutenberg.root": ("data=gutenberg model=gpt data.root=nowhere", "data.path"),
+    "Gutenberg.path": ("data=gutenberg model=gpt data.path=nowhere", "data.path"),
     "Folder.path": ("data=folder data.path=nowhere model=resnet18", "data.path"),
     "ImageNet.root": ("data=imagenet data.root=nowhere model=resnet18", "data.root"),
     "ImageNet.shards": ("data=imagenet data.shards=nowhere model=resnet18", "data.shards"),
