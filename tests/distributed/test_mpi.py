@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -45,17 +46,11 @@ def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.Compl
     )
 
 
-def run_ranks(*experiments: Experiment, fail_on_rank: int = -1) -> subprocess.CompletedProcess[str]:
+def run_ranks(
+    *experiments: Experiment, fail_on_rank: int = -1, program: str = "real_rank.py"
+) -> subprocess.CompletedProcess[str]:
     configs = (str(each.directory / "config.yaml") for each in experiments)
-    return mpirun(
-        experiments[0].run.ranks, str(RANKS / "real_rank.py"), str(fail_on_rank), *configs
-    )
-
-
-def launch_mpi(experiments: list[Experiment]) -> None:
-    done = run_ranks(*experiments)
-    if done.returncode:
-        raise RankFailed(done.stdout + done.stderr)
+    return mpirun(experiments[0].run.ranks, str(RANKS / program), str(fail_on_rank), *configs)
 
 
 EPOCHS = 3
@@ -69,12 +64,19 @@ SAMPLE = (
     *("ar_sgd", "pipe_sgd compressed", "sgp", "d_psgd", "osgp as released", "slowmo of local_sgd"),
     *("ps_sgd", "ad_psgd", "gap_aware"),
 )
-Runs = tuple[Results, dict[str, Experiment]]
+
+
+class Runs(NamedTuple):
+    """Simulated and real runs, asynchronous real runs, and what the ranks have printed."""
+
+    synchronous: Results
+    asynchronous: dict[str, Experiment]
+    output: str
 
 
 def run_all(folder: Path, names: Collection[str]) -> Runs:
-    """Run algorithms, synchronous ones also simulated; one launch of four ranks runs them all, of
-    which one may be a server.
+    """Run algorithms, synchronous ones also simulated; one launch of four ranks, of which one may
+    be a server, exchanges messages and runs them all.
     """
     variants = {name: words for name, words in WITH_SERVER.items() if name in names}
     synchronous = simulate_all(folder, "mpi", tiny=SMALL, variants=variants)
@@ -85,18 +87,25 @@ def run_all(folder: Path, names: Collection[str]) -> Runs:
         if algorithm in names
     }
     every_real = [*(real for _, real in synchronous.values()), *asynchronous.values()]
-    run_in_turn(every_real, launch_mpi)
-    return synchronous, asynchronous
+    outputs = []
+
+    def launch(experiments: list[Experiment]) -> None:
+        done = run_ranks(*experiments, program="mpi_messages.py")
+        outputs.append(done.stdout)
+        if done.returncode:
+            raise RankFailed(done.stdout + done.stderr)
+
+    run_in_turn(every_real, launch)
+    return Runs(synchronous, asynchronous, outputs[0])
 
 
 def check_run(name: str, runs: Runs) -> None:
     """Synchronous ones end with the simulator's parameters, others spend their budget exactly."""
-    synchronous, asynchronous = runs
-    if name in synchronous:
-        check_same_end(*synchronous[name])
+    if name in runs.synchronous:
+        check_same_end(*runs.synchronous[name])
     else:
         steps_per_epoch = {3: 3 * 59, 4: 4 * 44}[ASYNCHRONOUS[name]]
-        check_budget(asynchronous[name], EPOCHS * steps_per_epoch)
+        check_budget(runs.asynchronous[name], EPOCHS * steps_per_epoch)
 
 
 @pytest.fixture(scope="module")
@@ -260,15 +269,14 @@ def test_the_script_of_the_page_saves_a_run_that_resumes(
     check_no_rank_is_left(tmp_path)
 
 
-def test_messages_of_every_type_and_length_arrive_in_order() -> None:
-    done = mpirun(3, str(RANKS / "mpi_messages.py"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+def test_messages_of_every_type_and_length_arrive_in_order(runs: Runs) -> None:
+    assert runs.output.splitlines()[:6] == [
         "1: 4000000 x 1 float64, 2 int8, 0 bfloat16",
         "2: 4000000 x 2 float64, 2 int8, 0 bfloat16",
-        "from anybody: 1, 2",
+        "3: 4000000 x 3 float64, 2 int8, 0 bfloat16",
+        "from anybody: 1, 2, 3",
         "polled: 7",
-        "mean of 0, 1, 2: 1.0",
+        "mean of 0, 1, 2, 3: 1.5",
     ]
 
 

@@ -1,8 +1,12 @@
-"""Messages between three ranks under mpirun; rank 0 says what it received."""
+"""Messages between four ranks under mpirun; rank 0 prints what it received. The ranks then run what
+the words name, as `real_rank` does.
+"""
 
 from __future__ import annotations
 
+import runpy
 import time
+from pathlib import Path
 
 import torch
 
@@ -11,10 +15,12 @@ from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.mpi_world import MpiWorld
 from sgp_runner.distributed.rank import connect
 
+RANKS = 4
+
 
 async def talk(comm: Comm, rank: int) -> None:
     if rank == 0:
-        for src in (1, 2):
+        for src in range(1, RANKS):
             large, small, empty = [await comm.recv(src) for _ in range(3)]
             assert torch.all(large == src)
             print(
@@ -23,7 +29,7 @@ async def talk(comm: Comm, rank: int) -> None:
                     f"{len(empty)} {empty.dtype}"
                 ).replace("torch.", "")
             )
-        senders = sorted([(await comm.recv_any(5))[0], (await comm.recv_any(5))[0]])
+        senders = sorted([(await comm.recv_any(5))[0] for _ in range(1, RANKS)])
         print("from anybody:", ", ".join(map(str, senders)))
         comm.send(2, torch.ones(1), tag=9)
         while (message := comm.poll(2, 8)) is None:
@@ -41,11 +47,11 @@ async def talk(comm: Comm, rank: int) -> None:
         comm.send(0, torch.tensor(7), tag=8)
     mean = await comm.all_reduce(torch.full((3,), float(rank)))
     if rank == 0:
-        print("mean of 0, 1, 2:", float(mean[1]))
+        print("mean of 0, 1, 2, 3:", float(mean[1]))
 
 
 world = MpiWorld(60.0)
-world.connect(3)
+world.connect(RANKS)
 clock = RealClock()
 scheduler = Scheduler(clock)
 comm = connect(world, scheduler, clock)
@@ -53,3 +59,4 @@ scheduler.spawn(talk(comm, world.process_rank), f"rank {world.process_rank}")
 scheduler.run()
 assert comm.close() == []
 world.close()
+runpy.run_path(str(Path(__file__).with_name("real_rank.py")), run_name="__main__")
