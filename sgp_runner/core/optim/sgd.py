@@ -78,7 +78,8 @@ class SGD:
         factor = (1.0 if weight is None else float(weight)) / parts
         v, begin = buffers["momentum"] if self.momentum else None, 0
         for part in g if isinstance(g, list) else [g]:
-            for piece in pieces(part):
+            # Without another operation, one call for each part moves each number once too.
+            for piece in pieces(part) if factor != 1 else [slice(0, part.numel())]:
                 where = slice(begin + piece.start, begin + piece.stop)
                 z, of_piece = params[where], None if v is None else v[where]
                 if factor != 1:
