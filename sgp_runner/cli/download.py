@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from sgp_runner.cli import download_published
+from sgp_runner.cli import download_packaged
 from sgp_runner.data import gutenberg, idx_images
-from sgp_runner.data.published import ROOT
+from sgp_runner.data.packaged import ROOT
 from sgp_runner.data.wmt16_en_de import ADDRESS
 from sgp_runner.utils.errors import ConfigError, nearest
 
@@ -51,8 +51,8 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("download", USAGE)
     (name,) = names
     if name in PUBLISHED:
-        root, path = options.get("data.root", ROOT), options.get("data.path")
-        print(download_published.download(PUBLISHED[name], root, path), flush=True)
+        asked = (options.get("data.root", ROOT), options.get("data.path"))
+        print(download_packaged.download(PUBLISHED[name], *asked), flush=True)
         return 0
     if name in SCRIPTS:
         raise ConfigError("download", f"{name} has to be fetched by hand: {SCRIPTS[name]}.")

