@@ -152,7 +152,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=transformer data=digits",
         "data",
-        "Use model=hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
+        "Use model=conv or hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
         "data=numbers_en_de.",
     ),
     ("data=wmt16_en_de", "data", "is fairseq_translation. Use model=fairseq_transformer."),
