@@ -33,7 +33,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 def test_a_timing_study_makes_its_calls_once(
     words: tuple[str, ...], count: int, runs: list[Run], tmp_path: Path
 ) -> None:
-    execution.perform(make_experiment(tmp_path, *words))
+    execution.run_experiment(make_experiment(tmp_path, *words))
     assert len(runs) == count
 
 
@@ -50,7 +50,7 @@ def test_a_failed_timing_study_names_the_calls_that_do_not_fit(
     experiment, check = make_experiment(tmp_path, *STUDY), monkeypatch.setattr
     check(dry_run, "verify_calls", lambda run: None)
     with pytest.raises(RuntimeError, match="^all wait$"):
-        execution.perform(experiment)
+        execution.run_experiment(experiment)
     check(dry_run, "verify_calls", refuse)
     with pytest.raises(ConfigError, match="^algo: SGP cannot run on 4 nodes"):
-        execution.perform(experiment)
+        execution.run_experiment(experiment)
