@@ -84,7 +84,7 @@ examples
   sgp-run algo=./mine.py ...      an algorithm (model=, data=, ...) of your own
   sgp-run --plugin PACKAGE ...    a package of your own, with its YAML files
   sgp-run new algorithm NAME      start one, with a test; or model, data
-  sgp-run download fashion_mnist  get the data; or mnist, gutenberg, cifar10, ...
+  sgp-run download fashion_mnist  get the data; or mnist, gutenberg, ...
   sgp-run study mine.yaml         compare methods: searches, seeds, tests
   sgp-run diff RUN RUN            what differs between two runs
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator

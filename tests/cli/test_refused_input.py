@@ -124,7 +124,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "cluster.compute.heterogeneity",
         "1e-200 is too small: times would not be finite.",
     ),
-    ("model.name=digits", "model", "'digits' is none of fairseq_transformer, "),
+    ("model.name=digits", "model", "'digits' is none of conv, fairseq_transformer, "),
     ("optim.name=null", "optim", "nothing is chosen; use one of adam, adamw, muon, sgd."),
     ("checkpoint.name=faults", "checkpoint.name", "there is no such setting. Did you mean 'name'?"),
     ("faults.name=none", "faults.name", "there is no such setting. Did you mean 'name'?"),

@@ -51,7 +51,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "model=quadratic data=digits",
         "data",
-        "model=quadratic reads regression data; data=digits is classification. Use model=hf or mlp",
+        "model=quadratic reads regression data; data=digits is classification. Use model=conv or",
     ),
     (
         "model=resnet8 data=numbers_en_de",

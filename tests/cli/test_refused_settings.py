@@ -152,8 +152,8 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=transformer data=digits",
         "data",
-        "Use model=conv or hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
-        "data=numbers_en_de.",
+        "Use model=conv or hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or "
+        "torchvision, or data=numbers_en_de.",
     ),
     ("data=wmt16_en_de", "data", "is fairseq_translation. Use model=fairseq_transformer."),
     ("data=numbers_en_de", "data", "is translation. Use model=transformer."),

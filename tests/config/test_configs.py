@@ -188,6 +188,7 @@ OTHERS = [
     "faults",
     "data",
 ]
+OF_ANY_LENGTH = ("text", "folder", "python_text", "hf", "gutenberg", "help_en_de")
 ROUNDS = list(zip_longest(*(groups()[group_of(key) or ""] for key in OTHERS)))
 
 
@@ -203,7 +204,7 @@ def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_pat
         words += ["data.path=hf", "data.tokenizer=gpt2"]
     if {"data=text", "data=folder"} & {*words}:
         words.append(f"data.path={tmp_path}")
-    if {"data=text", "data=folder", "data=python_text", "data=hf"} & {*words}:
+    if {f"data={name}" for name in OF_ANY_LENGTH} & {*words}:
         words.append("faults.events=[]")  # events need an epoch of known length
     nodes = {"cluster=aws_10_regions": 10, "cluster=halos_4_regions": 16}
     words += [f"nodes={number}" for word, number in nodes.items() if word in words]

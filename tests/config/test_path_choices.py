@@ -110,8 +110,8 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
             "faults: 'reorder' was removed after version 0.2: use faults=delay "
             "faults.delay_law=uniform, which is the same.",
         ),
-        ("model=hg:gpt2", "model: 'hg:gpt2' is none of fairseq_transformer, gpt, "),
-        ("model=mlp:x", "model: 'mlp:x' is none of fairseq_transformer, gpt, "),
+        ("model=hg:gpt2", "model: 'hg:gpt2' is none of conv, fairseq_transformer, "),
+        ("model=mlp:x", "model: 'mlp:x' is none of conv, fairseq_transformer, "),
         ("network=gloo:x", "network: 'gloo:x' is none of gloo, mpi, nccl, sim."),
         ("cluster=ideal:x", "cluster: 'ideal:x' is none of "),
         ("model=hf", "model.path: name a model or a folder: model=hf:gpt2, or model=hf:./folder."),

@@ -32,6 +32,7 @@ FAIRSEQ = {
     for name, value in (("layers", 1), ("embed_dim", 32), ("ffn_embed_dim", 64))
 }
 MODELS: dict[str, tuple[str, ...]] = {
+    "conv": (),
     "fairseq_transformer": (
         "model.arch=transformer_iwslt_de_en",
         "model.overrides={" + ", ".join(f"{key}: {value}" for key, value in FAIRSEQ.items()) + "}",

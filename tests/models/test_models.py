@@ -351,8 +351,8 @@ def test_data_that_a_model_cannot_read_is_refused_by_name() -> None:
         check_model_reads(Transformer(), Digits())
     assert str(error.value) == (
         "data: model=transformer reads translation data; data=digits is classification. Use "
-        "model=hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, or "
-        "data=numbers_en_de."
+        "model=conv or hf or mlp or resnet18 or resnet20 or resnet50 or resnet8 or torchvision, "
+        "or data=numbers_en_de."
     )
 
 

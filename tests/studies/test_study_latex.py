@@ -13,6 +13,7 @@ from helpers.paths import ROOT
 
 import sgp_runner as sgp
 from sgp_runner.config.choices import CLASSES, imported
+from sgp_runner.data.idx_images import SOURCES, IdxImages
 from sgp_runner.studies.study_latex import ENTRY, code, escaped, key_of, longtable, sources_of
 
 PROGRAMS = ("pdflatex", "bibtex", "kpsewhich")
@@ -70,6 +71,7 @@ def test_every_algorithm_has_an_entry_and_its_page_links_the_paper() -> None:
         assert found is not None and (not links or found[1] in links), name
     parts = [*choices_of("algo").values(), *choices_of("data").values()]
     used = {getattr(each, "source", "") for each in parts}
+    used |= {IdxImages(name).source for name in SOURCES}
     methods = {"bergstra2011", "holm1979", "jamieson2016", "royston2013", "schuirmann1987"}
     assert known.keys() - used == methods
 
