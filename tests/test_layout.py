@@ -49,7 +49,7 @@ CEILINGS = {
     "config": 1686,
     "console": 226,
     "core": 2472,
-    "distributed simulator": 3280,
+    "distributed simulator": 3295,
     "jobs": 340,
     "models": 606,
     "plan": 1090,
