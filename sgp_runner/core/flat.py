@@ -118,11 +118,11 @@ class FlatModule:
             m._buffers[name] = buffer
         return self.module
 
-    def detach_gradient(self) -> Tensor:
-        """Return the gradient [D] and remove it from the parameters."""
+    def detach_gradient(self, out: Tensor | None = None) -> Tensor:
+        """Return the gradient [D], in ``out`` if given, and remove it from the parameters."""
         import torch
 
-        return torch.cat(self.detach_parts())
+        return torch.cat(self.detach_parts(), out=out)
 
     def detach_large_parts(self) -> list[Tensor]:
         """Detach the gradient as consecutive parts; copy only gradients of small parameters."""

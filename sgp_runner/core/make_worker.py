@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -24,12 +26,14 @@ def make_worker(
     runtime: Runtime,
     model_buffers: list[Tensor] | None = None,
     part: PartShapes | None = None,
+    place: Callable[[Tensor], Tensor] = lambda vector: vector,
 ) -> Worker:
     """Return worker ``rank`` with initial parameters.
 
     asynchronous: whether an epoch has the steps of all nodes
     model_buffers: buffers of the model; None: new buffers
     part: the part of the parameters that this device holds; None: all
+    place: moves the initial parameters to the worker's memory
     """
     start = problem.start()
     start = start if part is None else start[part.where]
@@ -37,7 +41,7 @@ def make_worker(
     worker = Worker(
         rank=rank,
         size=nodes,
-        push_sum=torch.cat([start, start.new_full((1,), 1)]),
+        push_sum=place(torch.cat([start, start.new_full((1,), 1)])),
         shapes=problem.flat.shapes if part is None else part,
         comm=comm,
         optim=optim,

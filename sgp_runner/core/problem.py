@@ -182,14 +182,16 @@ class Problem:
         step: int,
         module: nn.Module | None = None,
         scale: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Gradient [D] and loss [] of one batch; updates BatchNorm's statistics in ``buffers``.
 
         module: wrapper of the model, to call instead of it.
         scale: [], factor of the returned gradient.
+        out: [D], memory for the gradient; None: new memory.
         """
         loss = self.backward(params, buffers, rank, step, module, scale)
-        return self.flat.detach_gradient(), loss
+        return self.flat.detach_gradient(out), loss
 
     def backward(
         self,

@@ -13,10 +13,10 @@ slot. The receiver reads the message in place, and clears its byte when no tenso
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from mmap import PAGESIZE, mmap
+from mmap import mmap
 from secrets import token_hex
 from threading import Lock
 from weakref import finalize
@@ -24,6 +24,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
+from sgp_runner.core.mapped_memory import tensor_in, whole_pages
 from sgp_runner.distributed.json_collectives import STRANGER_HINT
 from sgp_runner.utils.errors import RankFailed
 from sgp_runner.utils.messages import logger
@@ -203,20 +204,3 @@ class SharedMemory:
             mapping[mark] = 0
 
         return tensor_in(mapping, offset, length, dtype, clear)
-
-
-def whole_pages(num_bytes: int) -> int:
-    return -(-num_bytes // PAGESIZE) * PAGESIZE
-
-
-def tensor_in(
-    mapping: mmap,
-    offset: int,
-    length: int,
-    dtype: torch.dtype,
-    gone: Callable[[], None] = lambda: None,
-) -> Tensor:
-    """Return the tensor [length] at ``offset``; call ``gone`` once nothing uses its memory."""
-    memory = memoryview(mapping)[offset : offset + length * dtype.itemsize]
-    finalize(memory, gone).atexit = False
-    return torch.frombuffer(memory, dtype=dtype)

@@ -12,6 +12,7 @@ import os
 from sgp_runner.core.problem import LARGE, Compute, Problem
 from sgp_runner.simulator.engine import Engine, Loop, NoGradients, Vmap
 from sgp_runner.simulator.parallel import Parallel
+from sgp_runner.simulator.vector_pool import VectorPool
 from sgp_runner.utils.cores import asked_cores, present_cores
 from sgp_runner.utils.memory import keep_freed_memory
 
@@ -19,6 +20,7 @@ from sgp_runner.utils.memory import keep_freed_memory
 # Transformer of 246,000, 1.1 for an MLP of 301,000. Beyond it the loop is faster. For language
 # models of any size the loop is 1.2 times faster: with their long samples, a gradient fills a core.
 VMAP_PARAMETERS = 300_000
+SLOTS = 8  # of the pool, per rank and per core: a rank has its parameters and messages in flight
 MAX_WIDTH = 2**16  # more workers than a run has
 
 
@@ -58,10 +60,12 @@ def cores_for(parameters: int) -> int:
     return (asked_cores() or present_cores()) if parameters >= LARGE else 1
 
 
-def make_engine(problem: Problem, choice: str, width: int) -> Engine:
+def make_engine(problem: Problem, choice: str, width: int, ranks: int) -> Engine:
     """Return the engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
 
     ``auto`` chooses vmap for small models, which are faster with it on a CPU.
+
+    ranks: workers and servers, whose vectors share a pool on a CPU
     """
     if not problem.trains:
         return NoGradients()
@@ -71,9 +75,11 @@ def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     if problem.compute.device != "cpu":
         return Loop(problem)  # a process that uses a GPU cannot be forked
     count = asked_cores() or present_cores()
+    start = problem.flat.own[0]
+    pool = VectorPool(sum(problem.flat.layers) + 1, SLOTS * (ranks + count), start.dtype)
     if count > 1 and not reads_ahead(problem) and hasattr(os, "fork"):
-        return Parallel(problem, count)
-    return Loop(problem)
+        return Parallel(problem, count, pool)
+    return Loop(problem, pool)
 
 
 def gains_from_vmap(problem: Problem) -> bool:

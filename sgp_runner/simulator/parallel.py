@@ -1,7 +1,7 @@
 """Gradients and evaluations on several cores, in forked processes.
 
-A forked process has a copy of the model and the data. A gradient reads and writes memory that both
-processes share; a message contains only the slot in this memory, the rank and the step. An
+A forked process has a copy of the model and the data. It reads parameters and writes gradients in
+the slots of a `VectorPool`; a message contains only the slots, the rank and the step. An
 evaluation is divided into passes, independently of the number of processes. Each process computes
 with one thread, so results have the same bytes in every process.
 """
@@ -9,7 +9,6 @@ with one thread, so results have the same bytes in every process.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import signal
 import time
@@ -23,8 +22,10 @@ from multiprocessing.util import Finalize
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from sgp_runner.core.mapped_memory import shared
 from sgp_runner.core.problem import Problem
 from sgp_runner.simulator.engine import Gradient, Loop
+from sgp_runner.simulator.vector_pool import VectorPool
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.signals import ENDING, blocked
 from sgp_runner.utils.units import counted
@@ -36,44 +37,19 @@ if TYPE_CHECKING:
 WORTH_SECONDS = 1e-3  # handing over a shorter gradient takes longer than computing it
 QUEUED = 2  # gradients per process, which computes one while the other is copied
 AHEAD = 2  # more computed values that may wait in this process
-ALIGNMENT = 64  # bytes
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
-@dataclass(frozen=True)
-class GradientMemory:
-    """Shared memory of one gradient: ``params`` [D], ``buffers`` and the result ``value`` [D]."""
+def serve(
+    problem: Problem,
+    pool: VectorPool,
+    buffers: Sequence[list[Tensor]],
+    connection: Connection,
+) -> None:
+    """Compute gradients in a forked process, until the other end of ``connection`` is closed.
 
-    params: Tensor
-    value: Tensor
-    buffers: Sequence[Tensor]
-
-
-def make_slot(problem: Problem) -> GradientMemory:
-    start = problem.start()
-    params, value, *buffers = shared([start, start, *problem.flat.initial])
-    return GradientMemory(params, value, buffers)
-
-
-def shared(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return new tensors of these shapes and types, in memory shared with forked processes."""
-    import torch
-
-    begins, size = [], 0
-    for tensor in tensors:
-        begins.append(size)
-        size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-    memory = mmap.mmap(-1, size)
-    return [
-        torch.frombuffer(memory, dtype=array.dtype, count=array.numel(), offset=begin).view(
-            array.shape
-        )
-        for array, begin in zip(tensors, begins, strict=True)
-    ]
-
-
-def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connection) -> None:
-    """Compute gradients in a forked process, until the other end of ``connection`` is closed."""
+    buffers: of the model, for each gradient that may be queued and for evaluations
+    """
     import torch
 
     try:
@@ -85,10 +61,11 @@ def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connect
         if hasattr(library, "prctl"):
             library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         while True:
-            number, *what = connection.recv()
+            number, slots, *what = connection.recv()
+            vectors = [pool.at(slot, sum(problem.flat.layers)) for slot in slots]
             received, failure = None, ""
             try:
-                received = perform(problem, slots[number], *what)
+                received = perform(problem, vectors, buffers[number], *what)
             except Exception as error:  # the parent process repeats the work and raises the error
                 failure = str(error) or type(error).__name__
             connection.send((number, received, failure))
@@ -99,17 +76,24 @@ def serve(problem: Problem, slots: Sequence[GradientMemory], connection: Connect
 
 
 def perform(
-    problem: Problem, slot: GradientMemory, rank: int | None, step: int, processes: int
+    problem: Problem,
+    vectors: Sequence[Tensor],
+    buffers: list[Tensor],
+    rank: int | None,
+    step: int,
+    processes: int,
 ) -> float | list[Sequence[float]]:
     """Compute the gradient of a rank's step and return its loss.
 
     If ``rank`` is None, return the sums of every ``processes``-th pass of an evaluation, from pass
     ``step`` on.
+
+    vectors: the parameters [D] and memory for the gradient [D]
     """
+    params, *out = vectors
     if rank is None:
-        return problem.sums(slot.params, [*slot.buffers], slice(step, None, processes))
-    value, loss = problem.gradient(slot.params, [*slot.buffers], rank, step)
-    slot.value.copy_(value)
+        return problem.sums(params, [*buffers], slice(step, None, processes))
+    _, loss = problem.gradient(params, [*buffers], rank, step, out=out[0])
     return float(loss)
 
 
@@ -125,20 +109,23 @@ class GradientResult:
 class Assistant:
     """A process that computes passes of evaluations and queues up to ``QUEUED`` gradients."""
 
-    def __init__(self, problem: Problem, others: Sequence[Connection]) -> None:
-        self.slots = [make_slot(problem) for _ in range(QUEUED + 1)]  # the last is for evaluations
+    def __init__(self, problem: Problem, pool: VectorPool, others: Sequence[Connection]) -> None:
+        self.pool = pool
+        # The last are for evaluations.
+        self.buffers = [shared(problem.flat.initial) for _ in range(QUEUED + 1)]
         self.free = list(range(QUEUED))
         self.sums: list[Sequence[float]] | None = None
         self.evaluates = False
         self.failure = ""  # of a gradient or evaluation
-        self.asked: dict[int, Gradient] = {}  # by slot
+        # By number of the buffers: gradients with their parameters and values in the pool.
+        self.asked: dict[int, tuple[Gradient, Tensor, Tensor]] = {}
         context = get_context("fork")
         self.connection, theirs = context.Pipe()
 
         def work() -> None:
             for connection in (*others, self.connection):
                 connection.close()
-            serve(problem, self.slots, theirs)
+            serve(problem, pool, self.buffers, theirs)
 
         with blocked():
             self.process = context.Process(target=work, daemon=True)
@@ -148,27 +135,35 @@ class Assistant:
         self.close = Finalize(self, end, (self.connection, self.process), exitpriority=0)
 
     def ask(self, gradient: Gradient) -> None:
-        """Let the process compute ``gradient``."""
+        """Let the process compute ``gradient``; the pool has two free slots."""
         gradient.check()
         number = self.free.pop()
-        self.asked[number] = gradient
-        self.request(number, gradient.params, gradient.buffers, gradient.rank, gradient.step, 1)
+        params = self.pool.shared(gradient.params)
+        value = self.pool.empty(gradient.params.numel())
+        assert value is not None
+        self.asked[number] = gradient, params, value
+        self.request(number, [params, value], gradient.buffers, gradient.rank, gradient.step, 1)
 
     def evaluate(
         self, params: Tensor, buffers: Sequence[Tensor], number: int, processes: int
     ) -> None:
-        """Let the process compute every ``processes``-th pass of an evaluation."""
+        """Let the process compute every ``processes``-th pass of an evaluation.
+
+        params: parameters [D] in the pool
+        """
         self.sums, self.evaluates = None, True
-        self.request(QUEUED, params, buffers, None, number, processes)
+        self.request(QUEUED, [params], buffers, None, number, processes)
 
     def request(
-        self, number: int, params: Tensor, buffers: Sequence[Tensor], *what: int | None
+        self,
+        number: int,
+        vectors: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        *what: int | None,
     ) -> None:
-        slot = self.slots[number]
-        slot.params.copy_(params)
-        for there, buffer in zip(slot.buffers, buffers, strict=True):
+        for there, buffer in zip(self.buffers[number], buffers, strict=True):
             there.copy_(buffer)
-        self.connection.send((number, *what))
+        self.connection.send((number, [*map(self.pool.slot_of, vectors)], *what))
 
     def receive(self) -> tuple[Gradient, GradientResult | None] | None:
         """Wait for the next message.
@@ -180,13 +175,13 @@ class Assistant:
         if number == QUEUED:
             self.sums, self.evaluates = received, False
             return None
-        slot = self.slots[number]
+        gradient, _, value = self.asked.pop(number)
         result = None
         if received is not None:
-            buffers = [buffer.clone() for buffer in slot.buffers]
-            result = GradientResult(slot.value.clone(), received, buffers)
+            buffers = [buffer.clone() for buffer in self.buffers[number]]
+            result = GradientResult(value, received, buffers)
         self.free.append(number)
-        return self.asked.pop(number), result
+        return gradient, result
 
 
 def end(connection: Connection, process: ForkProcess) -> None:
@@ -217,9 +212,9 @@ class Parallel:
     ends early, for lack of memory, the run continues without it.
     """
 
-    def __init__(self, problem: Problem, cores: int) -> None:
-        self.problem, self.cores = problem, cores
-        self.loop = Loop(problem)
+    def __init__(self, problem: Problem, cores: int, pool: VectorPool) -> None:
+        self.problem, self.cores, self.pool = problem, cores, pool
+        self.loop = Loop(problem, pool)
         self.ranks: set[int] = set()  # ranks with a gradient that may be computed early
         self.pending: dict[Gradient, None] = {}
         self.running: dict[Gradient, Assistant] = {}
@@ -242,7 +237,7 @@ class Parallel:
     def start_assistants(self) -> None:
         for _ in range(self.cores - 1):
             others = [assistant.connection for assistant in self.assistants]
-            self.assistants.append(Assistant(self.problem, others))
+            self.assistants.append(Assistant(self.problem, self.pool, others))
 
     def start(self, gradient: Gradient) -> None:
         if gradient.rank not in self.ranks:  # a second gradient needs the buffers after the first
@@ -279,11 +274,13 @@ class Parallel:
     def sums(self, params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
         """Return the sums of each pass of an evaluation, as `Problem.sums`."""
         passes = len(self.problem.chunks)
-        helping = self.assistants[: passes - 1]  # the other assistants keep computing gradients
+        held = self.pool.shared(params)
+        # The other assistants keep computing gradients.
+        helping = [] if self.pool.slot_of(held) is None else self.assistants[: passes - 1]
         every = len(helping) + 1
         for number, assistant in enumerate(helping, start=1):
             with suppress(OSError):  # `collect` handles a process that has ended
-                assistant.evaluate(params, buffers, number, every)
+                assistant.evaluate(held, buffers, number, every)
         rows: list[Sequence[float]] = [()] * passes
         with one_thread():
             rows[::every] = self.problem.sums(params, buffers, slice(0, None, every))
@@ -336,7 +333,8 @@ class Parallel:
     @property
     def has_room(self) -> bool:
         """Whether another value may be computed early; waiting values take memory."""
-        return len(self.running) + len(self.done) < QUEUED * len(self.assistants) + AHEAD
+        waiting = len(self.running) + len(self.done)
+        return waiting < QUEUED * len(self.assistants) + AHEAD and len(self.pool.free) > 1
 
     def work_ahead(self) -> bool:
         """Compute a gradient that is not due yet, if there is one and room for it."""

@@ -206,8 +206,20 @@ class Simulation:
         """Return the workers with initial parameters, servers last, without starting one."""
         total = horizon.steps * (self.size if algo.asynchronous else 1)
         budgets = own_budgets(total, self.size, algo.servers, algo.asynchronous)
+        pool = self.engine.pool
+        place = pool.shared if pool is not None else lambda vector: vector
         return [
-            make_worker(problem, optim, horizon, algo.asynchronous, rank, comm, budget, self)
+            make_worker(
+                problem,
+                optim,
+                horizon,
+                algo.asynchronous,
+                rank,
+                comm,
+                budget,
+                self,
+                place=place,
+            )
             for rank, (comm, budget) in enumerate(zip(self.comms, budgets, strict=True))
         ]
 
@@ -290,6 +302,11 @@ class SimulatedTransport(Transport):
 
     def __init__(self, rank: int, simulation: Simulation) -> None:
         self.rank, self.simulation = rank, simulation
+
+    def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
+        pool = self.simulation.engine.pool
+        vector = None if pool is None else pool.empty_like(tensor)
+        return tensor.new_empty(tensor.shape) if vector is None else vector
 
     def send(self, dst: int, tag: int, message: Tensor) -> int:
         return self.simulation.outside.send(self.rank, dst, tag, message)

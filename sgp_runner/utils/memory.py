@@ -89,6 +89,15 @@ def keep_freed_memory() -> None:
             library.mallopt(setting, value)
 
 
+def release_freed_memory() -> None:
+    """Return the memory that `keep_freed_memory` has kept so far to the system."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+
+
 def flush_denormals() -> None:
     """Flush denormal numbers to zero, as GPUs do.
 

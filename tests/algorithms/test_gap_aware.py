@@ -89,6 +89,7 @@ class Growing:
     steps that were missed.
     """
 
+    pool = None
     C = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
 
     def start(self, gradient: Gradient) -> None:

@@ -27,6 +27,7 @@ from sgp_runner.models.transformer import Transformer
 from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap
 from sgp_runner.simulator.engines import make_engine
 from sgp_runner.simulator.parallel import Parallel
+from sgp_runner.simulator.vector_pool import VectorPool
 
 WORKERS = 7
 
@@ -200,14 +201,14 @@ def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
 
 def test_the_engine_suits_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Parallel)
+    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32, 2), Parallel)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32), Vmap)
-    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32), Loop)
+    assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "auto", 32, 2), Vmap)
+    assert isinstance(make_engine(PROBLEMS["resnet8"](torch.float32), "auto", 32, 2), Loop)
     assert isinstance(
-        make_engine(invalid_reason(MLP(hidden=(550, 550)), Digits()), "auto", 32), Loop
+        make_engine(invalid_reason(MLP(hidden=(550, 550)), Digits()), "auto", 32, 2), Loop
     )  # 344,310 parameters
-    assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32), Loop)
+    assert isinstance(make_engine(PROBLEMS["mlp"](torch.float32), "loop", 32, 2), Loop)
 
 
 def test_timing_studies_compute_nothing() -> None:
@@ -234,6 +235,11 @@ def forkable(request: pytest.FixtureRequest) -> None:
         pytest.skip("passed in a process of its own")
 
 
+def parallel(problem: Problem, cores: int, slots: int = 32) -> Parallel:
+    start = problem.start()
+    return Parallel(problem, cores, VectorPool(len(start) + 1, slots, start.dtype))
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Use so many threads of PyTorch."""
@@ -251,7 +257,7 @@ def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> No
     problem = PROBLEMS[name](torch.float32)
     with threads(1):
         expected, losses, statistics = gradients(problem, Loop(problem), steps=4)
-    engine = Parallel(problem, cores)
+    engine = parallel(problem, cores)
     with threads(2):  # of which a fork has one
         torch.randn(1 << 20).exp_()
         actual, others, also = gradients(problem, engine, steps=4)
@@ -266,7 +272,7 @@ def test_the_number_of_cores_does_not_change_a_byte(name: str, cores: int) -> No
 @pytest.mark.usefixtures("forkable")
 def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other_process() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
-    engine = Parallel(problem, 2)
+    engine = parallel(problem, 2)
     engine.start_assistants()
     for rank in range(WORKERS):
         gradient = Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers())
@@ -282,7 +288,7 @@ def test_what_is_due_first_is_computed_first_and_the_last_one_waits_for_no_other
 def test_a_dropped_gradient_leaves_nothing_behind() -> None:
     """In whatever state it is: computed early, in another process, or neither."""
     problem = PROBLEMS["resnet8"](torch.float32)
-    engine = Parallel(problem, 2)
+    engine = parallel(problem, 2)
     engine.start_assistants()
     started = [
         Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
@@ -304,7 +310,7 @@ def test_a_process_that_is_killed_is_done_without() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     with threads(1):
         expected, *_ = gradients(problem, Loop(problem), steps=1)
-    engine = Parallel(problem, 2)
+    engine = parallel(problem, 2)
     gradients(problem, engine, steps=1)
     params = [problem.start() + 0.01 * rank for rank in range(WORKERS)]
     assistant = engine.assistants[0]
@@ -320,6 +326,41 @@ def test_a_process_that_is_killed_is_done_without() -> None:
 
 
 @pytest.mark.usefixtures("forkable")
+def test_another_process_reads_and_writes_where_the_vectors_are() -> None:
+    problem = PROBLEMS["resnet8"](torch.float32)
+    engine = parallel(problem, 2)
+    engine.start_assistants()
+    vector = engine.pool.empty(len(problem.start()) + 1)
+    assert vector is not None
+    params = vector[:-1].copy_(problem.start())
+    for rank in range(2):  # the last one is not queued behind the other
+        engine.start(Gradient(rank, 0, params, problem.flat.fresh_buffers()))
+    ((gradient, read, value),) = engine.assistants[0].asked.values()
+    assert read is params
+    engine.pending.clear()
+    assert engine.finish(gradient) is value
+    with threads(1):
+        expected, _ = problem.gradient(params, problem.flat.fresh_buffers(), gradient.rank, 0)
+    assert torch.equal(value, expected)
+    engine.close()
+
+
+@pytest.mark.usefixtures("forkable")
+def test_without_free_slots_this_process_computes_alone() -> None:
+    problem = PROBLEMS["resnet8"](torch.float32)
+    with threads(1):
+        expected, *_ = gradients(problem, Loop(problem), steps=2)
+    engine = parallel(problem, 2, slots=1)
+    engine.start_assistants()
+    actual, *_ = gradients(problem, engine, steps=2)
+    assert all(torch.equal(a, b) for a, b in zip(expected, actual, strict=True))
+    assert engine.pool.free == []  # the only slot has a gradient
+    params, buffers = problem.start(), problem.flat.fresh_buffers()
+    assert engine.sums(params, buffers) == problem.sums(params, buffers)
+    engine.close()
+
+
+@pytest.mark.usefixtures("forkable")
 def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -328,7 +369,7 @@ def test_an_evaluation_has_the_same_bytes_on_any_number_of_cores(
     assert [len(chunk) for chunk in problem.chunks] == [64, 64, 64, 64, 64, 40]
     params, buffers = problem.start(), problem.flat.fresh_buffers()
     expected = problem.sums(params, buffers)
-    engine = Parallel(problem, 3)
+    engine = parallel(problem, 3)
     assert len(engine.assistants) == 2  # of a large model, from the start
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == expected
@@ -343,7 +384,7 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
     problem = PROBLEMS["resnet8"](torch.float32)
     assert [len(chunk) for chunk in problem.chunks] == [360]
     params, buffers = problem.start(), problem.flat.fresh_buffers()
-    engine = Parallel(problem, 3)
+    engine = parallel(problem, 3)
     assert engine.assistants == []
     gradients(problem, engine, steps=1)
     assert engine.sums(params, buffers) == problem.sums(params, buffers)
@@ -353,7 +394,7 @@ def test_an_evaluation_in_one_pass_leaves_the_other_processes_to_their_gradients
 
 @pytest.mark.usefixtures("forkable")
 def test_processes_end_with_the_engine_that_started_them() -> None:
-    engine = Parallel(PROBLEMS["resnet8"](torch.float32), 2)
+    engine = parallel(PROBLEMS["resnet8"](torch.float32), 2)
     engine.start_assistants()
     (process,) = [assistant.process for assistant in engine.assistants]
     assert process.is_alive()
@@ -367,12 +408,12 @@ import sys
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 _setup_privateuseone_for_python_backend("pretend")
-from test_engine import PROBLEMS, gradients
-from sgp_runner.simulator.parallel import Assistant, Parallel
+from test_engine import PROBLEMS, gradients, parallel
+from sgp_runner.simulator.parallel import Assistant
 problem = PROBLEMS["resnet8"](torch.float32)
 if sys.argv[1] == "second":
     problem.gradient(problem.start(), problem.flat.fresh_buffers(), 0, 0)
-engine, values, receive = Parallel(problem, 2), [], Assistant.receive
+engine, values, receive = parallel(problem, 2), [], Assistant.receive
 def received(assistant):
     gradient, result = receive(assistant)
     values.append(result)

@@ -40,6 +40,7 @@ from sgp_runner.simulator.simulation import LeftInFlight, TimeOverflow
 from sgp_runner.simulator.snapshot import restore
 from sgp_runner.utils.devices import free_bytes
 from sgp_runner.utils.errors import ConfigError, Lost, RankFailed
+from sgp_runner.utils.memory import release_freed_memory
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.provenance import gpu
 
@@ -130,7 +131,7 @@ class SimulatedBackend:
         width = network.vmap_width
         if network.device != "cpu":
             width = min(width, run.nodes)  # calls are padded to it
-        self.engine = make_engine(self.problem, network.engine, width)
+        self.engine = make_engine(self.problem, network.engine, width, run.nodes + run.algo.servers)
         if isinstance(self.engine, Parallel):
             self.problem = replace(self.problem, sums_of=self.engine.sums)
         self.total = run.steps(self.problem) * run.nodes
@@ -143,6 +144,7 @@ class SimulatedBackend:
             survives=survives,
             listener=self.listener,
         )
+        release_freed_memory()  # several vectors in the C library's gaps, while workers were made
         self.waiting = list(self.workers)
         if self.trace is not None:
             self.trace.follow(self.simulation)
