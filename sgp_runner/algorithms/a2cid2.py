@@ -27,7 +27,13 @@ from math import exp, lcm, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sgp_runner.algorithms import Algorithm
-from sgp_runner.algorithms.ad_psgd import due_averages, end_averages, partner
+from sgp_runner.algorithms.ad_psgd import (
+    averages_may_follow,
+    count_goodbye,
+    due_averages,
+    end_averages,
+    partner,
+)
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
@@ -100,10 +106,10 @@ class A2CiD2(Algorithm):
 
     async def answer(self, worker: Worker, x_tilde: Tensor, eta: float, alpha: float) -> None:
         x = worker.params
-        while worker.counter("goodbyes") < worker.size // 2:
+        while averages_may_follow(worker):
             i, theirs = await worker.comm.recv_any()
             if theirs.numel() == 0:
-                worker.increment("goodbyes")
+                count_goodbye(worker)
                 continue
             self.mix(worker, x_tilde, eta)
             worker.comm.send(i, x.clone())

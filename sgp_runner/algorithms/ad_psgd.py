@@ -71,10 +71,10 @@ class ADPSGD(Algorithm):
 
     async def answer(self, worker: Worker) -> None:
         x = worker.params
-        while worker.counter("goodbyes") < worker.size // 2:
+        while averages_may_follow(worker):
             i, theirs = await worker.comm.recv_any()
             if theirs.numel() == 0:
-                worker.increment("goodbyes")
+                count_goodbye(worker)
             else:
                 worker.comm.send(i, x.clone())
                 x.lerp_(theirs, 0.5)
@@ -98,6 +98,22 @@ def partner(topology: Topology, rank: int, size: int, t: int) -> int:
 
 
 def end_averages(worker: Worker) -> None:
-    """Tell all passive workers, by an empty message, that this one starts no more averages."""
-    for j in range(0, worker.size, 2):
-        worker.comm.send(j, worker.params.new_empty(0))
+    """Tell rank 0, by an empty message, that this active worker starts no more averages."""
+    worker.comm.send(0, worker.params.new_empty(0))
+
+
+def averages_may_follow(worker: Worker) -> bool:
+    """Whether an active worker may still start an average with this passive one.
+
+    Rank 0 waits for the goodbyes of all active workers, the others for that of rank 0: with one
+    from each active to each passive worker, messages would grow with the square of the workers.
+    """
+    return worker.counter("goodbyes") < (1 if worker.rank else worker.size // 2)
+
+
+def count_goodbye(worker: Worker) -> None:
+    """Count a goodbye of a passive worker; rank 0 passes the last one on."""
+    worker.increment("goodbyes")
+    if not worker.rank and not averages_may_follow(worker):
+        for j in range(2, worker.size, 2):
+            worker.comm.send(j, worker.params.new_empty(0))

@@ -90,10 +90,11 @@ class SwarmSGD(Algorithm):
                 await self.average(worker)
         if worker.counter("inner"):
             await self.average(worker)
-        for j in range(worker.size):
-            if j != worker.rank:
-                worker.comm.send(j, x.new_empty(0), REQUEST)  # empty: no more averages
+        if worker.rank:
+            worker.comm.send(0, x.new_empty(0), REQUEST)  # empty: no more averages of this worker
         await answering
+        for j in range(1, 1 if worker.rank else worker.size):
+            worker.comm.send(j, x.new_empty(0), REQUEST)  # no more averages of any worker
 
     def request(self, worker: Worker) -> None:
         """Send the present parameters to the partner of the next average, if any."""
@@ -113,7 +114,7 @@ class SwarmSGD(Algorithm):
 
     async def answer(self, worker: Worker, s: Tensor) -> None:
         x = worker.params
-        while worker.counter("goodbyes") < worker.size - 1:
+        while worker.counter("goodbyes") < (1 if worker.rank else worker.size - 1):
             i, theirs = await worker.comm.recv_any(REQUEST)
             if theirs.numel() == 0:
                 worker.increment("goodbyes")

@@ -189,6 +189,10 @@ CORRECTIONS = (
         "rounding",
         convolves_few_samples,
     ),
+    Correction(
+        "AD-PSGD, A2CiD2 and SwarmSGD end with one goodbye of each worker, passed on by rank 0",
+        runs("ad_psgd", "a2cid2", "swarm_sgd"),
+    ),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ class Mailbox:
     num_delivered: messages that have arrived.
     """
 
-    __slots__ = ("arrivals", "num_delivered", "queues", "scheduler", "waiting")
+    __slots__ = ("arrivals", "num_delivered", "order", "queues", "scheduler", "waiting")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -29,6 +29,8 @@ class Mailbox:
         self.arrivals = count()
         # (src, tag) -> (arrival number, message, version)
         self.queues: dict[tuple[int, int], deque[tuple[int, Tensor, int]]] = {}
+        # tag that was received from any sender -> arrival number -> src, in the order of arrival
+        self.order: dict[int, OrderedDict[int, int]] = {}
         self.waiting: dict[tuple[int, int], Future[Any]] = {}
 
     def deliver(self, src: int, tag: int, message: Tensor) -> None:
@@ -42,9 +44,10 @@ class Mailbox:
             self.keep(src, tag, message)
 
     def keep(self, src: int, tag: int, message: Tensor) -> None:
-        self.queues.setdefault((src, tag), deque()).append(
-            (next(self.arrivals), message, message._version)
-        )
+        number = next(self.arrivals)
+        self.queues.setdefault((src, tag), deque()).append((number, message, message._version))
+        if tag in self.order:
+            self.order[tag][number] = src
 
     def has(self, src: int, tag: int) -> bool:
         return (src, tag) in self.queues
@@ -53,7 +56,9 @@ class Mailbox:
         queue = self.queues.get((src, tag))
         if queue is None:
             return None
-        _, message, version = queue.popleft()
+        number, message, version = queue.popleft()
+        if tag in self.order:
+            del self.order[tag][number]
         if not queue:
             del self.queues[src, tag]
         if message._version != version:
@@ -74,10 +79,14 @@ class Mailbox:
 
     def poll_any(self, tag: int) -> tuple[int, Tensor] | None:
         """Receive the message that arrived first, with its sender."""
-        arrived = [(queue[0][0], src) for (src, t), queue in self.queues.items() if t == tag]
-        if not arrived:
+        if tag not in self.order:
+            arrived = (
+                (n, src) for (src, t), kept in self.queues.items() if t == tag for n, *_ in kept
+            )
+            self.order[tag] = OrderedDict(sorted(arrived))
+        src = next(iter(self.order[tag].values()), None)
+        if src is None:
             return None
-        _, src = min(arrived)
         message = self.poll(src, tag)
         assert message is not None
         return src, message
