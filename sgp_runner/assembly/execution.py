@@ -74,7 +74,8 @@ def perform(
     if isinstance(experiment.run.logger, NeedsPackages):
         experiment.run.logger.check_installed()
     verify_memory(experiment.run)
-    if not verified:
+    verifies = verifies_itself(experiment)
+    if not (verified or verifies):
         from sgp_runner.assembly.dry_run import verify_calls  # imports torch, which takes seconds
 
         verify_calls(experiment.run)
@@ -85,7 +86,26 @@ def perform(
     with locked(experiment.directory) if rank in (None, 0) else nullcontext():
         if shorter is not None:
             extend(experiment, shorter)
-        return execute(experiment, rank, fork)
+        try:
+            return execute(experiment, rank, fork)
+        except Stopped:
+            raise
+        except RuntimeError:
+            if verifies:
+                from sgp_runner.assembly.dry_run import verify_calls
+
+                verify_calls(experiment.run)  # names ranks and step if their calls are the cause
+            raise
+
+
+def verifies_itself(experiment: Experiment) -> bool:
+    """Whether a run does without a dry run: a timing study of this package's own algorithms.
+
+    It makes the same calls itself, and computes nothing that a late error would waste. A range of
+    rates needs the dry run, which tells whether the course of the calls depends on time.
+    """
+    run = experiment.run
+    return not (run.model.trains or experiment.plugins or len(run.cluster.links.rates) > 1)
 
 
 def copy_finished(experiment: Experiment, summary: Mapping[str, object]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sgp_runner.cluster.coding_times import Coding, Waits
 from sgp_runner.core.budget import Budget
 from sgp_runner.core.comm import Comm
-from sgp_runner.core.flat import Gradient, joined
+from sgp_runner.core.flat import Gradient
 from sgp_runner.core.optim import (
     Horizon,
     LocalStep,
@@ -19,7 +18,7 @@ from sgp_runner.core.optim import (
     Shapes,
     local_step,
     lr_at,
-    subtracting,
+    no_step,
 )
 from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.scheduler import Future, resolved
@@ -260,8 +259,7 @@ class Worker:
 
     def step_along(self, g: Gradient) -> LocalStep:
         if not self.has_gradients:
-            whole = [(slice(0, self.params.numel()), joined(g))]
-            return LocalStep(partial(subtracting, whole, self.params))
+            return no_step(self.params)
         return local_step(self.optim, g, self.params, self.buffers, self.lr, self.shapes)
 
     def descend(self, step: LocalStep | None = None) -> Awaitable[None]:

@@ -2,7 +2,7 @@
 
 from sgp_runner.core.optim.adam import Adam, AdamW
 from sgp_runner.core.optim.muon import Muon
-from sgp_runner.core.optim.optimizer import LocalStep, Optimizer, Shapes, lr_at
+from sgp_runner.core.optim.optimizer import LocalStep, Optimizer, Shapes, lr_at, no_step
 from sgp_runner.core.optim.schedules import (
     Constant,
     Cosine,
@@ -13,7 +13,7 @@ from sgp_runner.core.optim.schedules import (
     WarmupCosine,
     ends_with_run,
 )
-from sgp_runner.core.optim.sgd import SGD, local_step, subtracting
+from sgp_runner.core.optim.sgd import SGD, local_step
 
 __all__ = [
     "SGD",
@@ -33,5 +33,5 @@ __all__ = [
     "ends_with_run",
     "local_step",
     "lr_at",
-    "subtracting",
+    "no_step",
 ]

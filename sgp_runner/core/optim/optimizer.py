@@ -43,6 +43,16 @@ class LocalStep:
         return take(weight, parts)
 
 
+def no_step(params: Tensor) -> LocalStep:
+    """Return the step of a timing study: ``params`` [D] stay zero, and are written once."""
+
+    def take(weight: Tensor | None, parts: int) -> Iterator[slice]:
+        params.zero_()
+        yield slice(0, params.numel())
+
+    return LocalStep(take)
+
+
 class Optimizer(Protocol):
     """A local optimizer.
 
