@@ -184,3 +184,16 @@ def test_the_memory_of_a_worker_with_a_smaller_model(
     monkeypatch.setattr(memory, "KEPT", {"algo=sgp": 3})
     (table,) = memory.measure(1, (2, 4))
     assert all(value > 0 for result in table.results for value in result.values)
+
+
+def test_growth_is_an_exponent_of_the_time_beyond_that_of_a_start(bench: ModuleType) -> None:
+    from benchmarks import growth
+
+    assert growth.exponent([1, 10, 100], [3.0, 30.0, 300.0]) == pytest.approx(1, abs=1e-12)
+    times = {"linear": lambda n: 5 + 2.0 * (n - 1), "square": lambda n: 5 + (n - 1.0) ** 2}
+    results = growth.table("Nodes", times, [11, 101, 1001]).results
+    assert [(result.what, result.met) for result in results] == [
+        ("linear", True),
+        ("square", False),
+    ]
+    assert [round(result.median, 2) for result in results] == [1.02, 2.04]
