@@ -45,7 +45,7 @@ CEILINGS = {
     "assembly": 2030,
     "calibration report": 2275,
     "cli": 1390,
-    "cluster data topology": 3515,
+    "cluster data topology": 3620,
     "config": 1686,
     "console": 226,
     "core": 2472,
