@@ -19,12 +19,15 @@ from pathlib import Path
 from rich.progress import Progress
 
 from sgp_runner.cli import download_packaged
-from sgp_runner.data import gutenberg, idx_images
+from sgp_runner.data import gutenberg, help_en_de, idx_images
 from sgp_runner.data.packaged import ROOT
 from sgp_runner.data.wmt16_en_de import ADDRESS
 from sgp_runner.utils.errors import ConfigError, nearest
 
-PUBLISHED = {**idx_images.SOURCES, gutenberg.SOURCE.name: gutenberg.SOURCE}
+PUBLISHED = {
+    **idx_images.SOURCES,
+    **{source.name: source for source in (gutenberg.SOURCE, help_en_de.SOURCE)},
+}
 ARCHIVES = ("cifar10", "cifar100")
 NAMES = (*ARCHIVES, *PUBLISHED)
 SCRIPTS = {  # that unpack what cannot be downloaded without an account

@@ -108,6 +108,7 @@ CLASSES: Mapping[str, Mapping[str, str] | str] = {
         "folder": "sgp_runner.data.folder:Folder",
         "grammar": "sgp_runner.data.grammar:Grammar",
         "gutenberg": "sgp_runner.data.gutenberg:Gutenberg",
+        "help_en_de": "sgp_runner.data.help_en_de:HelpEnDe",
         "hf": "sgp_runner.data.hub_text:HubText",
         "imagenet": "sgp_runner.data.imagenet:ImageNet",
         "mnist": "sgp_runner.data.idx_images:IdxImages",

@@ -31,7 +31,7 @@ FORMAT = 3  # of a stored configuration
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
     *("data.root", "data.workers", "format", *(f"cluster.validated.{key}" for key in LIMITS)),
-    *(f"{data}.path" for data in ("fashion_mnist", "mnist", "gutenberg")),
+    *(f"{data}.path" for data in ("fashion_mnist", "mnist", "gutenberg", "help_en_de")),
     *("network.timeout_seconds", "network.start_timeout_seconds"),
     *("network.vote_seconds", "network.silence_seconds"),
     *("network.shared_memory", "network.shard"),

@@ -159,12 +159,14 @@ class Translation:
 
     def evaluate(self, module: nn.Module, split: Split) -> dict[str, float]:
         """Return loss, share of exact greedy decodings ("accuracy") and sacreBLEU ("bleu")."""
+        import torch
         from sacrebleu import corpus_bleu
 
         loss, tokens = 0.0, 0
         answers: list[str] = []
         references: list[str] = []
-        for (source, target_in), targets in chunks(module, split):
+        size = LOGITS // (len(self.vocabulary) * split.batch(torch.arange(1))[1].shape[1])
+        for (source, target_in), targets in chunks(module, split, max(1, min(CHUNK, size))):
             total, count = self._loss_sum(module(source, target_in), targets)
             loss, tokens = loss + float(total), tokens + int(count)
             ids = self.greedy(module, source, targets.shape[1])
@@ -211,6 +213,15 @@ class Translation:
         right = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         real = targets != self.pad
         return (smoothed(log_p, right, self.label_smoothing) * real).sum(), real.sum()
+
+
+@dataclass(frozen=True)
+class PieceTranslation(Translation):
+    """Translation with pieces of bytes; each character of a piece stands for one byte."""
+
+    def text(self, ids: list[int]) -> str:
+        joined = Translation.text(self, ids)
+        return joined.encode("latin-1").decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "download",
         "download",
-        "write sgp-run download cifar10|cifar100|fashion_mnist|mnist|gutenberg",
+        "write sgp-run download cifar10|cifar100|fashion_mnist|mnist|gutenberg|help_en_de",
     ),
     ("download imagenet", "download", "unpack it with scripts/prepare_imagenet.sh."),
     ("download wmt16_en_de", "download", "and run scripts/prepare_wmt16.sh."),

@@ -30,6 +30,7 @@ FREE = {
     "Wandb.group",
     "Edges.sha256",  # compared with the file
     "Gutenberg.sha256",
+    "HelpEnDe.sha256",
     "IdxImages.sha256",
     "HubModel.sha256",
     "HubText.sha256",
@@ -87,6 +88,8 @@ NAMES = {
     "IdxImages.path": ("data=mnist data.path=nowhere", "data.path"),
     "Gutenberg.root": ("data=gutenberg model=gpt data.root=nowhere", "data.path"),
     "Gutenberg.path": ("data=gutenberg model=gpt data.path=nowhere", "data.path"),
+    "HelpEnDe.root": ("data=help_en_de model=transformer data.root=nowhere", "data.path"),
+    "HelpEnDe.path": ("data=help_en_de model=transformer data.path=nowhere", "data.path"),
     "Folder.path": ("data=folder data.path=nowhere model=resnet18", "data.path"),
     "ImageNet.root": ("data=imagenet data.root=nowhere model=resnet18", "data.root"),
     "ImageNet.shards": ("data=imagenet data.shards=nowhere model=resnet18", "data.shards"),

@@ -1,0 +1,155 @@
+"""Sentences of a manual in two languages, from excerpts in the format of their packages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.packed import deb
+from helpers.paths import ROOT
+
+from sgp_runner.data.help_en_de import PAIRS, SOURCE, HelpEnDe, complete
+from sgp_runner.data.packaged import checksum_of
+from sgp_runner.data.tasks import PieceTranslation
+from sgp_runner.utils.errors import ConfigError
+
+NUMBERS = {"one": "Eins", "two": "Zwei", "three": "Drei", "four": "Vier"}
+
+
+def page(*paragraphs: tuple[str, str]) -> bytes:
+    return "".join(f'<p class="x" id="{key}">{text}</p>\n' for key, text in paragraphs).encode()
+
+
+def pages() -> dict[str, bytes]:
+    """Four pages of three sentences each, the last of which all pages have."""
+    files = {}
+    for name, other in NUMBERS.items():
+        for language, texts in (
+            ("en-US", (f"Open page {name} now. Close it again soon.", "The same everywhere here.")),
+            ("de", (f"Seite {other} jetzt öffnen. Später wieder ganz schließen.", "Überall so.")),
+        ):
+            files[f"{language}/text/a/{name}.html"] = page(*zip("ab", texts, strict=True))
+    return files
+
+
+@pytest.fixture
+def manual(tmp_path: Path) -> HelpEnDe:
+    for language in ("en-US", "de"):
+        files = {name: text for name, text in pages().items() if name.startswith(language)}
+        deb(tmp_path / f"{language}.deb", {f"./help/{name}": files[name] for name in files})
+    sha256 = checksum_of(complete(pages()))
+    return HelpEnDe(path=str(tmp_path), sha256=sha256, pieces=300, valid_pages=1)
+
+
+def rows(english: bytes, german: bytes) -> list[str]:
+    files = {"en-US/text/p.html": english, "de/text/p.html": german}
+    return complete(files)[PAIRS].decode().splitlines()
+
+
+def test_paragraphs_with_one_id_are_pairs_of_sentences() -> None:
+    english = page(
+        ("1", "Click <b>the</b> icon&#46; Wait a while."), ("2", "Only in English here.")
+    )
+    german = page(("1", "Auf das Symbol klicken. Etwas Zeit abwarten."), ("3", "Nur auf Deutsch."))
+    assert rows(english, german) == [
+        "p.html\tClick the icon.\tAuf das Symbol klicken.",
+        "p.html\tWait a while.\tEtwas Zeit abwarten.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("english", "german"),
+    [
+        ("LibreOffice Calc Help", "LibreOffice Calc Help"),  # equal
+        ("Two words", "Zwei Wörter hier"),
+        ("These are only three", "Das hier ist auf Deutsch mehr als doppelt so lang"),
+        ("word " * 61, "Wort " * 61),
+    ],
+)
+def test_odd_pairs_are_left_out(english: str, german: str) -> None:
+    assert rows(page(("1", english)), page(("1", german))) == []
+
+
+def test_a_paragraph_is_one_pair_if_its_sentences_do_not_agree() -> None:
+    german = page(("1", "Zwei Sätze werden so einer."))
+    assert rows(page(("1", "Here are two. They become one.")), german) == [
+        "p.html\tHere are two. They become one.\tZwei Sätze werden so einer."
+    ]
+
+
+def test_a_pair_belongs_to_its_first_page() -> None:
+    files = {
+        f"{language}/text/{name}.html": page(("1", text))
+        for language, text in (("en-US", "A line of text."), ("de", "Eine Zeile mit Text."))
+        for name in ("b", "a")
+    }
+    assert complete(files)[PAIRS].decode() == "a.html\tA line of text.\tEine Zeile mit Text.\n"
+
+
+def test_a_page_is_held_out_without_sentences_that_train(manual: HelpEnDe) -> None:
+    dataset = manual.load(torch.float32)
+    task = dataset.task
+    assert isinstance(task, PieceTranslation)
+    (source, target_in), targets = dataset.train.batch(torch.arange(4))
+    (held, _), answers = dataset.valid.batch(torch.tensor([0]))
+    assert (len(dataset.train), len(dataset.valid)) == (4, 1)
+    assert dataset.train.labels is not None and len(dataset.train.labels.unique()) == 3
+
+    def texts(rows: torch.Tensor) -> list[str]:
+        return [task.text([i for i in row if i > 2]) for row in rows.tolist()]
+
+    (english,), (german,) = texts(held), texts(answers)
+    number = english.split()[2]
+    assert english == f"Open page {number} now."
+    assert german == f"Seite {NUMBERS[number]} jetzt öffnen."
+    assert sorted(texts(source)) == sorted(
+        ["Close it again soon.", *(f"Open page {name} now." for name in NUMBERS if name != number)]
+    )
+    assert target_in[:, 0].tolist() == [1] * 4
+    assert torch.equal(target_in[:, 1:], torch.where(targets == 2, 0, targets)[:, :-1])
+
+
+def test_whole_pages_go_to_nodes(manual: HelpEnDe) -> None:
+    dataset = replace(manual, partition="by_document").load(torch.float32)
+    assert dataset.train.labels is not None
+    sampler = dataset.partition.sampler(dataset.train, 3, 1, seed=1)
+    shares = [set(dataset.train.labels[sampler.indices(w, 1)].tolist()) for w in range(3)]
+    assert len(set.union(*shares)) == 3 and [len(share) for share in shares] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"de": None}, "is not help_en_de: it has no pages in de, which de/text/ would hold; get"),
+        ({"tsv": "a\tEnglish only\n"}, "line 1 of pairs.tsv has 2 of 3 columns (page, English, "),
+        ({"tsv": "a\tb\tc\na\tb\n"}, "line 2 of pairs.tsv has 2 of 3 columns (page, English, "),
+        ({"tsv": "a\tA b c d\tE f g h\n"}, "there are only 1 pages: use fewer."),
+    ],
+)
+def test_other_files_are_refused(
+    change: dict[str, str | None], sentence: str, tmp_path: Path
+) -> None:
+    sha256 = None
+    if text := change.get("tsv"):
+        (tmp_path / PAIRS).write_text(text)
+        sha256 = checksum_of({PAIRS: text.encode()})
+    else:
+        (tmp_path / "en-US/text").mkdir(parents=True)
+        (tmp_path / "en-US/text/a.html").write_bytes(page(("1", "Some words here.")))
+    with pytest.raises(ConfigError) as error:
+        HelpEnDe(path=str(tmp_path), sha256=sha256).load(torch.float32)
+    assert sentence in error.value.sentence
+
+
+def test_sentences_that_are_too_long_for_all_are_refused(manual: HelpEnDe) -> None:
+    with pytest.raises(ConfigError, match=r"^data.max_words: no page has sentences of 3 words"):
+        replace(manual, max_words=3).load(torch.float32)
+
+
+def test_the_complete_pairs() -> None:
+    if not (ROOT / "data/help_en_de").exists():
+        pytest.skip("help_en_de is not in data: sgp-run download help_en_de")
+    pairs = SOURCE.read(str(ROOT / "data"), None, SOURCE.sha256)[PAIRS].decode().splitlines()
+    assert len(pairs) == 36_767 and len({line.partition("\t")[0] for line in pairs}) == 2_557
