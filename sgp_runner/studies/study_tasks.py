@@ -108,4 +108,22 @@ GRAMMAR = StudyTask(
     rates=(0.01, 0.04),
     guess=log(256),
 )
-TASKS = {task.name: task for task in (IMAGES, GRAMMAR)}
+# 468 steps per epoch of the complete Fashion-MNIST; half an epoch is warm-up.
+FASHION = StudyTask(
+    name="fashion",
+    overrides=(
+        "model=conv",
+        "optim.lr_reference_batch=128",
+        "optim.schedule=cosine",
+        "optim.schedule.warmup_epochs=0.5",
+        "data=fashion_mnist",
+        *CLOCK,
+    ),
+    tuning=(f"data.holdout={HOLDOUT:g}",),
+    epochs=4,
+    update=128,
+    rates=(0.025, 0.1),
+    guess=log(10),
+    accuracy=True,
+)
+TASKS = {task.name: task for task in (IMAGES, GRAMMAR, FASHION)}
