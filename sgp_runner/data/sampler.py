@@ -113,9 +113,11 @@ class ByLabel:
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = full_steps(len(split), workers, batch_size)
-        labels = labels_for(split, "by_label")
-        order = labels.argsort(stable=True)[: len(split) // workers * workers]
-        shards = whole_labels(labels, workers) if self.whole else order.chunk(workers)
+        labels = labels_for(split, "by_document" if self.whole else "by_label")
+        if not self.whole:
+            order = labels.argsort(stable=True)[: len(split) // workers * workers]
+            return ShardSampler(order.chunk(workers), batch_size, seed, steps)
+        shards = whole_labels(labels, workers)
         if (least := min(map(len, shards))) < batch_size:
             raise ConfigError(
                 "batch_size",
