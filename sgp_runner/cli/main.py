@@ -34,6 +34,12 @@ SUBCOMMANDS = {
     "study": "study",
 }
 
+#: The commands that somebody new types, and the same on data that everybody knows.
+FIRST = {
+    (): "sgp-run model=conv data=fashion_mnist nodes=4 epochs=1",
+    ("experiment=compare",): "sgp-run experiment=compare data=fashion_mnist",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code (see `run_command`)."""
@@ -78,4 +84,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return 0
     from sgp_runner.cli.modes import run_mode
 
-    return run_mode(command)
+    code = run_mode(command)
+    if code == 0 and (again := FIRST.get(tuple(argv))) is not None:
+        put(f"\nOn Fashion-MNIST:\n  sgp-run download fashion_mnist && {again}")
+    return code

@@ -50,7 +50,8 @@ command continues a study.
 
 keys of a study, besides the settings of sgp-run that all arms share
   question     the question, as a sentence
-  task         images | grammar: model, data and schedule by name
+  task         images | grammar (generated data) | fashion | books | translation
+               (real data): model, data and schedule by name
   arms         a name and the settings of each arm, one or more; new makes them
                of algo=
   baseline     the arm that the others are compared with (default: the last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,8 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted, num_bytes
 
 RECORD_BYTES = 300  # size of one record of a worker
+LARGE = 500_000  # parameters from which a gradient in bfloat16 is worth a sentence
+BFLOAT16 = ("avx512_bf16", "amx_bf16")  # units of a processor, by PyTorch's names
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,21 @@ def gpu_memory(run: Run, problem: Problem, free: int) -> str:
             f"has {num_bytes(free)} free: use fewer nodes, or network.device=cpu.",
         )
     return f"Of {num_bytes(free)} free on the GPU, this takes {vectors}; activations come on top."
+
+
+def bfloat16_hint(run: Run, problem: Problem, capabilities: Mapping[str, object]) -> str | None:
+    """Return a sentence on bfloat16 for a large model in float32 on a processor that computes it.
+
+    capabilities: those of the processor, as `torch.cpu.get_capabilities` returns them
+    """
+    plain = run.dtype == "float32" and getattr(run.network, "autocast", None) == "none"
+    large = problem.trains and sum(problem.flat.layers) >= LARGE
+    if plain and large and any(capabilities.get(name) for name in BFLOAT16):
+        return (
+            "This processor computes in bfloat16: network.autocast=bf16 is faster for a model of "
+            "this size, and rounds its gradients."
+        )
+    return None
 
 
 def disk_bytes(run: Run, problem: Problem, seconds: float) -> int:

@@ -17,6 +17,7 @@ CLOCK = (
     "timed_as.batch_size=256",
 )
 NODES = 8
+PIECES = 2000  # size of the vocabulary of the real texts
 
 
 @dataclass(frozen=True)
@@ -108,4 +109,54 @@ GRAMMAR = StudyTask(
     rates=(0.01, 0.04),
     guess=log(256),
 )
-TASKS = {task.name: task for task in (IMAGES, GRAMMAR)}
+# 468 steps per epoch of the complete Fashion-MNIST; half an epoch is warm-up.
+FASHION = StudyTask(
+    name="fashion",
+    overrides=(
+        "model=conv",
+        "optim.lr_reference_batch=128",
+        "optim.schedule=cosine",
+        "optim.schedule.warmup_epochs=0.5",
+        "data=fashion_mnist",
+        *CLOCK,
+    ),
+    tuning=(f"data.holdout={HOLDOUT:g}",),
+    epochs=4,
+    update=128,
+    rates=(0.025, 0.1),
+    guess=log(10),
+    accuracy=True,
+)
+# One pass through eighteen books; a tenth of the steps are warm-up.
+BOOKS = StudyTask(
+    name="books",
+    overrides=(
+        "model=gpt",
+        "data=gutenberg",
+        f"data.pieces={PIECES}",
+        "optim.schedule.warmup=0.1",
+        *CLOCK,
+    ),
+    tuning=(),
+    epochs=1,
+    update=64,
+    rates=(0.005, 0.02),
+    guess=log(PIECES),
+)
+# Sentences of at most ten words.
+TRANSLATION = StudyTask(
+    name="translation",
+    overrides=(
+        "model=transformer",
+        "data=help_en_de",
+        "data.max_words=10",
+        f"data.pieces={PIECES}",
+        *CLOCK,
+    ),
+    tuning=(f"data.holdout={HOLDOUT:g}",),
+    epochs=6,
+    update=64,
+    rates=(0.0025, 0.01),
+    guess=log(PIECES),
+)
+TASKS = {task.name: task for task in (IMAGES, GRAMMAR, FASHION, BOOKS, TRANSLATION)}

@@ -10,7 +10,7 @@ from sgp_runner.assembly.build import build_problem
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment, from_stored, stored
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.console.estimate import bytes_of_vectors, gpu_memory
+from sgp_runner.console.estimate import bfloat16_hint, bytes_of_vectors, gpu_memory
 from sgp_runner.utils import devices
 from sgp_runner.utils.errors import ConfigError
 
@@ -136,3 +136,22 @@ def test_the_memory_of_the_gpu_is_named_and_checked() -> None:
         "messages, but the GPU has 2.4 MB free: use fewer nodes, or network.device=cpu.",
     ):
         gpu_memory(run, problem, needed - 1)
+
+
+@pytest.mark.parametrize(
+    ("unit", "changes", "hinted"),
+    [
+        ("amx_bf16", [], True),
+        ("avx512_bf16", [], True),
+        ("avx512_f", [], False),
+        ("amx_bf16", ["network.autocast=bf16"], False),
+        ("amx_bf16", ["dtype=float64"], False),
+        ("amx_bf16", ["model.hidden=[1000]"], False),
+    ],
+)
+def test_a_processor_with_units_for_bfloat16_is_named(
+    unit: str, changes: list[str], hinted: bool
+) -> None:
+    run = experiment_of([*TINY, "data=digits", "model.hidden=[1000,500]", *changes]).run
+    hint = bfloat16_hint(run, build_problem(run), {"avx512_bf16": False, unit: True})
+    assert (hint or "").count("network.autocast=bf16") == hinted

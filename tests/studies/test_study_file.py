@@ -25,6 +25,7 @@ from sgp_runner.studies.study_record import StudyRecord, as_set_down, set_down
 from sgp_runner.studies.tuning import Candidate, Trial, Tuned
 from sgp_runner.utils.errors import ConfigError
 
+TASKS = "images, grammar, fashion, books, translation"
 SMALL: dict[str, Any] = {
     "model": "mlp",
     "nodes": 2,
@@ -100,8 +101,8 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ({"seed": 3}, "seed: a study sets it for each run; write seeds."),
         ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
         ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
-        ({"task": "imagse"}, "task: 'imagse' is none of images, grammar. Did you mean 'images'?"),
-        ({"task": ["images"]}, "task: '['images']' is none of images, grammar."),
+        ({"task": "imagse"}, f"task: 'imagse' is none of {TASKS}. Did you mean 'images'?"),
+        ({"task": ["images"]}, f"task: '['images']' is none of {TASKS}."),
         ({"measures": []}, "measures: the list is empty: leave the key out, or give a value."),
         ({"tune": "optim.lr"}, "tune: write settings below it, such as optim.lr: ladder."),
         ({"tune": {"optim.lr": "grid", "budget": 8}}, "tune.optim.lr: 'grid' is no search: write"),

@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from math import inf, log10
 from statistics import fmean
 
+import torch
+
 from sgp_runner.assembly.build import (
     build_problem,
     divide_problem,
@@ -20,7 +22,7 @@ from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.membership import Membership, common_epoch
 from sgp_runner.config.run import Run, steps_in
-from sgp_runner.console.estimate import Work, gpu_memory
+from sgp_runner.console.estimate import Work, bfloat16_hint, gpu_memory
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
 from sgp_runner.core.step_hooks import StepListener
@@ -90,6 +92,8 @@ class SimulatedBackend:
             record_gpus(self.experiment.directory, [gpu(self.network.device)])
             free = free_bytes(self.network.device)
             logger.info(gpu_memory(membership.run, self.problem, free))
+        elif hint := bfloat16_hint(membership.run, self.problem, torch.cpu.get_capabilities()):
+            logger.info(hint)
         prepare_process(self.problem)
         self.make_machines()
         if checkpoint is None:
