@@ -54,7 +54,7 @@ PICTURES = {
 
 def seconds(text: str) -> float | None:
     """Return the time in a label such as ``26.8 s, 6.62×`` or ``AR-SGD (2 min 57 s)``."""
-    found = re.search(r"(?:(\d+) min )?(\d+(?:\.\d+)?)(?: s\b|$)", text)
+    found = re.search(r"(?:(\d+)\smin\s)?(\d+(?:\.\d+)?)(?:\ss\b|$)", text)
     return None if found is None else 60 * int(found[1] or 0) + float(found[2])
 
 
@@ -106,6 +106,13 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
         ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
         ("algo=noloco", NoLoCo(RandomMatching(), period=30)),
         ("algo=sparseloco", SparseLoCo(TopK(bits=2), period=30)),
+    ]
+
+
+def test_fashion_mnist_is_compared_as_the_digits_are() -> None:
+    changes = {"algo=pipe_sgd": PipeSGD(depth=2, warmup_epochs=0.5)}
+    assert planned(preset="fashion_compare") == [
+        (words, changes.get(words, algo)) for words, algo in planned()
     ]
 
 
