@@ -25,6 +25,9 @@ picture: .venv/.installed  ## take the pictures of the README from the report of
 	rm -rf build/compare && .venv/bin/sgp-run experiment=compare results=build/compare
 	cp build/compare/sweeps/*/report/plots/accuracy-against-time-*.svg docs/pictures/compare.svg
 	cp build/compare/sweeps/*/report/plots/time_to_target-*.svg docs/pictures/compare_times.svg
+	.venv/bin/sgp-run download fashion_mnist
+	rm -rf build/fashion && .venv/bin/sgp-run experiment=fashion_compare results=build/fashion
+	cp build/fashion/sweeps/*/report/plots/time_to_target-*.svg docs/pictures/fashion_times.svg
 
 # A test worker waits for the processes of its tests for a fifth of the time or more: three keep two cores busy. A file is run
 # by one worker, so its fixtures are made once; tests/conftest.py sorts the files.

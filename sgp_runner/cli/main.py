@@ -37,7 +37,7 @@ SUBCOMMANDS = {
 #: The commands that somebody new types, and the same on data that everybody knows.
 FIRST = {
     (): "sgp-run model=conv data=fashion_mnist nodes=4 epochs=1",
-    ("experiment=compare",): "sgp-run experiment=compare data=fashion_mnist",
+    ("experiment=compare",): "sgp-run experiment=fashion_compare",
 }
 
 

@@ -14,7 +14,7 @@ import yaml
 from helpers.commands import Command
 
 from sgp_runner.cli import modes
-from sgp_runner.cli.main import main
+from sgp_runner.cli.main import FIRST, main
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import make_experiment, stored
 from sgp_runner.config.overrides import compose, configs
@@ -375,3 +375,18 @@ def test_ctrl_c_saves_a_run_and_ends_it_with_one_sentence() -> None:
     (run,) = run_directories()
     assert code == 130 and re.fullmatch(SAVED, error)
     assert f"saved in {run}/checkpoints/step-" in error and not (run / "summary.json").exists()
+
+
+@pytest.mark.parametrize("words", FIRST)
+def test_a_first_command_ends_with_the_same_on_fashion_mnist(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*FIRST[words].split()[1:], "--cfg", "job"]) == 0
+    assert "\n  name: fashion_mnist" in capsys.readouterr().out
+    codes = iter([0, 1, 0])
+    monkeypatch.setattr("sgp_runner.cli.modes.run_mode", lambda command: next(codes))
+    assert main(words) == 0
+    hint = f"\nOn Fashion-MNIST:\n  sgp-run download fashion_mnist && {FIRST[words]}\n"
+    assert capsys.readouterr().out == hint
+    assert (main(words), main([*words, "nodes=2"])) == (1, 0)
+    assert capsys.readouterr().out == ""
