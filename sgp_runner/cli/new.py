@@ -1,4 +1,4 @@
-"""``sgp-run new``: write a folder with a small algorithm, model or data set, and a test.
+"""``sgp-run new``: write a folder with an algorithm, model or data set and a test, or a cluster.
 
 The test makes a dry run, compares the simulator with real processes, and checks that the same seed
 gives the same bytes, also after a run is resumed.
@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from sgp_runner.cli.new_cluster import write_cluster
 from sgp_runner.utils.errors import ConfigError
 
 ALGORITHM = '''"""NAME: gossip on a graph, and an exact average every few steps."""
@@ -225,7 +226,13 @@ KINDS = {
 
 def main(argv: Sequence[str]) -> int:
     """Write the folder. Raises ConfigError if the kind is unknown or the name is taken."""
-    usage = f"write sgp-run new {'|'.join(KINDS)} NAME, for example: sgp-run new algorithm mine."
+    if argv[:1] == ["cluster"]:
+        print(write_cluster(argv[1:]), flush=True)
+        return 0
+    usage = (
+        f"write sgp-run new {'|'.join((*KINDS, 'cluster'))} NAME, for example: "
+        "sgp-run new algorithm mine."
+    )
     if len(argv) != 2:
         raise ConfigError("new", usage)
     kind, name = argv

@@ -1,0 +1,142 @@
+"""``sgp-run new cluster``: a cluster of regions from measured rates and round trips."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.files import checksum
+from sgp_runner.utils.reading import read_text
+from sgp_runner.utils.units import counted
+
+USAGE = (
+    "write sgp-run new cluster NAME rates=FILE round_trips=FILE regions=REGION,REGION, for "
+    "example: sgp-run new cluster clouds rates=throughput.csv round_trips=rtt.csv "
+    "regions=aws:us-east-1,gcp:europe-west3-a."
+)
+ENDS = ("source", "destination")  # columns of both files
+RATE, ROUND_TRIPS = ("mbit_per_s",), ("min_rtt_ms", "mean_rtt_ms")  # the first one there counts
+Pairs = dict[tuple[str, str], float]
+
+
+def write_cluster(argv: Sequence[str]) -> str:
+    """Write NAME.yaml and return a sentence about it. Raises ConfigError for files without a pair.
+
+    argv: the name, then rates=, round_trips=, regions= and, optionally, nodes= (of each region, 1)
+        and base=, the cluster whose computing and other links are taken (ethernet_10g)
+    """
+    name, *words = argv or [""]
+    keys = {key: value for key, _, value in (word.partition("=") for word in words)}
+    wanted = {"rates", "round_trips", "regions"}
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not wanted <= keys.keys():
+        raise ConfigError("new", USAGE)
+    if unknown := sorted(keys.keys() - wanted - {"nodes", "base"}):
+        raise ConfigError("new", f"'{unknown[0]}' is not a key; {USAGE}")
+    regions, nodes = keys["regions"].split(","), keys.get("nodes", "1")
+    if not re.fullmatch(r"[1-9]\d{0,5}", nodes):
+        raise ConfigError("nodes", f"'{nodes}' is not a number of nodes per region, such as 1.")
+    if len(set(regions)) != len(regions) or len(regions) < 2:
+        raise ConfigError("regions", "write two or more different regions.")
+    files = {key: Path(keys[key]) for key in ("rates", "round_trips")}
+    rates = pairs_in("rates", files["rates"], RATE)
+    trips = pairs_in("round_trips", files["round_trips"], ROUND_TRIPS)
+    text = text_of(name, regions, int(nodes), keys.get("base", "ethernet_10g"), rates, trips, files)
+    path = Path(f"{name}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError("new", f"there is a '{path}' here already.") from None
+    except OSError as error:
+        raise ConfigError("new", f"cannot write to {path}: {error.strerror}.") from error
+    total = len(regions) * int(nodes)
+    return (
+        f"{path}: {counted(len(regions), 'region')}; run it with\n"
+        f"  sgp-run cluster=./{path} nodes={total}"
+    )
+
+
+def pairs_in(key: str, path: Path, columns: Sequence[str]) -> Pairs:
+    """Return the number of each source and destination: that of the first of ``columns``.
+
+    Raises ConfigError for a file without these columns, or with a value that is not positive.
+    """
+    try:
+        reader = csv.DictReader(read_text(path).splitlines())
+    except OSError as error:
+        raise ConfigError(key, f"cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigError(key, f"{path} is not a text file: {error}.") from error
+    column = next((name for name in columns if name in (reader.fieldnames or ())), None)
+    if column is None or not set(ENDS) <= set(reader.fieldnames or ()):
+        raise ConfigError(
+            key, f"{path} needs the columns {', '.join((*ENDS, ' or '.join(columns)))}."
+        )
+    pairs: Pairs = {}
+    for row in reader:
+        try:
+            value = float(row[column])
+        except (TypeError, ValueError):
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise ConfigError(
+                key, f"line {reader.line_num} of {path}: {column} must be a positive number."
+            )
+        pairs[row["source"], row["destination"]] = value
+    return pairs
+
+
+def text_of(
+    name: str,
+    regions: Sequence[str],
+    nodes: int,
+    base: str,
+    rates: Pairs,
+    trips: Pairs,
+    files: Mapping[str, Path],
+) -> str:
+    """Return the file of the cluster.
+
+    A round trip holds for both directions if only one was measured; a rate does not.
+    """
+
+    def number(key: str, pairs: Pairs, ends: tuple[str, str]) -> float:
+        if ends in pairs:
+            return pairs[ends]
+        known = {region for pair in pairs for region in pair}
+        missing = next((region for region in ends if region not in known), None)
+        what = f"has no region {missing}" if missing else f"has no row from {ends[0]} to {ends[1]}"
+        raise ConfigError(key, f"{files[key]} {what}: add it, or leave the region out.")
+
+    lines = [
+        f"# {counted(len(regions), 'region')} with measured rates and round trips, of",
+        *(f"# {path.name}, SHA-256 {checksum(path)}" for path in files.values()),
+        f"# Computing, and links inside of a region, are those of {base}.",
+        "defaults:",
+        f"  - {base}",
+        "",
+        f"name: {name}",
+        "links:",
+        "  window_bytes: 0  # the rates are what connections carried",
+        "  regions:",
+    ]
+    both = trips | {(there, here): trip for (here, there), trip in trips.items()} | trips
+    for here in regions:
+        others = [region for region in regions if region != here]
+        up = {there: 1e6 * number("rates", rates, (here, there)) for there in others}
+        down = max(1e6 * number("rates", rates, (there, here)) for there in others)
+        late = {there: number("round_trips", both, (here, there)) / 2000 for there in others}
+        # The entries of the region itself have no effect.
+        rate = ", ".join(f"{up.get(there, down):.4e}" for there in regions)
+        seconds = ", ".join(f"{late.get(there, 0):.5f}" for there in regions)
+        lines += [
+            f"    # {here}",
+            f"    - nodes: {nodes}",
+            f"      bandwidth_up: [{rate}]",
+            f"      bandwidth_down: {down:.4e}",
+            f"      latency_seconds: [{seconds}]",
+        ]
+    return "\n".join(lines) + "\n"
