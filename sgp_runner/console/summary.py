@@ -101,6 +101,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         f"{quality} per worker": mean and f"{mean} mean, {low} min, {high} max",
         f"{quality} of the {model}": _quality(summary, "average"),
         **({} if quality == "BLEU" else {f"BLEU of the {model}": text("bleu", "{:.1f}".format)}),
+        f"bits per byte of the {model}": text("bits_per_byte", "{:.3f}".format),
         **(
             times if study else {CLOCKS.get(clock, "time"): time_range(summary, "time_s", duration)}
         ),

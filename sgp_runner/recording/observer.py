@@ -397,4 +397,7 @@ def results(
         "average_loss": average["loss"],
     }
     out |= {f"worker_{name}": value for name, value in mean_min_max(workers, metric).items()}
-    return out | {name: average[name] for name in ("bleu", "consensus_distance") if name in average}
+    # The results of a language of known entropy are in nats, and those stored have no bits.
+    bits = () if "excess_loss" in average else ("bits_per_byte",)
+    names = ("bleu", *bits, "consensus_distance")
+    return out | {name: average[name] for name in names if name in average}

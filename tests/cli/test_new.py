@@ -76,7 +76,10 @@ def test_its_test_notices_state_that_a_resumed_run_loses() -> None:
     ("words", "sentence"),
     [
         ("", "new: write sgp-run new algorithm|model|data|cluster NAME, for example: "),
-        ("algo mine", "new: there is no 'algo'; write sgp-run new algorithm|model|data|cluster NAME, "),
+        (
+            "algo mine",
+            "new: there is no 'algo'; write sgp-run new algorithm|model|data|cluster NAME, ",
+        ),
         ("algorithm sgp", "new: algo=sgp is there already: choose another name."),
         ("algorithm My-own", "new: 'My-own' cannot name a choice: use a-z, then a-z, 0-9 and _."),
         ("data json", "new: there is a Python module 'json': choose another name."),

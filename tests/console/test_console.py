@@ -65,6 +65,11 @@ def test_a_translation_shows_exact_match_and_bleu_and_a_server_is_called_so() ->
     assert lines[5].startswith("│ wall-clock time ")
 
 
+def test_a_language_model_shows_bits_per_byte() -> None:
+    lines = plain(summary_table({**SUMMARY, "metric": "loss", "bits_per_byte": 1.90701}))
+    assert lines[4].startswith("│ bits per byte of the averaged model │ 1.907 ")
+
+
 def test_a_loss_is_no_percentage_and_what_is_unknown_is_left_out() -> None:
     loss = {
         **SUMMARY,

@@ -15,7 +15,7 @@ from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.start import execute
 from sgp_runner.core.problem import Problem
 from sgp_runner.plugin import Algorithm, Worker
-from sgp_runner.recording.observer import EpochAverage
+from sgp_runner.recording.observer import EpochAverage, results
 from sgp_runner.recording.recorder import read_metrics
 
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
@@ -281,3 +281,12 @@ def test_equal_models_are_evaluated_once_in_a_simulation(
     _, records, _ = run(tmp_path, *words.split(), "epochs=0.2")
     assert len(calls) == number
     assert len(of_kind(records, "eval")) == 4
+
+
+def test_bits_per_byte_are_results_unless_the_entropy_is_known() -> None:
+    average = {"loss": 1.5, "bits_per_byte": 2.25}
+    known = average | {"excess_loss": 0.25}
+    means = {f"worker_{name}": 1.5 for name in ("mean", "min", "max")}
+    expected = {"metric": "loss", "average": 1.5, "average_loss": 1.5, **means}
+    assert results("loss", [average], average) == expected | {"bits_per_byte": 2.25}
+    assert results("loss", [average], known) == expected
