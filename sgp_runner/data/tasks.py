@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
+SENTENCES = 64  #: sentences per forward pass when pieces are translated
 LOGITS = 2**23  #: logits per forward pass when a language model is evaluated
 
 
@@ -165,11 +166,11 @@ class Translation:
         loss, tokens = 0.0, 0
         answers: list[str] = []
         references: list[str] = []
-        size = LOGITS // (len(self.vocabulary) * split.batch(torch.arange(1))[1].shape[1])
-        for (source, target_in), targets in chunks(module, split, max(1, min(CHUNK, size))):
+        longest = split.batch(torch.arange(1))[1].shape[1]
+        for (source, target_in), targets in self.batches(module, split, longest):
             total, count = self._loss_sum(module(source, target_in), targets)
             loss, tokens = loss + float(total), tokens + int(count)
-            ids = self.greedy(module, source, targets.shape[1])
+            ids = self.greedy(module, source, self.limit(source, longest))
             answers += [self.text(row) for row in ids.tolist()]
             references += [self.text(row) for row in targets.tolist()]
         exact = sum(a == r for a, r in zip(answers, references, strict=True)) / len(references)
@@ -178,6 +179,15 @@ class Translation:
             "accuracy": exact,
             "bleu": corpus_bleu(answers, [references]).score,
         }
+
+    def batches(self, module: nn.Module, split: Split, longest: int) -> Iterator[Batch]:
+        """Yield all samples; ``longest`` is the number of tokens of a target."""
+        size = LOGITS // (len(self.vocabulary) * longest)
+        return chunks(module, split, max(1, min(CHUNK, size)))
+
+    def limit(self, source: Tensor, longest: int) -> int:
+        """Return the largest number of tokens of a translation of ``source`` [B, S]."""
+        return longest
 
     def greedy(self, module: Any, source: Tensor, length: int) -> Tensor:
         """Return greedy decodings (int64 [B, length]), filled with ``pad`` after ``eos``.
@@ -217,7 +227,22 @@ class Translation:
 
 @dataclass(frozen=True)
 class PieceTranslation(Translation):
-    """Translation with pieces of bytes; each character of a piece stands for one byte."""
+    """Translation with pieces of bytes; each character of a piece stands for one byte.
+
+    Sentences of very different lengths are evaluated in the order of their lengths.
+    """
+
+    def batches(self, module: nn.Module, split: Split, longest: int) -> Iterator[Batch]:
+        import torch
+
+        (source, _), _ = split.batch(torch.arange(len(split)))
+        order = (source != self.pad).sum(1).argsort(stable=True)
+        for (source, target_in), targets in on_device(module, split, order.split(SENTENCES)):
+            pieces, tokens = (int((t != self.pad).sum(1).max()) for t in (source, targets))
+            yield (source[:, :pieces], target_in[:, :tokens]), targets[:, :tokens]
+
+    def limit(self, source: Tensor, longest: int) -> int:
+        return min(longest, 2 * source.shape[1] + 10)
 
     def text(self, ids: list[int]) -> str:
         joined = Translation.text(self, ids)

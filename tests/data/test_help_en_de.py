@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from helpers.paths import ROOT
 
 from sgp_runner.data.help_en_de import PAIRS, SOURCE, HelpEnDe, complete
 from sgp_runner.data.packaged import checksum_of
-from sgp_runner.data.tasks import PieceTranslation
+from sgp_runner.data.tasks import PieceTranslation, Translation
+from sgp_runner.models.transformer import Transformer
 from sgp_runner.utils.errors import ConfigError
 
 NUMBERS = {"one": "Eins", "two": "Zwei", "three": "Drei", "four": "Vier"}
@@ -109,6 +111,31 @@ def test_a_page_is_held_out_without_sentences_that_train(manual: HelpEnDe) -> No
     )
     assert target_in[:, 0].tolist() == [1] * 4
     assert torch.equal(target_in[:, 1:], torch.where(targets == 2, 0, targets)[:, :-1])
+
+
+class AllAtOnce(PieceTranslation):
+    """The same in the order of the sentences, which are padded to one length."""
+
+    batches = Translation.batches
+    limit = Translation.limit
+
+
+def test_sentences_in_the_order_of_their_lengths_have_the_same_results(manual: HelpEnDe) -> None:
+    dataset = manual.load(torch.float64)
+    task = dataset.task
+    assert isinstance(task, PieceTranslation)
+    torch.manual_seed(2)
+    module = Transformer(width=16, dropout=0).build(dataset).double()
+    with torch.no_grad(), mock.patch("sgp_runner.data.tasks.SENTENCES", 2):
+        metrics = task.evaluate(module, dataset.train)
+        expected = AllAtOnce(**vars(task)).evaluate(module, dataset.train)
+    assert metrics == pytest.approx(expected, rel=1e-12)
+    (source, _), _ = dataset.train.batch(torch.arange(4))
+    longest = source.shape[1]
+    shapes = [inputs[0].shape[1] for inputs, _ in task.batches(module, dataset.train, 99)]
+    assert shapes == [longest]  # one pass: fewer than 64 sentences
+    assert (task.limit(source, 99), task.limit(source[:, :3], 99)) == (2 * longest + 10, 16)
+    assert task.limit(source, 12) == 12
 
 
 def test_whole_pages_go_to_nodes(manual: HelpEnDe) -> None:
