@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,6 +120,8 @@ class HelpEnDe:
     pieces: size of the vocabulary of pieces of words, which both languages share and which is
         learned from the training set
     max_words: words of the longest sentence, up to 60
+    max_pieces: pieces of the longest sentence, to which all are padded; pairs with a longer one are
+        left out; null: no limit
     valid_pages: number of pages that are held out
     label_smoothing: share of the target's probability that is spread over the vocabulary
     partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
@@ -133,6 +136,7 @@ class HelpEnDe:
     sha256: str | None = None
     pieces: int = 2000
     max_words: int = MAX_WORDS
+    max_pieces: int | None = None
     valid_pages: int = 100
     label_smoothing: float = 0.1
     partition: DocumentPartition = "iid"
@@ -149,7 +153,7 @@ class HelpEnDe:
         partition_of(self.partition, self.alpha)
         check_least(MIN_WORDS, "data", self, "max_words")
         check_least(len(BYTES) + EOS + 2, "data", self, "pieces")
-        check_least(1, "data", self, "valid_pages")
+        check_least(1, "data", self, "valid_pages", "max_pieces")
         if self.sha256 is None:
             object.__setattr__(self, "sha256", SOURCE.sha256)
 
@@ -157,7 +161,8 @@ class HelpEnDe:
         """Read the sentences as integer tokens, so ``dtype`` has no effect."""
         require("data", "text", "sacrebleu")
         train, valid, vocabulary = splits_of(
-            self.root, self.path, self.sha256, self.pieces, self.max_words, self.valid_pages
+            *(self.root, self.path, self.sha256, self.pieces),
+            *(self.max_words, self.max_pieces or sys.maxsize, self.valid_pages),
         )
         dataset = Dataset(
             name=self.name,
@@ -173,7 +178,13 @@ class HelpEnDe:
 
 @lru_cache(maxsize=1)  # for all runs of a process
 def splits_of(
-    root: str, path: str | None, sha256: str | None, pieces: int, max_words: int, valid_pages: int
+    root: str,
+    path: str | None,
+    sha256: str | None,
+    pieces: int,
+    max_words: int,
+    max_pieces: int,
+    valid_pages: int,
 ) -> tuple[TensorSplit, TensorSplit, tuple[str, ...]]:
     """Return the sentences that train, those that validate, and the vocabulary."""
     rows = rows_of(SOURCE.read(root, path, sha256)[PAIRS])
@@ -189,22 +200,31 @@ def splits_of(
     words = {text: words_of(text, "utf-8") for row in train for text in row[1:]}
     learned = learn((word for row in train for text in row[1:] for word in words[text]), pieces - 3)
 
-    def sides(part: Sequence[Row]) -> list[list[list[int]]]:
-        return [
-            [[i + EOS + 1 for i in learned.encode(words_of(row[side], "utf-8"))] for row in part]
-            for side in (1, 2)
-        ]
+    def encoded(text: str) -> list[int]:
+        return [i + EOS + 1 for i in learned.encode(words_of(text, "utf-8"))]
 
-    texts = [sides(part) for part in (train, valid)]
+    parts = [
+        [
+            (row, sides)
+            for row in part
+            if max(map(len, sides := [encoded(text) for text in row[1:]])) <= max_pieces
+        ]
+        for part in (train, valid)
+    ]
+    if not all(parts):
+        raise ConfigError(
+            "data.max_pieces", f"no sentence has {max_pieces} pieces or fewer: use more, or null."
+        )
+    texts = [[[sides[i] for _, sides in part] for i in (0, 1)] for part in parts]
     lengths = [max(map(len, part[side])) for side in (0, 1) for part in texts]
     source, target = max(lengths[:2]), max(lengths[2:]) + 1
     splits = [
         TensorSplit(
             (padded(part[0], source), padded([[BOS, *ids] for ids in part[1]], target)),
             padded([[*ids, EOS] for ids in part[1]], target),
-            labels(chosen, pages),
+            labels([row for row, _ in chosen], pages),
         )
-        for part, chosen in zip(texts, (train, valid), strict=True)
+        for part, chosen in zip(texts, parts, strict=True)
     ]
     return splits[0], splits[1], ("<pad>", "<bos>", "<eos>", *learned.vocabulary)
 

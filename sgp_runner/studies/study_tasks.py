@@ -143,13 +143,14 @@ BOOKS = StudyTask(
     rates=(0.005, 0.02),
     guess=log(PIECES),
 )
-# Sentences of at most ten words.
+# Sentences of at most ten words; 32 pieces leave out two in a hundred of them.
 TRANSLATION = StudyTask(
     name="translation",
     overrides=(
         "model=transformer",
         "data=help_en_de",
         "data.max_words=10",
+        "data.max_pieces=32",
         f"data.pieces={PIECES}",
         *CLOCK,
     ),

@@ -32,10 +32,10 @@ def printable(text: str) -> str:
 def check_least(least: float, group: str, part: object, *names: str) -> None:
     """Raise ConfigError if one of the settings ``names`` of ``part`` is smaller than ``least``.
 
-    group: the group of ``part``, which is the first word of the key
+    None is no number, and passes. group: the group of ``part``, which is the first word of the key
     """
     for name in names:
-        if (value := getattr(part, name)) < least:
+        if (value := getattr(part, name)) is not None and value < least:
             sentence = (
                 f"must be at least {least}, not {value}."
                 if least

@@ -170,6 +170,18 @@ def test_other_files_are_refused(
     assert sentence in error.value.sentence
 
 
+def test_pairs_with_more_pieces_are_left_out(manual: HelpEnDe) -> None:
+    dataset = manual.load(torch.float32)
+    (source, _), targets = dataset.train.batch(torch.arange(4))
+    lengths = torch.maximum((source > 2).sum(1), (targets > 2).sum(1))
+    most = int(lengths.max()) - 1
+    kept = replace(manual, max_pieces=most).load(torch.float32)
+    assert len(kept.train) == int((lengths <= most).sum()) < 4
+    assert kept.input_shape[0] <= most
+    with pytest.raises(ConfigError, match="^data.max_pieces: no sentence has 2 pieces or fewer: "):
+        replace(manual, max_pieces=2).load(torch.float32)
+
+
 def test_sentences_that_are_too_long_for_all_are_refused(manual: HelpEnDe) -> None:
     with pytest.raises(ConfigError, match=r"^data.max_words: no page has sentences of 3 words"):
         replace(manual, max_words=3).load(torch.float32)
