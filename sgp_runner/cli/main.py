@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "study": "study",
 }
 
-#: The commands that somebody new types, and the same on data that everybody knows.
+#: The commands that somebody new types, and the same on well-known data.
 FIRST = {
     (): "sgp-run model=conv data=fashion_mnist nodes=4 epochs=1",
     ("experiment=compare",): "sgp-run experiment=fashion_compare",

@@ -237,7 +237,7 @@ class PieceTranslation(Translation):
 
         (source, _), _ = split.batch(torch.arange(len(split)))
         order = (source != self.pad).sum(1).argsort(stable=True)
-        for (source, target_in), targets in on_device(module, split, order.split(SENTENCES)):
+        for (source, target_in), targets in on_device(module, split, torch.split(order, SENTENCES)):
             pieces, tokens = (int((t != self.pad).sum(1).max()) for t in (source, targets))
             yield (source[:, :pieces], target_in[:, :tokens]), targets[:, :tokens]
 
