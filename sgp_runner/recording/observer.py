@@ -377,12 +377,11 @@ def cost_of(worker: Worker, throughput: Throughput | None = None) -> dict[str, A
 
 def total_cost(costs: Sequence[dict[str, Any]], real_seconds: float) -> dict[str, object]:
     """Return the time of the slowest worker, and means over gradient workers."""
-    n = len(costs)
     return {
         "time_s": max(cost["time_s"] for cost in costs),
         "real_s": real_seconds,
-        "steps": round(sum(cost["steps"] for cost in costs) / n),
-        "bytes_per_node": round(sum(cost["bytes"] for cost in costs) / n),
+        "steps": round(sum(cost["steps"] for cost in costs) / len(costs)),
+        "bytes_per_node": round(sum(cost["bytes"] for cost in costs) / len(costs)),
         **mean_rates(costs),
     }
 
@@ -391,13 +390,12 @@ def results(
     metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]
 ) -> dict[str, object]:
     """Return the quality of the workers' models and of the averaged or server model."""
-    out: dict[str, object] = {
+    names = {"bits_per_byte", "bleu", "consensus_distance"} & average.keys()
+    names -= {"bits_per_byte"} if "excess_loss" in average else set()  # known entropy: in nats
+    return {
         "metric": metric,
         "average": average[metric],
         "average_loss": average["loss"],
+        **{f"worker_{name}": value for name, value in mean_min_max(workers, metric).items()},
+        **{name: average[name] for name in sorted(names)},
     }
-    out |= {f"worker_{name}": value for name, value in mean_min_max(workers, metric).items()}
-    # The results of a language of known entropy are in nats, and those stored have no bits.
-    bits = () if "excess_loss" in average else ("bits_per_byte",)
-    names = ("bleu", *bits, "consensus_distance")
-    return out | {name: average[name] for name in names if name in average}
