@@ -97,14 +97,22 @@ def reduce_and_broadcast(ranks: int, num_bytes: float, latency: float, whole: fl
     """Return the time that a hierarchical all-reduce spends in its largest group of ``ranks``.
 
     The group reduces to its leader in a `chain`; the leaders of all groups form a ring; then each
-    leader broadcasts to its group.
+    leader broadcasts to its group. The three parts are added up: an upper bound, as a library may
+    begin a part with the first slices of the one before.
     """
     return 2 * chain(ranks, whole, latency, slice_of(num_bytes, whole))
 
 
-def pipelined_all_gather(ranks: int, num_bytes: float, latency: float, whole: float) -> float:
-    """Return the time of an all-gather of ``num_bytes`` per rank, as `pipelined_ring`."""
-    return pipelined_ring(ranks - 1, whole, latency, slice_of(num_bytes, whole))
+def ring_all_gather(
+    library: Library | None, ranks: int, num_bytes: float, latency: float, whole: float
+) -> float:
+    """Return the time of an all-gather of ``num_bytes`` per rank over a ring of ``ranks``.
+
+    library: nccl (`pipelined_ring`); gloo and None: `ring`
+    """
+    if library == "nccl":
+        return pipelined_ring(ranks - 1, whole, latency, slice_of(num_bytes, whole))
+    return ring(ranks - 1, whole, latency)
 
 
 def slice_of(num_bytes: float, whole: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, log2
 from typing import Literal
 
 from sgp_runner.cluster.checks import check_each_not_negative, check_rate
@@ -21,7 +20,8 @@ class Collectives:
     """The all-reduces and all-gathers of a cluster.
 
     algorithm: the all-reduce algorithm. hierarchical: reduce inside each region, or inside each
-        node if there are none, then a ring of the leaders, then broadcast
+        node if there are none, then a ring of the leaders, then broadcast; between regions,
+        all-gathers too gather inside each region, then in a ring of the leaders, then broadcast
     library: law of a ring: nccl (chunks pass in slices, which hides latency), gloo (two segments in
         flight), or null (every round costs a latency)
     ring_over: ranks of a ring: nodes, which reduce first, or all devices, which do not; a ring of
@@ -71,7 +71,3 @@ class Collectives:
     def has_ring(self) -> bool:
         """Whether all nodes, or the leaders of their groups, form a ring."""
         return self.algorithm in ("ring", "hierarchical")
-
-    def all_gather_rounds(self, nodes: int) -> int:
-        """Return the number of consecutive rounds of an all-gather (ring or recursive doubling)."""
-        return nodes - 1 if self.has_ring else ceil(log2(nodes))

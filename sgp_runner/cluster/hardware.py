@@ -10,9 +10,11 @@ from sgp_runner.cluster.checks import check_positive, check_ranks
 from sgp_runner.cluster.coding_times import CodingTimes
 from sgp_runner.cluster.collective_laws import (
     all_reduce_in_rounds,
-    pipelined_all_gather,
+    chain,
     reduce_and_broadcast,
+    ring_all_gather,
     ring_all_reduce,
+    slice_of,
 )
 from sgp_runner.cluster.collectives import Collectives
 from sgp_runner.cluster.compute_variation import ComputeTime
@@ -142,18 +144,23 @@ class Cluster:
         ranks = nodes if hierarchical else self.ranks_of_ring(nodes)
         return 2 * (ranks - 1) / ranks * num_bytes
 
+    @property
+    def leaders(self) -> int:
+        """The number of regions whose leaders form a ring; 0 if collectives ignore regions."""
+        hierarchical = self.collectives.algorithm == "hierarchical"
+        return len(self.links.crossings()) if hierarchical else 0
+
     def ranks_of_ring(self, nodes: int) -> int:
         """Return the number of nodes, of devices, or of the regions' leaders in a ring."""
         if self.collectives.algorithm == "hierarchical":
-            return len(self.links.crossings()) or nodes
+            return self.leaders or nodes
         return nodes * (self.devices_per_node if self.collectives.ring_over == "devices" else 1)
 
     def inside_seconds(self, num_bytes: float, slowest_link: float) -> float:
         """Return the time to reduce inside each region or node, and to broadcast there."""
         if self.links.crossings():
             ranks = max(region.nodes for region in self.links.regions)
-            inside = replace(self, links=replace(self.links, regions=()))
-            start, whole = inside.slowest_hop(ranks, num_bytes, slowest_link)
+            start, whole = self.inside_region.slowest_hop(ranks, num_bytes, slowest_link)
         else:
             ranks, start = self.devices_per_node, 0.0
             whole = num_bytes * 8 / (self.collectives.device_bandwidth or inf)
@@ -162,12 +169,39 @@ class Cluster:
     def all_gather_seconds(self, nodes: int, num_bytes: float, slowest_link: float = 1.0) -> float:
         """Return the time of an all-gather of ``num_bytes`` per node (ring or recursive doubling).
 
+        Hierarchical between regions: each region gathers, the leaders pass on in a ring what their
+        regions have, and each broadcasts what came from the others, all one after the other. So
+        a link between regions carries the data of a node once, and not once for each node of the
+        other regions.
+
         slowest_link: as in `all_reduce_seconds`.
         """
         start, transfer = self.slowest_hop(nodes, num_bytes, slowest_link)
-        if self.collectives.library == "nccl":
-            return pipelined_all_gather(nodes, num_bytes, start, transfer)
-        return self.collectives.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
+        library = self.collectives.library
+        if not self.collectives.has_ring:
+            return self.all_gather_rounds(nodes) * start + (nodes - 1) * transfer
+        if not self.leaders:
+            return ring_all_gather(library, nodes, num_bytes, start, transfer)
+        sizes = [region.nodes for region in self.links.regions if region.nodes]
+        most = max(sizes)
+        near, whole = self.inside_region.slowest_hop(most, num_bytes, slowest_link)
+        part = slice_of(num_bytes, whole)
+        return (
+            ring_all_gather(library, most, num_bytes, near, whole)
+            + ring_all_gather(library, self.leaders, most * num_bytes, start, most * transfer)
+            + max(chain(size, (nodes - size) * whole, near, part) for size in sizes)
+        )
+
+    def all_gather_rounds(self, nodes: int) -> int:
+        """Return the number of consecutive rounds of an all-gather, as `all_reduce_rounds`."""
+        if self.collectives.has_ring:
+            return (self.leaders or nodes) - 1
+        return ceil(log2(nodes))
+
+    @property
+    def inside_region(self) -> Cluster:
+        """The cluster without links between regions."""
+        return replace(self, links=replace(self.links, regions=()))
 
     def slowest_hop(self, nodes: int, num_bytes: float, slowest_link: float) -> tuple[float, float]:
         """Return the latency of a message of a collective, and the transfer time of ``num_bytes``.

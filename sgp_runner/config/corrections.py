@@ -137,6 +137,19 @@ def convolves_few_samples(config: Config) -> bool:
     return few and config["model"].get("name") == "resnet50"
 
 
+def gathers_between_regions(config: Config) -> bool:
+    cluster, algo = config.get("cluster", {}), config["algo"]
+    codec = algo.get("then", algo).get("codec") or {}
+    hierarchical: bool = cluster.get("collectives", {}).get("algorithm") == "hierarchical"
+    regions = cluster.get("links", {}).get("regions")
+    return (
+        hierarchical
+        and bool(regions)
+        and not is_real(config)
+        and codec.get("name", "none") != "none"
+    )
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -192,6 +205,10 @@ CORRECTIONS = (
     Correction(
         "AD-PSGD, A2CiD2 and SwarmSGD end with one goodbye of each worker, passed on by rank 0",
         runs("ad_psgd", "a2cid2", "swarm_sgd"),
+    ),
+    Correction(
+        "hierarchical all-gathers gather in each region first and cross regions once",
+        gathers_between_regions,
     ),
 )
 

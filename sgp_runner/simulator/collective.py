@@ -169,7 +169,7 @@ class SimulatedCollectives:
         cluster, size, num_bytes = self.model.cluster, self.model.size, collective.num_bytes
         laws = cluster.collectives
         if collective.gathers:
-            rounds, cost = laws.all_gather_rounds, cluster.all_gather_seconds
+            rounds, cost = cluster.all_gather_rounds, cluster.all_gather_seconds
         else:
             rounds, cost = cluster.all_reduce_rounds, cluster.all_reduce_seconds
         delay = self.fabric.collective_delay(collective.number, size, rounds(size))

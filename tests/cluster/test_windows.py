@@ -49,6 +49,22 @@ def test_a_hierarchy_sends_as_many_bytes_as_a_ring_in_fewer_rounds() -> None:
     assert (devices.all_reduce_bytes(4, 8.0), devices.all_reduce_rounds(4)) == (14, 14)
 
 
+def test_a_hierarchical_all_gather_carries_each_part_over_a_crossing_once() -> None:
+    """Two regions of two nodes, 8 bytes each: a flat ring carries 24 bytes over each crossing."""
+    made = cluster(collective="hierarchical", regions=TWO)
+    inside, between, broadcast = 10 + 8, 100 + 2 * 8 * 4, 10 + 2 * 8
+    assert made.all_gather_seconds(4, 8.0) == inside + between + broadcast == 208
+    assert cluster(regions=TWO).all_gather_seconds(4, 8.0) == 3 * (100 + 8 * 4) == 396
+    assert (made.all_gather_rounds(4), cluster(regions=TWO).all_gather_rounds(4)) == (1, 3)
+    # The largest region has the most to gather, the smallest the most to broadcast.
+    unequal = cluster(collective="hierarchical", regions=(region(3), region(1)))
+    assert unequal.all_gather_seconds(4, 8.0) == 2 * (10 + 8) + (100 + 3 * 8 * 4) + (8 + 2 * 10 + 8)
+    sliced = cluster(collective="hierarchical", regions=TWO, library="nccl")
+    assert sliced.all_gather_seconds(4, 8.0) == 208  # one slice each
+    alone = cluster(collective="hierarchical", regions=(region(4), region(0)))
+    assert alone.all_gather_seconds(4, 8.0) == 3 * (10 + 8)
+
+
 def test_slices_of_an_all_gather_hide_its_latency() -> None:
     assert cluster().all_gather_seconds(4, 2**22) == 3 * (10 + 2**22)
     assert cluster(library="nccl").all_gather_seconds(4, 2**22) == 3 * 2**22 + 10

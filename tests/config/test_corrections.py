@@ -30,6 +30,12 @@ TINY = (
     "epochs=1",
     "logger=jsonl",
 )
+BETWEEN_REGIONS = (
+    "model=timing_only",
+    "nodes=8",
+    "cluster=regions_2x4",
+    "cluster.collectives.algorithm=hierarchical",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +83,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=ef_sign", "model=mlp", "cluster.codecs.encode_seconds={sign: 1ns}"], 0),
         (["algo=osgp", "timed_as.num_parameters=1000000", "model=mlp"], 0),
         (["algo=d_psgd", "model=timing_only"], 0),
+        ([*BETWEEN_REGIONS, "algo=ar_sgd", "algo.codec=int8"], 20),
+        ([*BETWEEN_REGIONS, "algo=ar_sgd"], 0),
+        ([*BETWEEN_REGIONS[:-1], "algo=ar_sgd", "algo.codec=int8"], 0),
     ],
 )
 def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(
