@@ -22,6 +22,12 @@ KEYS: Mapping[str, Key] = {
     "sites": Key("count", "number of sites among which the nodes are divided"),
     "site_bandwidth": Key("rate", "rate of a site's link, which its nodes share"),
     "site_latency": Key("seconds", "one way between two sites", zero=True),
+    "site_window": Key(
+        "bytes",
+        "bytes in flight from a node to another site, over all its connections; default 10.5MB; "
+        "0: no limit",
+        zero=True,
+    ),
     "tokens": Key("count", "budget: tokens of all nodes"),
     "epochs": Key("number", "budget: passes over samples="),
     "samples": Key("count", "samples of an epoch"),
@@ -40,6 +46,7 @@ BUDGETS = ("tokens", "epochs", "steps")
 NEEDED = {
     "site_bandwidth": ("sites",),
     "site_latency": ("sites",),
+    "site_window": ("sites",),
     "samples": ("epochs",),
     "step_flops": ("device_flops",),
     "price_per_hour": BUDGETS,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from sgp_runner.cluster.connection_laws import connection_rate
 from sgp_runner.cluster.hardware import Cluster
+from sgp_runner.cluster.regions import Region
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.plan.keys import ALIASES, BUDGETS, KEYS, NEEDED
@@ -16,12 +18,15 @@ from sgp_runner.plan.models import known_size
 from sgp_runner.plan.study_quality import StudyQuality, read_quality
 from sgp_runner.plan.words import PlanSettings, read_settings
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.units import bit_rate, counted, duration
+from sgp_runner.utils.units import bit_rate, counted, duration, num_bytes
 
 # Floating-point operations of a gradient per parameter and token (Kaplan et al. 2020, section 2.1).
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 BASE = "ethernet_10g"  # the profile of machines that are described by their rate alone
 LAW = "cluster.collectives.algorithm="
+# Bytes in flight between nodes of two sites, on all their connections: the median of seven regions
+# (cluster=aws_10_regions).
+SITE_WINDOW = 10.5e6
 GROUPS = ("cluster", "faults", "optim")
 
 
@@ -74,9 +79,14 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
             "sites", f"{counted(nodes, 'node')} cannot be in {sites} sites: use sites={nodes}."
         )
     methods = tuple(chosen(settings.text("methods"), settings.text("periods")))
-    machines, assumed = machine_overrides(settings, nodes, sites)
+    machines, assumed = machine_overrides(settings, nodes)
     machines = [*search, *machines]
     cluster = experiment_of(["model=timing_only", *machines]).run.cluster
+    if sites > 1:
+        regions, notes = regions_of(settings, nodes, sites, cluster.links.connections)
+        machines.append(regions_word(regions))
+        assumed += notes
+        cluster = replace(cluster, links=replace(cluster.links, regions=regions))
     laws, sites = cluster.collectives, max(sites, len(cluster.links.regions))
     chosen_law = any(word.startswith(LAW) for word in settings.passed)
     if cluster.links.regions and laws.algorithm == "ring" and not chosen_law:
@@ -84,7 +94,8 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         laws = replace(laws, algorithm="hierarchical")
         cluster = replace(cluster, collectives=laws)
         assumed.append(
-            "Between sites, all-reduces are hierarchical: inside each site, then between sites."
+            "Between sites, all-reduces and all-gathers are hierarchical: inside each site, then "
+            "between sites, then inside, one after the other (an upper bound)."
         )
     model, parameters, notes = model_overrides(settings, cluster)
     study = settings.text("quality")
@@ -112,9 +123,7 @@ def check_needed(settings: PlanSettings) -> None:
             raise ConfigError(key, f"it has no effect without {listed}.")
 
 
-def machine_overrides(
-    settings: PlanSettings, nodes: int, sites: int
-) -> tuple[list[str], list[str]]:
+def machine_overrides(settings: PlanSettings, nodes: int) -> tuple[list[str], list[str]]:
     """Return the settings of the machines, and what they assume."""
     named = any(word.startswith("cluster=") for word in settings.passed)
     overrides, assumed = [f"nodes={nodes}"], []
@@ -152,24 +161,41 @@ def machine_overrides(
         ]
     if latency is not None:
         overrides.append(f"cluster.links.latency_seconds={latency}s")
-    if sites > 1:
-        overrides.append(site_override(settings, nodes, sites))
     return overrides, assumed
 
 
-def site_override(settings: PlanSettings, nodes: int, sites: int) -> str:
-    """Return the setting of ``sites`` of nearly equal size."""
+def regions_of(
+    settings: PlanSettings, nodes: int, sites: int, connections: int
+) -> tuple[tuple[Region, ...], list[str]]:
+    """Return ``sites`` of nearly equal size, and what they assume.
+
+    connections: of a message, which share the window
+    """
     rate, latency = settings.number("site_bandwidth"), settings.number("site_latency")
     if rate is None or latency is None:
         key = "site_bandwidth" if rate is None else "site_latency"
         example = "site_bandwidth=1Gbit/s" if rate is None else "site_latency=30ms"
         raise ConfigError(key, f"it is missing for {sites} sites: write {example}, for example.")
-    regions = ",".join(
-        f"{{nodes:{nodes // sites + (site < nodes % sites)},bandwidth_up:{rate}bit/s,"
-        f"bandwidth_down:{rate}bit/s,latency_seconds:{latency}s}}"
-        for site in range(sites)
+    window, assumed = settings.number("site_window"), []
+    if window is None:
+        window = SITE_WINDOW
+        carried = bit_rate(connection_rate(rate, 2 * latency, window))
+        assumed.append(
+            f"Connections from a node to another site have {num_bytes(window)} in flight and carry "
+            f"{carried} (site_window=)."
+        )
+    sizes = (nodes // sites + (site < nodes % sites) for site in range(sites))
+    each = round(window / connections)
+    return tuple(Region(size, rate, rate, latency, each) for size in sizes), assumed
+
+
+def regions_word(regions: Sequence[Region]) -> str:
+    """Return the setting of ``regions`` as a word of ``sgp-run``."""
+    written = (
+        ",".join(f"{key}:{value}" for key, value in asdict(region).items() if value is not None)
+        for region in regions
     )
-    return f"cluster.links.regions=[{regions}]"
+    return f"cluster.links.regions=[{','.join(f'{{{each}}}' for each in written)}]"
 
 
 def model_overrides(settings: PlanSettings, cluster: Cluster) -> tuple[list[str], int, list[str]]:

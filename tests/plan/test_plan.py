@@ -145,8 +145,39 @@ def test_the_baseline_of_sites_is_the_hierarchical_all_reduce() -> None:
     rest = "bandwidth=8000Tbit/s latency=0 cluster.collectives.overlap=0 methods=ar_sgd"
     made = plan(f"{words} {rest}")
     assert row(made, "Data parallel").timing.seconds == pytest.approx(5, rel=1e-4)
-    assert made.request.cluster.links.regions == (Region(2, 8e9, 8e9, 0),) * 2
+    assert made.request.cluster.links.regions == (Region(2, 8e9, 8e9, 0, 10_500_000),) * 2
     assert "hierarchical" in " ".join(made.request.assumed)
+
+
+def test_a_window_limits_what_a_connection_between_sites_carries() -> None:
+    """10.5 MB in a round trip of 0.2 s are 0.42 Gbit/s, whatever the rate of the link."""
+    words = "parameters=1e9 step=1s nodes=2 sites=2 site_bandwidth=10Gbit/s site_latency=100ms"
+    words += " bandwidth=8000Tbit/s cluster.collectives.overlap=0 methods=ar_sgd"
+    made = plan(words)
+    assert row(made, "Data parallel").timing.seconds == pytest.approx(1 + 32 / 0.42 + 0.1)
+    assert (
+        "Connections from a node to another site have 10.5 MB in flight and carry 420 Mbit/s "
+        "(site_window=)."
+    ) in made.request.assumed
+    free = plan(f"{words} site_window=0")
+    assert row(free, "Data parallel").timing.seconds == pytest.approx(1 + 3.2 + 0.1)
+    assert not any("site_window" in text for text in free.request.assumed)
+    # The connections of a profile share the window.
+    shared = read_request([*words.split(), "cluster.links.connections=16", "site_window=16MB"])
+    assert [each.window_bytes for each in shared.cluster.links.regions] == [1_000_000] * 2
+
+
+def test_codes_of_a_site_cross_to_another_once() -> None:
+    """Int8 codes of 1 GB take 8 s; of eight nodes, four send across, where a flat ring sends seven
+    times: 57 s.
+    """
+    made = plan(
+        "parameters=1e9 step=1s nodes=8 sites=2 site_bandwidth=1Gbit/s site_latency=0 "
+        "bandwidth=8000Tbit/s latency=0 methods=ar_sgd"
+    )
+    coded = row(made, "Data parallel, int8").timing
+    assert coded.seconds == pytest.approx(1 + 4 * 8, rel=1e-3)
+    assert coded.num_bytes == pytest.approx(7e9, rel=1e-3)  # as in a flat ring
 
 
 def test_the_baseline_of_a_profile_with_regions_is_hierarchical_too() -> None:
@@ -361,6 +392,7 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
         ),
         (f"{WORDS} steps=9 kwh_price=3", "kwh_price: it has no effect without watts=."),
         (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: it has no effect without sites=."),
+        (f"{WORDS} site_window=1MB", "site_window: it has no effect without sites=."),
         (
             f"{WORDS} bandwidth=1G",
             "bandwidth: '1G' is not a rate: write bandwidth=1Gbit/s, for example.",
