@@ -39,7 +39,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 25870,
+    "sgp_runner": 26060,
     "algorithms": 1576,
     "api": 508,
     "assembly": 2030,
@@ -52,7 +52,7 @@ CEILINGS = {
     "distributed simulator": 3280,
     "jobs": 340,
     "models": 618,
-    "plan": 1090,
+    "plan": 1245,
     "recording": 1517,
     "replay": 434,
     "studies": 1990,
