@@ -23,7 +23,7 @@ from matplotlib.patches import Patch
 
 from sgp_runner.plan.explorer import explorer_page
 from sgp_runner.plan.grid import simulated_grid
-from sgp_runner.plan.timing import SAVES
+from sgp_runner.plan.methods import simplest
 from sgp_runner.utils.units import with_prefix
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -87,9 +87,13 @@ def winner(grid: Mapping[str, Any], nodes: int, rate: float) -> tuple[str, float
     Of the methods that are nearly as fast as the fastest, the simplest wins.
     """
     times = times_at(grid, nodes, rate)
-    near = [method["title"] for method in grid["methods"] if method["near"]]
-    least = min(times[title] for title in near)
-    best = next(title for title in near if (1 - SAVES) * times[title] <= least)
+    period = grid["start"]["period"]
+    near = [
+        method["title"]
+        for method in grid["methods"]
+        if (period <= method["near"] if method["periodic"] else method["near"])
+    ]
+    best = near[simplest([times[title] for title in near])]
     return best, times["Data parallel"] / times[best]
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sgp_runner.cli.argparser import put
 from sgp_runner.plan.keys import KEYS
 from sgp_runner.plan.words import both_ends, help_lines, split_options
 from sgp_runner.utils.errors import ConfigError
 
-HELP = f"""usage: sgp-run plan [KEY=VALUE ...] [--json FILE] [--html FILE]
+if TYPE_CHECKING:
+    from sgp_runner.plan.comparison import PlannedMethods
+
+HELP = f"""usage: sgp-run plan [KEY=VALUE ...] [--all] [--json FILE] [--html FILE]
                    [--config-dir FOLDER]
 
 Simulates a step of every method on your machines: its time, cost, bytes and memory,
@@ -26,6 +30,7 @@ keys
 {help_lines(KEYS)}
 and cluster=, cluster.KEY=, faults=, optim= as in sgp-run. An interval of a rate,
 bandwidth=4..10Gbit/s, gives the answers of both ends and the table of the first.
+--all shows every method, not the ten fastest alone. --json FILE writes all numbers.
 --html FILE also simulates a grid of bandwidths, latencies, nodes and H, in one to two
 minutes, and writes a page with sliders and a map of the fastest method."""
 
@@ -37,39 +42,56 @@ def main(argv: Sequence[str]) -> int:
     from sgp_runner.plan.request import read_request
     from sgp_runner.plan.table import text_of
 
-    overrides, pairs = split_options(argv, ("--json", "--html", "--config-dir"))
+    every = "--all" in argv
+    words = [word for word in argv if word != "--all"]
+    overrides, pairs = split_options(words, ("--json", "--html", "--config-dir"))
     options = dict(pairs)
-    if "--html" in options:
-        write("--html", options["--html"], "")  # before the minutes that the grid takes
+    for option in ("--json", "--html"):
+        if option in options:
+            check_writable(option, Path(options[option]))  # before the minutes that a grid takes
     folder = options.get("--config-dir")
     search = [] if folder is None else [search_in(folder)]
     first, *second = [read_request(request, search) for request in both_ends(overrides)]
-    plans = [compare(first), *(compare(request, rates=False) for request in second)]
-    put(text_of(*plans))
+    plans = [
+        compare(first, every=every or "--json" in options),
+        *(compare(request, rates=False) for request in second),
+    ]
+    put(text_of(*plans, every=every))
     if "--json" in options:
         documents = list(map(as_json, plans))
         values = json.dumps(documents if second else documents[0], indent=2)
         write("--json", options["--json"], values + "\n")
     if "--html" in options:
-        write_explorer(options["--html"], both_ends(overrides)[0], search)
+        write_explorer(options["--html"], both_ends(overrides)[0], search, plans[0])
     return 0
 
 
-def write_explorer(path: str, overrides: Sequence[str], search: Sequence[str]) -> None:
-    """Simulate the grid of a request, and write the page about it."""
+def write_explorer(
+    path: str, overrides: Sequence[str], search: Sequence[str], plan: PlannedMethods
+) -> None:
+    """Simulate the grid of a plan's request, and write the page about it."""
     from sgp_runner.plan.explorer import explorer_page
     from sgp_runner.plan.grid import simulated_grid
 
-    grid = simulated_grid(overrides, search)
+    grid = simulated_grid(overrides, search, plan=plan)
     title = f"{grid['machines']}, {grid['parameters']:,} parameters"
     page = explorer_page([{**grid, "title": title}], "Which method fits these machines?")
     write("--html", path, page)
     put(f"explorer in {path}")
 
 
-def write(option: str, path: str, text: str) -> None:
-    """Write the file of an option."""
+def check_writable(option: str, path: Path) -> None:
+    """Raise ConfigError if the file of an option cannot be written; leave it as it is."""
+    absent = not path.exists()
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        path.open("a").close()
     except OSError as error:
         raise ConfigError(option, f"cannot write {path}: {error.strerror}.") from error
+    if absent:
+        path.unlink()
+
+
+def write(option: str, path: str, text: str) -> None:
+    """Write the file of an option."""
+    check_writable(option, Path(path))
+    Path(path).write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sgp_runner.plan.timing import SAVES
+from sgp_runner.plan.methods import SAVES
 from sgp_runner.report.render.write import asset, filled
 
 SLIDERS = {

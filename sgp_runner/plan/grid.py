@@ -10,11 +10,13 @@ from typing import Any
 
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
-from sgp_runner.plan.known_quality import all_known, is_close
+from sgp_runner.plan.comparison import PlannedMethods
+from sgp_runner.plan.known_quality import all_known, is_near, near_until, without_period
 from sgp_runner.plan.methods import DATA_PARALLEL, Method, method
 from sgp_runner.plan.request import Request, machines, read_request
 from sgp_runner.plan.timing import HIDDEN, at_rate, latency_of, rate_of, time_steps, with_latency
 from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.messages import logger
 
 # Axes of the grid; the nearest value of each is replaced by that of the request.
 RATES = (1e8, 3e8, 1e9, 3e9, 1e10, 3e10, 1e11, 3e11)  # bit/s
@@ -81,7 +83,10 @@ def can_plan(arguments: Sequence[str], search: Sequence[str]) -> bool:
 
 
 def simulated_grid(
-    arguments: Sequence[str], search: Sequence[str] = (), axes: Axes | None = None
+    arguments: Sequence[str],
+    search: Sequence[str] = (),
+    axes: Axes | None = None,
+    plan: PlannedMethods | None = None,
 ) -> dict[str, Any]:
     """Simulate a grid of timing studies and return it as plain data.
 
@@ -90,11 +95,18 @@ def simulated_grid(
 
     arguments, search: as of `read_request`
     axes: None: those of `axes_of`
+    plan: of the request; its answer is that of the page, which begins at its H, and methods that do
+        not fit are no answer
     """
     request = read_request(arguments, search)
+    best = None if plan is None else plan.best
+    period = START if best is None else without_period(best.method.overrides)[1] or START
+    rows = () if plan is None else plan.rows
+    too_large = [without_period(row.method.overrides)[0] for row in rows if not row.fits]
     axes = axes or axes_of(arguments, search, request)
     run = experiment_of([*request.overrides, *DATA_PARALLEL.overrides]).run
     wanted = {method.algorithm for method in request.methods}
+    explored = [method for method in EXPLORED if method.algorithm in wanted]
     budget = request.budget
     return {
         "machines": machines(request),
@@ -108,8 +120,9 @@ def simulated_grid(
             "rate": rate_of(run),
             "latency": latency_of(run.cluster),
             "nodes": request.nodes,
-            "period": min(axes.periods, key=lambda period: abs(period - START)),
+            "period": min(axes.periods, key=lambda each: abs(each - period)),
         },
+        "answer": None if plan is None else plan.answer,
         "compute": run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
         "budget": {
             "steps": budget.steps,
@@ -120,14 +133,30 @@ def simulated_grid(
         },
         "assumed": list(request.assumed),
         "methods": [
-            grid_entry(method, list(times(method, arguments, search, axes)))
-            for method in EXPLORED
-            if method.algorithm in wanted
+            grid_entry(
+                method,
+                list(times(announced(method, number, len(explored)), arguments, search, axes)),
+                without_period(method.overrides)[0] not in too_large,
+            )
+            for number, method in enumerate(explored, start=1)
         ],
     }
 
 
-def grid_entry(method: Method, seconds: list[float | None]) -> dict[str, Any]:
+def announced(method: Method, number: int, count: int) -> Method:
+    """Say that a method is simulated next; return it."""
+    logger.info(f"explorer: {method.title} ({number} of {count} methods)")
+    return method
+
+
+def near_of(method: Method, fits: bool) -> bool | int:
+    """Return whether a method may be the answer; with an H, the largest H at which it may."""
+    if method.algorithm in PERIODIC:
+        return near_until(method) if fits else 0
+    return fits and (method is DATA_PARALLEL or is_near(method))
+
+
+def grid_entry(method: Method, seconds: list[float | None], fits: bool) -> dict[str, Any]:
     """Return a method of the grid as plain data."""
     prefix = " ".join(method.overrides[:1])
     catalogue = {
@@ -135,11 +164,10 @@ def grid_entry(method: Method, seconds: list[float | None]) -> dict[str, Any]:
         for overrides, figures in all_known().items()
         if overrides.split()[0] == prefix
     }
-    close = bool(catalogue) and all(map(is_close, catalogue.values()))
     return {
         "title": method.title,
         "periodic": method.algorithm in PERIODIC,
-        "near": method is DATA_PARALLEL or close,
+        "near": near_of(method, fits),
         "quality": [
             f"{' '.join(overrides.split()[1:])}: {figure.text}".removeprefix(": ")
             for overrides, figures in catalogue.items()

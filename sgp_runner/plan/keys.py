@@ -28,6 +28,17 @@ KEYS: Mapping[str, Key] = {
         "0: no limit",
         zero=True,
     ),
+    "device_memory": Key("bytes", "memory of a device, such as 80GB; without it all methods fit"),
+    "precision": Key(
+        "text",
+        "fp32, bf16, or mixed: parameters and gradients in bfloat16, a copy of the parameters and "
+        "all state in float32; default fp32",
+    ),
+    "shard": Key(
+        "text",
+        "state: the devices of a node divide the state of optimizer and method; all: also "
+        "parameters and gradients; default none",
+    ),
     "tokens": Key("count", "budget: tokens of all nodes"),
     "epochs": Key("number", "budget: passes over samples="),
     "samples": Key("count", "samples of an epoch"),

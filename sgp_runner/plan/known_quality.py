@@ -1,7 +1,9 @@
 """The known quality of methods relative to data parallel, from ``quality.csv``.
 
-A line of the file is a published pair of figures, or a difference that this project measured. For
-other settings nothing is known, and nothing is estimated.
+A line of the file is a published pair of figures, or a difference that this project measured, for a
+number of parameters and of replicas. Fewer steps H between exchanges are taken to be no worse. For
+other settings nothing is known, and nothing is estimated; for other sizes and numbers of replicas
+figures are called extrapolated.
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ import csv
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from sgp_runner.plan.methods import Method
+from sgp_runner.utils.units import counted, with_prefix
 
 PATH = Path(__file__).with_name("quality.csv")
 NEAR = 0.01  # share of the figure of data parallel by which a near method is worse at most
+# Factors of the number of parameters and of replicas within which a figure is quoted.
+SIZES, REPLICAS = 4.0, 2.0
+PERIOD = "algo.period="
 
 
 @dataclass(frozen=True)
@@ -24,12 +31,16 @@ class Known:
 
     baseline: the figure of data parallel; None if ``value`` is a difference
     better: whether a higher or a lower figure is better
+    parameters: of the model; None: a small one
+    replicas: that were averaged
     """
 
     baseline: float | None
     value: float
     unit: str
     better: str
+    parameters: float | None
+    replicas: int
     conditions: str
     source: str
 
@@ -57,14 +68,74 @@ def all_known() -> Mapping[str, Sequence[Known]]:
     with PATH.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             baseline = float(line["baseline"]) if line["baseline"] else None
-            texts = (line[key] for key in ("unit", "better", "conditions", "source"))
-            figure = Known(baseline, float(line["value"]), *texts)
+            figure = Known(
+                baseline,
+                float(line["value"]),
+                line["unit"],
+                line["better"],
+                float(line["parameters"]) if line["parameters"] else None,
+                int(line["replicas"]),
+                line["conditions"],
+                line["source"],
+            )
             catalogue.setdefault(line["words"], []).append(figure)
     return catalogue
 
 
 def known_quality(method: Method) -> Sequence[Known]:
-    return all_known().get(" ".join(method.overrides), ())
+    """Return the figures of a method, at its H or at the next larger one that has any."""
+    rest, period = without_period(method.overrides)
+    figures = {
+        known: each
+        for words, each in all_known().items()
+        for other, known in [without_period(words.split())]
+        if other == rest and known >= period
+    }
+    return figures[min(figures)] if figures else ()
+
+
+def without_period(words: Sequence[str]) -> tuple[list[str], int]:
+    """Return ``words`` of a method without H, and H; 0 for a method without H."""
+    rest = [word for word in words if not word.startswith(PERIOD)]
+    return rest, sum(int(word.removeprefix(PERIOD)) for word in words if word not in rest)
+
+
+def near_until(method: Method) -> int:
+    """Return the largest H at which a method is near, whose own H is any; 0: at none."""
+    rest, _ = without_period(method.overrides)
+    known = {without_period(words.split())[1] for words in all_known()}
+    return max((h for h in known if is_close(known_quality(with_period(rest, h)))), default=0)
+
+
+def with_period(rest: Sequence[str], period: int) -> Method:
+    return Method("", (*rest[:1], f"{PERIOD}{period}", *rest[1:]))
+
+
+def apart(figure: Known, parameters: float, replicas: int) -> tuple[float, float]:
+    """Return the factors between a figure's conditions and a plan's."""
+    ratios = (figure.parameters or 0) / parameters, figure.replicas / replicas
+    size, number = (max(each, 1 / each) if each else inf for each in ratios)
+    return size, number
+
+
+def is_comparable(figure: Known, parameters: float, replicas: int) -> bool:
+    size, number = apart(figure, parameters, replicas)
+    return size <= SIZES and number <= REPLICAS
+
+
+def extrapolated(method: Method, parameters: float, replicas: int) -> str:
+    """Return the size and the replicas that a method's quality is extrapolated from; empty: none,
+    as a figure is comparable or nothing is known.
+    """
+    figures = known_quality(method)
+    if not figures or any(is_comparable(each, parameters, replicas) for each in figures):
+        return ""
+    nearest = min(figures, key=lambda each: apart(each, parameters, replicas))
+    size = "a small model"
+    if nearest.parameters is not None:
+        short = with_prefix(nearest.parameters, "").replace(" ", "").replace("G", "B")
+        size = f"{short} parameters"
+    return f"{size}, {counted(nearest.replicas, 'replica')}"
 
 
 def is_near(method: Method) -> bool:

@@ -29,6 +29,7 @@ def method(title: str, algorithm: str, *settings: str) -> Method:
     return Method(title, (f"algo={algorithm}", *(f"algo.{setting}" for setting in settings)))
 
 
+SAVES = 0.05  # a method pays if it saves this share of the time of a simpler one
 DATA_PARALLEL = method("Data parallel", "ar_sgd")
 # Numbers of steps H between exchanges of DiLoCo and of Streaming DiLoCo.
 PERIODS, STREAMING_PERIODS = (30, 100, 500), (30, 100)
@@ -68,6 +69,15 @@ def methods(periods: Sequence[int] | None = None) -> tuple[Method, ...]:
     )
     rest = set(groups()["algo"]) - {method.algorithm for method in special} - {"hybrid"}
     return (*special, *(method(title_of(name), name) for name in sorted(rest)))
+
+
+def simplest(seconds: Sequence[float]) -> int:
+    """Return the number of the first time that is within `SAVES` of the least.
+
+    seconds: of methods, from the simplest on
+    """
+    least = min(seconds)
+    return next(i for i, each in enumerate(seconds) if (1 - SAVES) * each <= least)
 
 
 def title_of(algorithm: str) -> str:

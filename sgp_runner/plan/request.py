@@ -13,6 +13,7 @@ from sgp_runner.cluster.regions import Region
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.plan.keys import ALIASES, BUDGETS, KEYS, NEEDED
+from sgp_runner.plan.memory import DeviceMemory
 from sgp_runner.plan.methods import Method, chosen
 from sgp_runner.plan.models import known_size
 from sgp_runner.plan.study_quality import StudyQuality, read_quality
@@ -50,6 +51,7 @@ class Request:
     overrides: settings of the timing studies, as words of ``sgp-run``
     assumed: sentences about values that were not given
     quality: what a study measured; None: no study was given
+    memory: limit and layout of the memory of a device
     """
 
     nodes: int
@@ -62,6 +64,7 @@ class Request:
     methods: tuple[Method, ...] = ()
     assumed: tuple[str, ...] = ()
     quality: StudyQuality | None = None
+    memory: DeviceMemory = field(default_factory=DeviceMemory)
 
 
 def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Request:
@@ -110,7 +113,14 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         methods,
         (*assumed, *notes),
         None if study is None else read_quality(Path(study)),
+        memory_of(settings),
     )
+
+
+def memory_of(settings: PlanSettings) -> DeviceMemory:
+    """Return what a device can hold. Raises ConfigError for an unknown way to hold it."""
+    names = {key: text for key in ("precision", "shard") if (text := settings.text(key))}
+    return DeviceMemory(limit=settings.number("device_memory"), **names)
 
 
 def check_needed(settings: PlanSettings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 
 from rich.table import Table
@@ -11,10 +11,11 @@ from rich.table import Table
 from sgp_runner.console.summary import plain_lines
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods
 from sgp_runner.plan.fault_costs import AWAY_STEPS, SLOWER
-from sgp_runner.plan.known_quality import known_quality
+from sgp_runner.plan.known_quality import is_comparable, known_quality
+from sgp_runner.plan.memory import parts_text
+from sgp_runner.plan.methods import SAVES
 from sgp_runner.plan.request import machines
-from sgp_runner.plan.timing import SAVES
-from sgp_runner.utils.units import num_bytes, with_prefix
+from sgp_runner.utils.units import counted, num_bytes, with_prefix
 
 WIDTH = 80
 
@@ -33,42 +34,52 @@ def rate(value: float | None) -> str:
     return "any" if value == inf else "never" if not value else with_prefix(value, "").strip()
 
 
+def amount(value: float | None) -> str:
+    """Return an amount with a prefix from a thousand on; empty for None."""
+    return "" if value is None else with_prefix(value, "").strip()
+
+
 COLUMNS: tuple[tuple[str, Callable[[MethodCost], str]], ...] = (
     ("s/step", lambda row: short_number(row.timing.seconds)),
     ("comp.", lambda row: f"{100 * row.timing.computing:.0f} %"),
     ("hours", lambda row: short_number(row.hours)),
     ("coding", lambda row: short_number(row.timing.coding or None)),
     ("sent", lambda row: num_bytes(row.timing.num_bytes)),
-    ("memory", lambda row: num_bytes(sum(row.memory.values()))),
-    ("cost", lambda row: short_number(row.cost)),
-    ("kWh", lambda row: short_number(row.kwh)),
+    ("memory", lambda row: num_bytes(sum(row.memory.values())) + "*" * (not row.fits)),
+    ("cost", lambda row: amount(row.cost)),
+    ("kWh", lambda row: amount(row.kwh)),
     ("pays <", lambda row: rate(row.pays_below)),
 )
 
 
-def text_of(plan: PlannedMethods, other: PlannedMethods | None = None) -> str:
+def text_of(plan: PlannedMethods, other: PlannedMethods | None = None, every: bool = False) -> str:
     """Return the answer, the table, the known quality and the assumptions of a plan.
 
     other: the plan at the other end of an interval of a rate
+    every: whether the table has all rows, and not the first ones alone
     """
     end = "" if other is None else f"With {machines(other.request)}: {other.answer}"
+    answer = [*folded(plan.answer), *folded(end)]
+    rows = plan.shown(every)
     return "\n".join(
         [
-            *folded(plan.answer),
-            *folded(end),
+            *answer,
             *folded(plan.fastest or ""),
             *folded(
                 f"Simulated: {machines(plan.request)}, {plan.request.parameters:,} parameters."
             ),
             "",
-            *table(plan),
+            *table(rows),
+            *folded(hidden(len(plan.rows) - len(rows))),
             "",
-            *legend(plan),
+            *legend(plan, rows),
             "",
-            *quality(plan),
+            *quality(plan, rows),
             "",
-            *faults(plan),
+            *faults(rows),
             *assumptions(plan),
+            "",
+            *answer,
         ]
     )
 
@@ -79,41 +90,57 @@ def folded(text: str, indent: str = "") -> list[str]:
     )
 
 
-def table(plan: PlannedMethods) -> list[str]:
+def hidden(count: int) -> str:
+    return f"{counted(count, 'slower method')} more: --all shows them." if count else ""
+
+
+def table(rows: Sequence[MethodCost]) -> list[str]:
     """Return the lines of the table; a column without numbers is left out, and titles may break."""
     grid = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))
     grid.add_column(overflow="fold")
-    columns = {name: [form(row) for row in plan.rows] for name, form in COLUMNS}
+    columns = {name: [form(row) for row in rows] for name, form in COLUMNS}
     columns = {name: texts for name, texts in columns.items() if any(texts)}
     for name in columns:
         grid.add_column(name, justify="right", no_wrap=True)
-    for row, *texts in zip(plan.rows, *columns.values(), strict=True):
-        grid.add_row(row.method.title, *texts)
+    for row, *texts in zip(rows, *columns.values(), strict=True):
+        grid.add_row(row.title, *texts)
     return plain_lines(grid)
 
 
-def legend(plan: PlannedMethods) -> Iterator[str]:
+def legend(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
     """Yield the meaning of the columns."""
     links = "links between sites" if plan.request.sites > 1 else "interfaces"
     never = ""
-    if any(row.pays_below == 0 for row in plan.rows):
+    if any(row.pays_below == 0 for row in rows):
         never = " never: neither at the present rate nor below it."
-    coding = "coding: s of a step. " if any(row.timing.coding for row in plan.rows) else ""
+    coding = "coding: s of a step. " if any(row.timing.coding for row in rows) else ""
+    cost = "" if rows[0].cost is None else "cost: in the currency of the prices. "
+    site = ""
+    if any(row.per_site for row in rows):
+        site = " per site: one replica per site, whose nodes are data parallel."
     yield from folded(
         f"comp.: share of time computing. {coding}sent: bytes of a node per step. memory: of a "
-        "device for parameters, gradient, and state of optimizer and method in float32; without "
-        f"activations and messages. pays <: rate of the {links} in bit/s below which a method "
-        f"saves {100 * SAVES:.0f} % of the time of data parallel.{never}"
+        f"device, without activations. {cost}pays <: rate of the {links} in bit/s below which a "
+        f"method saves {100 * SAVES:.0f} % of the time of data parallel.{never}{site}"
     )
+    yield from memory(plan)
 
 
-def quality(plan: PlannedMethods) -> Iterator[str]:
+def memory(plan: PlannedMethods) -> Iterator[str]:
+    """Yield the parts of the memory of the answer and of data parallel."""
+    held = plan.request.memory
+    limit = "" if held.limit is None else f" *: does not fit into {num_bytes(held.limit)}."
+    yield from folded(
+        f"Memory of a device (precision={held.precision}, shard={held.shard}):{limit}"
+    )
+    base = plan.data_parallel
+    for row in (base,) if plan.best in (None, base) else (plan.best, base):
+        yield from folded(f"- {row.title}: {parts_text(row.memory)}", "  ")
+
+
+def quality(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
     """Yield what is known about the quality of methods."""
-    lines = [
-        f"- {row.method.title}: {figure.text}"
-        for row in plan.rows
-        for figure in known_quality(row.method)
-    ]
+    lines = [f"- {row.title}: {text}" for row in rows for text in figures(plan, row)]
     others = "(nothing is known here about the other methods):"
     yield f"Known quality {others}" if lines else "Nothing is known here about the quality."
     for text in lines:
@@ -128,20 +155,29 @@ def quality(plan: PlannedMethods) -> Iterator[str]:
             yield from folded(f"- {loss.text}", "  ")
 
 
-def faults(plan: PlannedMethods) -> Iterator[str]:
+def figures(plan: PlannedMethods, row: MethodCost) -> Iterator[str]:
+    """Yield the known figures of a row that are comparable; all as extrapolated if none is."""
+    for figure in known_quality(row.method):
+        if row.extrapolated:
+            yield f"extrapolated from {row.extrapolated}: {figure.text}"
+        elif is_comparable(figure, plan.request.parameters, row.replicas):
+            yield figure.text
+
+
+def faults(rows: Sequence[MethodCost]) -> Iterator[str]:
     """Yield what faults cost, with the methods for which it is about the same on one line."""
-    rows = [(row.method.title, row.faults) for row in plan.rows if row.faults is not None]
-    if not rows:
+    costs_of = [(row.title, row.faults) for row in rows if row.faults is not None]
+    if not costs_of:
         return
     yield from folded(
         f"If one node computes {SLOWER:g} times as slowly, the run takes this many times as long:"
     )
-    yield from by_value((title, f"{costs.slow_node:.1f}") for title, costs in rows)
+    yield from by_value((title, f"{costs.slow_node:.1f}") for title, costs in costs_of)
     yield from folded(
         f"If one node is away for the time of {AWAY_STEPS} gradients, the run loses this share of "
         "that time:"
     )
-    yield from by_value((title, f"{10 * round(10 * costs.absence)} %") for title, costs in rows)
+    yield from by_value((title, f"{10 * round(10 * costs.absence)} %") for title, costs in costs_of)
     yield ""
 
 

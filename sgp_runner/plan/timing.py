@@ -6,18 +6,25 @@ timing study. It has no clock of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import as_list
 from sgp_runner.config.run import Run
+from sgp_runner.core.comm import Transport
+from sgp_runner.core.scheduler import Future
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker
+from sgp_runner.plan.memory import STATE
+from sgp_runner.plan.methods import SAVES
 from sgp_runner.utils.sums import sum_in_order
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Least number of simulated steps of which the mean is taken, if compute times are constant or vary.
 LEAST_STEPS, LEAST_VARYING_STEPS = 8, 128
@@ -26,7 +33,6 @@ LEAST_OF_PHASES = 40  # if the messages change with the epoch, as after a warm-u
 ASYNCHRONOUS_STEPS = 200
 TAIL = 2  # further steps, so that the end of a run is not part of the mean
 SLOWEST, FASTEST = 1e5, 1e13  # bit/s; break-even rates are searched between them
-SAVES = 0.05  # a method pays if it saves this share of the time of data parallel
 HALVINGS = 3  # of the bracket of a rate, a factor of 8, before interpolation: to a few percent
 HIDDEN = 1 + 1e-9  # times of steps in which nothing but the gradient takes time, relative to it
 
@@ -37,8 +43,8 @@ class Timing:
 
     seconds: simulated time. compute: its part for the gradient. num_bytes: bytes that a node sends.
     coding: part for encoding and decoding
-    optimizer, method: number of vectors of the size of the model that a worker holds as state of
-        its optimizer and of the algorithm
+    vectors: number of vectors of the size of the model that a worker holds, by part: state of its
+        optimizer and of the algorithm, and the copy that is exchanged
     whole: simulated time of all steps that were simulated
     """
 
@@ -46,8 +52,7 @@ class Timing:
     compute: float
     num_bytes: float
     coding: float
-    optimizer: float
-    method: float
+    vectors: Mapping[str, float]
     whole: float
 
     @property
@@ -86,7 +91,10 @@ def time_steps(run: Run) -> Timing:
 
     problem = timing_problem(run, Study(None, sum(steps := steps_of(run)) + TAIL))
     ends = Ends(run.nodes, *steps)
-    simulation, workers = simulate_times(run, problem, listener=ends)
+    largest = [0]
+    simulation, workers = simulate_times(
+        run, problem, wrap=lambda transport: Noting(transport, largest), listener=ends
+    )
     simulation.run()
     if run.algo.asynchronous:  # messages may fall ever further behind the gradients
         ends.readings = [(0.0, 0.0), (simulation.now(), ends.num_bytes)]
@@ -97,8 +105,7 @@ def time_steps(run: Run) -> Timing:
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
         (after - before) / counted / run.nodes,
         sum_in_order(simulation.coding_seconds[: run.nodes]) / run.nodes / (sum(steps) + TAIL),
-        vectors_in(workers[0].buffers, workers[0]),
-        vectors_in(workers[0].state, workers[0]),
+        vectors_of(workers[0], largest[0]),
         simulation.now(),
     )
 
@@ -118,9 +125,38 @@ def steps_of(run: Run) -> tuple[int, int]:
     return max(steps for _, steps in algo.phases(nodes)), cycle * ceil(least / cycle)
 
 
-def vectors_in(state: Any, worker: Worker) -> float:
-    """Return the entries of the vectors in ``state``, relative to the parameters of ``worker``."""
-    return sum(entries(state)) / worker.params.numel()
+class Noting(Transport):
+    """Transport that notes the largest vector that a worker gives away at once, in bytes."""
+
+    def __init__(self, base: Transport, largest: list[int]) -> None:
+        self.base, self.largest = base, largest
+
+    def noted(self, tensor: Tensor) -> Tensor:
+        self.largest[0] = max(self.largest[0], tensor.nbytes)
+        return tensor
+
+    def send(self, dst: int, tag: int, message: Tensor) -> int:
+        return self.base.send(dst, tag, self.noted(message))
+
+    def all_reduce(self, number: int, tensor: Tensor) -> tuple[Future[Tensor], int]:
+        return self.base.all_reduce(number, self.noted(tensor))
+
+    def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
+        return self.base.all_gather(number, self.noted(tensor))
+
+
+def vectors_of(worker: Worker, copy: float) -> dict[str, float]:
+    """Return the vectors that ``worker`` holds by part, relative to its parameters.
+
+    copy: bytes of the largest vector that workers exchange at once
+    """
+    total = worker.params.numel()
+    vectors = {"optimizer": sum(entries(worker.buffers)) / total}
+    for name, value in worker.state.items():
+        part = STATE.get(name, "other")
+        vectors[part] = vectors.get(part, 0.0) + sum(entries(value)) / total
+    vectors["averaged copy"] = copy / worker.params.nbytes
+    return vectors
 
 
 def entries(value: Any) -> Iterator[int]:
@@ -221,9 +257,11 @@ class TimesByRate:
     A gradient that hides everything else at one rate also hides it at higher ones.
     """
 
-    def __init__(self, run: Run, timing: Timing) -> None:
-        self.run, self.compute = run, timing.compute
-        self.seconds = {rate_of(run): timing.seconds}
+    def __init__(self, run: Run, seconds: float) -> None:
+        """Begin with the ``seconds`` of a step at the present rate."""
+        self.run = run
+        self.compute = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
+        self.seconds = {rate_of(run): seconds}
 
     def at(self, rate: float) -> float:
         """Return the seconds of a step at ``rate``."""

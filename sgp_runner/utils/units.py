@@ -105,6 +105,8 @@ LIKELY = {
     "bandwidth": ("bit/s", 1e6, math.inf, "Gbit/s"),
     "latency": ("s", 0.0, 1.0, "ms"),
     "delay_seconds": ("s", 0.0, 1.0, "ms"),
+    "device_memory": ("B", 1e6, math.inf, "GB"),
+    "site_window": ("B", 1e3, math.inf, "MB"),
 }
 
 # Types of fields: the numbers of these units.

@@ -13,6 +13,7 @@ from sgp_runner.cli.main import main
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.run import Run
 from sgp_runner.plan import grid
+from sgp_runner.plan.comparison import compare
 from sgp_runner.plan.explorer import explorer_page
 from sgp_runner.plan.grid import Axes, axes_of, including, simulated_grid
 from sgp_runner.plan.request import read_request
@@ -44,7 +45,7 @@ def test_times_of_the_grid_are_those_of_timing_studies(small: dict[str, Any]) ->
         "DiLoCo": [1.4, 1.04, 1.1, 1.01],
         "OSGP, tau 1": [4.0, 1.0],
     }
-    assert [each["near"] for each in small["methods"]] == [True, True, False]
+    assert [each["near"] for each in small["methods"]] == [True, 30, False]
     assert small["start"] == {"rate": 8e9, "latency": 0.0, "nodes": 2, "period": 100}
     assert small["budget"]["steps"] == 3600 and not small["budget"]["divided"]
 
@@ -83,10 +84,12 @@ def test_the_command_writes_a_page_that_loads_nothing(
     monkeypatch.setattr(grid, "NODES", (2,))
     path = tmp_path / "plan.html"
     assert main(["plan", *WORDS, "methods=ar_sgd", "--html", str(path)]) == 0
-    assert capsys.readouterr().out.endswith(f"explorer in {path}\n")
+    out = capsys.readouterr().out
+    assert out.endswith(f"explorer in {path}\n")
     text = path.read_text()
     assert not re.search(r'(src|href)="(?!data:)', text)
     assert '"seconds": [5.0]' in text
+    assert "explorer: Data parallel (1 of 1 methods)" in out
     assert (
         main(["plan", *WORDS, "methods=ar_sgd", "--html", str(tmp_path / "none" / "plan.html")])
         == 2
@@ -125,6 +128,32 @@ def test_the_picture_shows_the_winners_of_the_documentations_explorer(tmp_path: 
     assert drawn == shown and "126×" in shown
 
 
+def test_page_and_text_have_the_same_answer(browser: Any, tmp_path: Path) -> None:
+    words = [*WORDS, "methods=ar_sgd,diloco", "periods=30"]
+    plan = compare(read_request(words), rates=False)
+    assert plan.answer.startswith("DiLoCo, H 30: 1.13 h instead of 5 h;")
+    axes = Axes((8e9, 3.2e10), (0.0,), (2,), (10, 30))
+    drawn = simulated_grid(words, axes=axes, plan=plan)
+    assert drawn["answer"] == plan.answer and drawn["start"]["period"] == 30
+    path = tmp_path / "plan.html"
+    path.write_text(explorer_page([{**drawn, "title": "two nodes"}], "Which method?"))
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, offline=True)
+    page.goto(path.as_uri())
+    assert page.inner_text("#answer") == plan.answer
+    # Computed by the page, from another value and back, the method is the same.
+    page.locator("#methods tr", has_text="DiLoCo").locator("input").uncheck()
+    assert page.inner_text("#answer b") == "Data parallel: 5 h"
+    page.locator("#methods tr", has_text="DiLoCo").locator("input").check()
+    assert page.inner_text("#answer b") == "DiLoCo, H 30: 1.13 h"
+    page.close()
+
+
+def test_what_does_not_fit_is_no_answer_of_the_page() -> None:
+    words = [*WORDS, "methods=ar_sgd,diloco", "periods=30", "device_memory=20GB"]
+    drawn = simulated_grid(words, axes=AXES, plan=compare(read_request(words), rates=False))
+    assert [each["near"] for each in drawn["methods"]] == [True, 0]
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_in_a_browser(
     browser: Any, tmp_path: Path, small: dict[str, Any], width: int
@@ -144,9 +173,11 @@ def test_the_page_in_a_browser(
         return {first.strip(): rest for first, *rest in found}
 
     assert page.inner_text("#answer") == (
-        "DiLoCo, H 100: 1.04 h instead of 5 h, 96.2 % of it computing. Below 32 Gbit/s, "
-        "data parallel computes less than half of the time."
+        "Data parallel: 5 h, 20 % of it computing. Below 32 Gbit/s, data parallel computes less "
+        "than half of the time."
     )
+    # Its quality is known up to H = 30.
+    assert "Faster, but not chosen: DiLoCo, H 100, 1.04 h." in page.inner_text("#faster")
     assert page.inner_text("#source") == "Simulated at this point."
     assert cells()["OSGP, tau 1"][:3] == ["4", "25 %", "4"]
     page.locator("#rate").fill("500")
@@ -156,6 +187,7 @@ def test_the_page_in_a_browser(
     assert cells()["DiLoCo, H 100"][:3] == ["1.02", "98 %", "1.02"]
     page.locator("#period").fill("0")
     assert cells()["DiLoCo, H 10"][0] == "1.2"
+    assert page.inner_text("#answer b") == "DiLoCo, H 10: 1.2 h"
     page.locator("#rate").fill("1000")
     page.locator("#methods tr", has_text="OSGP").locator("input").check()
     assert page.inner_text("#answer b") == "OSGP, tau 1: 1 h"

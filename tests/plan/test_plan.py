@@ -17,14 +17,13 @@ from sgp_runner.cluster.regions import Region
 from sgp_runner.config.composed import PREPARED, chosen_once, composed_once
 from sgp_runner.config.overrides import experiment_of, prepare_algorithms
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods, compare
-from sgp_runner.plan.known_quality import all_known
-from sgp_runner.plan.methods import methods
+from sgp_runner.plan.known_quality import all_known, extrapolated, is_near, near_until
+from sgp_runner.plan.methods import DATA_PARALLEL, SAVES, method, methods, simplest
 from sgp_runner.plan.models import known_models
 from sgp_runner.plan.request import machines, read_request
 from sgp_runner.plan.table import assumptions, faults, quality, table
 from sgp_runner.plan.timing import (
     LEAST_VARYING_STEPS,
-    SAVES,
     highest_rate,
     latency_of,
     steps_of,
@@ -44,7 +43,7 @@ def plan(words: str) -> PlannedMethods:
 
 
 def row(plan: PlannedMethods, title: str) -> MethodCost:
-    return next(each for each in plan.rows if each.method.title == title)
+    return next(each for each in plan.rows if each.title == title)
 
 
 def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
@@ -57,14 +56,120 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
     assert base.timing.num_bytes == 4e9  # 2 (n - 1) / n of the gradient
     assert (base.hours, base.kwh) == (pytest.approx(5), pytest.approx(5))
     assert base.cost == pytest.approx(2 * 2 * 5 + 0.5 * 5)
-    assert base.memory == {"parameters": 4e9, "gradient": 4e9, "optimizer": 8e9, "method": 0}
+    assert base.memory == {"parameters": 4e9, "gradients": 4e9, "optimizer": 8e9}
     assert diloco.timing.seconds == pytest.approx(1.04)
     assert diloco.timing.num_bytes == 4e7
-    assert diloco.memory == {**base.memory, "method": 8e9}  # outer parameters and momentum
+    assert diloco.memory == {
+        **base.memory,
+        "backup": 4e9,  # the outer parameters
+        "outer momentum": 4e9,
+        "averaged copy": 4e9,
+    }
     # Data parallel takes 1 + 32e9 / r seconds and DiLoCo 1 + 0.32e9 / r.
     assert made.half_rate == pytest.approx(32e9, rel=0.03)
     exact = ((1 - SAVES) * 32e9 - 0.32e9) / SAVES
     assert diloco.pays_below == pytest.approx(exact, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("words", "base", "diloco"),
+    [
+        # 2 + 2 bytes of model and gradient, 4 + 8 of AdamW and its copy; DiLoCo: three more of 4
+        ("precision=mixed", 16e9, 28e9),
+        ("precision=bf16", 8e9, 14e9),
+        ("precision=fp32", 16e9, 28e9),
+        ("precision=mixed shard=state devices=4", 4e9 + 12e9 / 4, 4e9 + 24e9 / 4),
+        ("precision=mixed shard=all devices=4", 4e9, 7e9),
+        # in float32 a device holds its own parameters beside those that it gathered
+        ("shard=state devices=4", 8e9 + 12e9 / 4, 8e9 + 24e9 / 4),
+    ],
+)
+def test_bytes_of_a_device(words: str, base: float, diloco: float) -> None:
+    request = read_request([*WORDS.split(), *words.split(), "methods=diloco"])
+    vectors = {"optimizer": 2.0, "backup": 1.0, "outer momentum": 1.0, "averaged copy": 1.0}
+    held = [
+        request.memory.parts(1e9, each, request.devices) for each in ({"optimizer": 2.0}, vectors)
+    ]
+    assert [sum(parts.values()) for parts in held] == [pytest.approx(base), pytest.approx(diloco)]
+
+
+def test_what_does_not_fit_is_marked_and_not_recommended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """DiLoCo needs 28 GB, data parallel 16 GB."""
+    words = f"{WORDS} methods=diloco periods=30"
+    assert plan(words).answer.startswith("DiLoCo, H 30: 1.13 s per step instead of 5 s per step;")
+    made = plan(f"{words} device_memory=20GB")
+    assert [each.fits for each in made.rows] == [False, False, True]
+    assert made.answer.startswith("Data parallel: 5 s per step; below 32 Gbit/s")
+    assert made.fastest is None
+    lines = table(made.rows)
+    assert "28 GB*" in "".join(lines[1:3]) and "*" not in lines[3]
+    none = plan(f"{words} device_memory=10GB").answer
+    assert none.startswith(
+        "No method of known quality fits into 10 GB: data parallel needs 16 GB (precision=mixed, "
+        "shard=state or shard=all need less); below 32 Gbit/s"
+    )
+
+
+def test_quality_of_other_sizes_is_called_extrapolated() -> None:
+    known = method("DiLoCo, H 30", "diloco", "period=30")
+    assert extrapolated(known, 1e9, 2) == extrapolated(known, 2e9, 4) == ""
+    assert extrapolated(known, 7e9, 2) == "1B parameters, 2 replicas"
+    assert extrapolated(known, 1e9, 16) == "1B parameters, 2 replicas"
+    assert extrapolated(method("SGP", "sgp"), 25.6e6, 4) == "25.6M parameters, 32 replicas"
+    assert extrapolated(DATA_PARALLEL, 7e9, 16) == ""
+    # Fewer steps between exchanges are no worse, more are not known.
+    streaming = ("Streaming DiLoCo", "streaming_diloco", "codec=fp4")
+    assert is_near(method(*streaming, "period=50")) and not is_near(
+        method(*streaming, "period=101")
+    )
+    assert near_until(method(*streaming)) == 100
+    assert (near_until(method("DiLoCo", "diloco")), near_until(method("SGP", "sgp"))) == (30, 0)
+    made = plan(f"{WORDS.replace('1e9', '7e9')} methods=diloco periods=30")
+    assert made.answer.endswith(" Its quality is extrapolated from 1B parameters, 2 replicas.")
+    lines = " ".join(" ".join(quality(made, made.rows)).split())
+    assert "- DiLoCo, H 30: extrapolated from 1B parameters, 2 replicas: 2.49 nats" in lines
+
+
+def test_a_site_may_be_a_replica() -> None:
+    """Inside a site 1 s and 4 s for the gradient of 4 GB at 8 Gbit/s; between sites 4 GB / 30."""
+    made = plan(
+        "parameters=1e9 step=1s nodes=4 sites=2 site_bandwidth=8Gbit/s site_latency=0 "
+        "bandwidth=8Gbit/s latency=0 cluster.collectives.overlap=0 methods=diloco periods=30 "
+        "bytes_per_parameter=4"
+    )
+    by_site = row(made, "DiLoCo, H 30, per site")
+    assert by_site.timing.seconds == pytest.approx(5 + 4 / 30, rel=1e-3)
+    assert by_site.timing.compute == pytest.approx(1)
+    assert (by_site.replicas, row(made, "DiLoCo, H 30").replicas) == (2, 4)
+    # Two nodes send 4 GB each inside; a leader sends 4 GB in 30 steps, half of it for each node.
+    assert by_site.timing.num_bytes == pytest.approx(4e9 + 4e9 / 30 / 2)
+    assert "nodes=2" in by_site.overrides and by_site.extrapolated == ""
+    alone = plan(f"{WORDS} methods=diloco periods=30 sites=2 site_bandwidth=1Gbit/s site_latency=0")
+    assert [each.title for each in alone.rows if each.per_site] == []
+
+
+def test_the_simplest_of_the_fastest_is_the_answer() -> None:
+    assert simplest([1.0, 0.96, 0.5]) == 2
+    assert simplest([1.0, 0.96]) == 0 and simplest([1.0, 0.94]) == 1
+
+
+def test_ten_rows_data_parallel_and_the_answer_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = plan(f"{WORDS} methods=ar_sgd")
+    base = made.data_parallel
+    faster = [
+        replace(base, method=each, timing=replace(base.timing, seconds=1.0 + number / 100))
+        for number, each in enumerate(methods()[1:15])
+    ]
+    request = replace(made.request, methods=methods())
+    many = replace(made, request=request, rows=(*faster, base))
+    assert many.shown() == [*faster[:10], base] and many.shown(every=True) == [*faster, base]
+    assert main(["plan", *WORDS.split(), "methods=diloco", "periods=30", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count(lines[0]) == 2  # the answer, and once more at the end
 
 
 def test_costs_of_a_slow_node_and_of_an_absence() -> None:
@@ -76,10 +181,10 @@ def test_costs_of_a_slow_node_and_of_an_absence() -> None:
     assert costs.absence == pytest.approx(1, abs=0.01)
     other = row(made, "AD-PSGD").faults
     assert other is not None and other.absence < 0.9
-    lines = list(faults(made))
+    lines = list(faults(made.rows))
     assert "- 1.2: Data parallel" in lines
     slowed = plan(f"{WORDS} methods=ar_sgd faults=slow_node")
-    assert slowed.data_parallel.faults is None and list(faults(slowed)) == []
+    assert slowed.data_parallel.faults is None and list(faults(slowed.rows)) == []
 
 
 def test_coding_takes_the_time_of_the_cluster() -> None:
@@ -326,13 +431,13 @@ def test_a_table_with_all_columns_has_80_columns_too() -> None:
     made = plan(f"{WORDS} methods=ar_sgd steps=1e6 price_per_hour=2 watts=500 {codecs}")
     coded = row(made, "Data parallel, int8")
     rows = [replace(coded, method=each) for each in methods()]
-    lines = table(replace(made, rows=tuple(rows)))
+    lines = table(rows)
     assert lines[0].split() == (
         ["s/step", "comp.", "hours", "coding", "sent", "memory", "cost", "kWh", "pays", "<"]
     )
-    assert set(map(len, lines)) == {3, 7, 8, 80}
+    assert set(map(len, lines)) == {2, 7, 8, 80}
     place = next(at for at, line in enumerate(lines) if line.startswith("1-bit Adam"))
-    assert lines[place].startswith("1-bit Adam, 15 %             5  20 % 1,389 ")
+    assert lines[place].startswith("1-bit Adam, 15 %           5  20 % 1,389 ")
     assert lines[place + 1] == "warm-up"  # a title is broken, not cut off
 
 
@@ -425,6 +530,16 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
             "bandwidth: the rate of a node's interface is missing: write bandwidth=10Gbit/s, or "
             "cluster= with a profile.",
         ),
+        (f"{WORDS} devices=0", "devices: 0 must be positive."),
+        (
+            f"{WORDS} device_memory=80",
+            "device_memory: 80 without a unit is 80 B: did you mean 80GB? Otherwise write 80B.",
+        ),
+        (f"{WORDS} shard=zero3", "shard: 'zero3' is none of none, state, all."),
+        (
+            f"{WORDS} precision=fp8",
+            "precision: 'fp8' is none of fp32, mixed, bf16. Did you mean 'fp32'?",
+        ),
         (f"{WORDS} nodes=1", "nodes: a single node sends no messages: use nodes=2 or more."),
         (f"{WORDS} nodes=2.5", "nodes: 2.5 must be a whole number."),
         (f"{WORDS} step=fast", "step: 'fast' is not a number; write for example 10s or 1ms."),
@@ -464,7 +579,7 @@ def test_assumptions_have_numbers_and_titles() -> None:
     lines = list(assumptions(made))
     assert "- A step takes 115 ms, as in cluster=ethernet_10g (step=)." in lines
     assert "Left out: Gap-Aware takes its momentum step on the server and needs optim=sgd," in lines
-    assert list(quality(made)) == ["Nothing is known here about the quality."]
+    assert list(quality(made, made.rows)) == ["Nothing is known here about the quality."]
 
 
 def test_a_method_that_the_machines_cannot_run_is_left_out() -> None:

@@ -8,7 +8,7 @@ const LEAST = 1e-6; // s; a shorter latency is as far on a logarithmic axis
 const COLOURS = { "Data parallel": "#3381ef", DiLoCo: "#d2691e", "Streaming DiLoCo, FP4": "#7a4fc0", "PowerSGD, rank 2": "#8a8f98", SGP: "#2a9d7f", "OSGP, tau 1": "#7fa800" };
 const TEXTS = { rate: "bandwidth", latency: "latency, one way", nodes: "nodes", period: "H, steps between exchanges" };
 const $ = (id) => document.getElementById(id);
-let grid, at, chosen;
+let grid, at, checked; // checked: whether the user checked a method, by number; absent: as its quality is known
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -117,6 +117,13 @@ function fastest(times) {
   return times.findIndex((each) => each !== null && (1 - SAVES) * each <= least);
 }
 
+// Whether a method may be the answer at H: by the user's choice, or by its known quality.
+function chosen(number, period) {
+  if (checked.has(number)) return checked.get(number);
+  const { periodic, near } = grid.methods[number];
+  return periodic ? period <= near : near;
+}
+
 function steps() {
   const { steps, divided } = grid.budget;
   return steps === null ? null : divided ? (steps * grid.start.nodes) / at.nodes : steps;
@@ -150,6 +157,7 @@ function showAnswer(times, best) {
   const base = grid.methods.findIndex((method) => method.title === "Data parallel");
   const answer = $("answer");
   answer.textContent = "";
+  if (grid.answer && !checked.size && AXES.every((axis) => at[axis] === grid.start[axis])) return answer.append(grid.answer);
   if (best < 0) return answer.append("No method is chosen that runs on these machines.");
   const strong = document.createElement("b");
   strong.textContent = `${name(grid.methods[best])}: ${timeText(times[best])}`;
@@ -175,11 +183,11 @@ function showTable(times, best) {
   const order = times.map((_, i) => i).sort((a, b) => (times[a] ?? Infinity) - (times[b] ?? Infinity));
   const rows = order.map((i) => {
     const method = grid.methods[i], row = document.createElement("tr");
-    row.className = [chosen[i] ? "" : "out", i === best ? "best" : ""].join(" ");
+    row.className = [chosen(i, at.period) ? "" : "out", i === best ? "best" : ""].join(" ");
     const label = document.createElement("label"), box = document.createElement("input"), dot = document.createElement("i");
     box.type = "checkbox";
-    box.checked = chosen[i];
-    box.addEventListener("change", () => { chosen[i] = box.checked; show(); });
+    box.checked = chosen(i, at.period);
+    box.addEventListener("change", () => { checked.set(i, box.checked); show(); });
     dot.style.background = COLOURS[method.title];
     label.append(box, dot, name(method));
     cell(row, "").append(label);
@@ -201,12 +209,12 @@ function show() {
     $(axis).setAttribute("aria-valuetext", SHOWN[axis](at[axis]));
   }
   const times = grid.methods.map((method) => time(method, at));
-  const best = fastest(times.map((each, i) => (chosen[i] ? each : null)));
+  const best = fastest(times.map((each, i) => (chosen(i, at.period) ? each : null)));
   showAnswer(times, best);
   const other = fastest(times);
-  const faster = other >= 0 && best >= 0 && !chosen[other] && times[other] < (1 - SAVES) * times[best];
+  const faster = other >= 0 && best >= 0 && !chosen(other, at.period) && times[other] < (1 - SAVES) * times[best];
   $("faster").textContent = faster
-    ? `Faster, but not chosen: ${name(grid.methods[other])}, ${timeText(times[other])}. Chosen at first are methods with published figures within 1 % of data parallel.`
+    ? `Faster, but not chosen: ${name(grid.methods[other])}, ${timeText(times[other])}. Chosen at first are methods with published figures within 1 % of data parallel at this H or a longer one.`
     : "";
   const exact = AXES.every((axis) => place(axis, at[axis])[1] === 0);
   $("source").textContent = exact ? "Simulated at this point." : "Interpolated between simulated points.";
@@ -250,6 +258,8 @@ function winners(width, height, rows) {
   const best = new Int8Array(width * height), gain = new Float32Array(width * height);
   for (let y = 0; y < height; y += 1) {
     const [j, b] = down[y];
+    const period = rows === "period" ? valueOf("period", 1 - y / (height - 1)) : at.period;
+    const kept = grid.methods.map((_, k) => chosen(k, period));
     for (let x = 0; x < width; x += 1) {
       const [i, a] = across[x];
       const times = slices.map((table) => {
@@ -258,7 +268,7 @@ function winners(width, height, rows) {
         const beyond = between(low, high, a);
         return beyond === null ? null : grid.compute + beyond;
       });
-      const first = fastest(times.map((each, k) => (chosen[k] ? each : null)));
+      const first = fastest(times.map((each, k) => (kept[k] ? each : null)));
       best[y * width + x] = first;
       gain[y * width + x] = first >= 0 && base >= 0 ? times[base] / times[first] : 1;
     }
@@ -397,7 +407,7 @@ function move(event) {
 function open(number) {
   grid = grids[number];
   at = { ...grid.start };
-  chosen = grid.methods.map((method) => method.near);
+  checked = new Map();
   for (const axis of AXES) $(axis).disabled = values(axis).length < 2;
   for (const option of $("rows").options) option.disabled = values(option.value).length < 2;
   if ($("rows").selectedOptions[0].disabled) $("rows").value = "period";

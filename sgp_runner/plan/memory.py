@@ -1,0 +1,91 @@
+"""The memory of a device, in parts: parameters, gradients, and state of optimizer and method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.units import num_bytes
+
+# The part of a method's named state; all other state is "other".
+STATE = {
+    **dict.fromkeys(("outer", "start", "phi", "slowmo_x0"), "backup"),
+    **dict.fromkeys(("outer_momentum", "slowmo_u"), "outer momentum"),
+}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The bytes of a number: of parameters and gradients, of the optimizer's copy of a parameter,
+    and of all other state.
+    """
+
+    model: int
+    master: int
+    state: int
+
+
+PRECISIONS = {
+    "fp32": Precision(4, 0, 4),
+    "mixed": Precision(2, 4, 4),  # Rajbhandari et al. 2020, section 3.1: 16 bytes with Adam
+    "bf16": Precision(2, 0, 2),
+}
+SHARDS = ("none", "state", "all")
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The limit and the layout of the memory of a device.
+
+    precision: a name of `PRECISIONS`
+    shard: state: a device holds its part of the state of its node, whole parameters and gradients;
+        all: its part of everything
+    limit: bytes of a device; None: not known
+    """
+
+    precision: str = "fp32"
+    shard: str = "none"
+    limit: float | None = None
+
+    def __post_init__(self) -> None:
+        for key, value, names in (
+            ("precision", self.precision, tuple(PRECISIONS)),
+            ("shard", self.shard, SHARDS),
+        ):
+            if value not in names:
+                raise ConfigError(
+                    key, f"'{value}' is none of {', '.join(names)}.{nearest(value, names)}"
+                )
+
+    def parts(
+        self, parameters: float, vectors: Mapping[str, float], devices: int
+    ) -> dict[str, float]:
+        """Return the bytes of a device for each part.
+
+        vectors: number of vectors of the size of the model for each part of the state, with
+            ``optimizer``
+        devices: of a node, which divide what `shard` names
+        """
+        size, state = PRECISIONS[self.precision], 1 / (devices if self.shard != "none" else 1)
+        whole = state if self.shard == "all" else 1.0
+        held = {name: size.state * count for name, count in vectors.items()}
+        held["optimizer"] += size.master
+        if self.shard == "state" and not size.master and devices > 1:
+            held["own parameters"] = size.model  # beside the gathered ones
+        return {
+            name: parameters * each
+            for name, each in {
+                "parameters": whole * size.model,
+                "gradients": whole * size.model,
+                **{name: state * each for name, each in held.items()},
+            }.items()
+            if each
+        }
+
+    def fits(self, parts: Mapping[str, float]) -> bool:
+        return self.limit is None or sum(parts.values()) <= self.limit
+
+
+def parts_text(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {num_bytes(count)}" for name, count in parts.items())

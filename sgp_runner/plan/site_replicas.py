@@ -1,0 +1,60 @@
+"""The same machines with one replica per site, whose nodes average their gradients in each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sgp_runner.config.overrides import experiment_of
+from sgp_runner.plan.methods import DATA_PARALLEL
+from sgp_runner.plan.request import LAW, Request, regions_word
+from sgp_runner.plan.timing import Timing, time_steps
+
+REGIONS, NODES = "cluster.links.regions=", "nodes="
+
+
+@dataclass(frozen=True)
+class SiteReplicas:
+    """The machines of a request whose replicas are sites.
+
+    overrides: settings of one node per site, whose gradient takes a step of data parallel in a site
+    inside: that step
+    share: nodes of a site in the mean
+    """
+
+    overrides: tuple[str, ...]
+    inside: Timing
+    share: float
+
+    def timing(self, timing: Timing) -> Timing:
+        """Return the step of a node, from that of a replica."""
+        return replace(
+            timing,
+            compute=self.inside.compute,
+            num_bytes=self.inside.num_bytes + timing.num_bytes / self.share,
+        )
+
+
+def site_replicas(request: Request) -> SiteReplicas | None:
+    """Return the machines of ``request`` with one replica per site; None if each has one node.
+
+    All sites take the step of the largest.
+    """
+    regions = request.cluster.links.regions
+    largest = max((region.nodes for region in regions), default=1)
+    if request.sites < 2 or largest == 1:
+        return None
+    words = [word for word in request.overrides if not word.startswith((REGIONS, NODES))]
+    alone = [*words, f"{NODES}{largest}", f"{REGIONS}[]", f"{LAW}ring", *DATA_PARALLEL.overrides]
+    run = experiment_of(alone).run
+    inside = time_steps(run)
+    ones = tuple(replace(region, nodes=min(1, region.nodes)) for region in regions)
+    sites, name = sum(region.nodes for region in ones), run.timed_as.model or run.model.name
+    words += [
+        f"{NODES}{sites}",
+        regions_word(ones),
+        f"cluster.compute.step_seconds.{name}={inside.seconds}",
+        "timed_as.batch_size=1",
+    ]
+    if name in request.cluster.compute.step_batch:
+        words.append(f"cluster.compute.step_batch.{name}=1")
+    return SiteReplicas(tuple(words), inside, request.nodes / sites)
