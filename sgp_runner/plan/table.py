@@ -52,7 +52,9 @@ COLUMNS: tuple[tuple[str, Callable[[MethodCost], str]], ...] = (
 )
 
 
-def text_of(plan: PlannedMethods, other: PlannedMethods | None = None, every: bool = False) -> str:
+def text_of(
+    plan: PlannedMethods, other: PlannedMethods | None = None, *, every: bool = False
+) -> str:
     """Return the answer, the table, the known quality and the assumptions of a plan.
 
     other: the plan at the other end of an interval of a rate
