@@ -6,7 +6,7 @@ method. Intervals are not adjusted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isclose
 from statistics import fmean
@@ -87,6 +87,7 @@ class Compared:
     ranks: for each arm its rank; arms that are not separated can share it
     comparisons: for each arm but the baseline its comparison
     by_cluster: whether the values depend on the cluster
+    diverged: names of the arms of which all runs diverged
     """
 
     measure: Measure
@@ -96,11 +97,14 @@ class Compared:
     ranks: Mapping[str, int]
     comparisons: Mapping[str, Comparison]
     by_cluster: bool
+    diverged: Collection[str] = ()
 
     def text(self, name: str) -> str:
         """Format the mean of an arm; ``never`` if no run reaches the target."""
         if self.reached and not self.reached[name].count:
             return "never"
+        if name in self.diverged and not self.measure.cost:
+            return "diverged"
         return self.measure.text(fmean(self.values[name]))
 
     def share(self, name: str) -> str:
@@ -163,6 +167,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
                 if where == place
             },
             measure in differing,
+            [arm.arm.name for arm in done.arms if arm.diverged == len(arm.runs[0])],
         )
         for place, (measure, cluster, runs, values) in enumerate(columns)
     ]
@@ -230,7 +235,22 @@ def better_low(
     }
 
 
+def divergence(done: Conducted) -> str:
+    """Return a sentence about the arms of which runs diverged; empty if none did."""
+    counts = [(arm.arm.name, arm.diverged, len(arm.runs[0])) for arm in done.arms if arm.diverged]
+    runs = (f"{count} of {seeds} runs of {name}" for name, count, seeds in counts)
+    return f"Diverged: {', '.join(runs)}." if counts else ""
+
+
 def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
+    """Return the answer to the question, and a sentence about diverged runs.
+
+    The arguments are those of `conclusion`.
+    """
+    return " ".join(filter(None, (conclusion(done, first, cluster, clock), divergence(done))))
+
+
+def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     """Return the answer to the question in a sentence.
 
     first: the first measure on the first cluster

@@ -47,6 +47,11 @@ class ArmResult:
         """The tuned settings, as overrides."""
         return self.space.overrides(self.tuned.chosen) if self.space.size > 1 else ()
 
+    @property
+    def diverged(self) -> int:
+        """The number of diverged runs on the first cluster."""
+        return sum(run.job.diverged for run in self.runs[0])
+
 
 @dataclass(frozen=True)
 class Conducted:

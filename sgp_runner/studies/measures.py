@@ -1,7 +1,7 @@
 """Measures of finished runs: results of the averaged model, and the cost of reaching a target.
 
-A diverged run counts as a model that guesses: it has the loss log(C) for C classes or tokens, and
-the accuracy 1/C. It never reaches a target.
+A diverged run counts as the worse of a model that guesses, whose loss is log(C) and whose accuracy
+is 1/C for C classes or tokens, and the worst other run of the study. It never reaches a target.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class RunResult:
         return [float(sent) for sent in bytes_at(np.array(times), self.records)]
 
     def value(self, measure: Measure) -> float:
-        """Return a measure without a target."""
+        """Return a measure without a target; of a diverged run that of guessing."""
         if not self.job.diverged:
             if measure.cost:
                 return number(self.job, COSTS[measure.cost])
@@ -212,7 +212,16 @@ def samples(
     end of such a run.
     """
     if measure.target is None:
-        return {name: tuple(run.value(measure) for run in runs) for name, runs in arms.items()}
+        worse = max if measure.less_is_better else min
+        others = [
+            run.value(measure) for runs in arms.values() for run in runs if not run.job.diverged
+        ]
+        return {
+            name: tuple(
+                worse([run.value(measure), *(others if run.job.diverged else ())]) for run in runs
+            )
+            for name, runs in arms.items()
+        }
     reached = {name: reached_by(runs, measure) for name, runs in arms.items()}
     horizon = horizon_of([*reached.values()])
     return {name: arm.restricted(horizon) for name, arm in reached.items()}

@@ -206,10 +206,10 @@ def deviations(
                 f"The search of {name} did not separate the best values; of those between two "
                 "others the smallest was taken."
             )
-        if count := sum(run.job.diverged for run in arm.runs[0]):
+        if arm.diverged:
             yield (
-                f"{counted(count, 'run')} of {name} diverged and counts as a model that guesses, "
-                "which reaches no target."
+                f"{counted(arm.diverged, 'run')} of {name} diverged, and counts as the worse of "
+                "guessing and the worst other run; no target is reached."
             )
         if count := sum("lost_state" in (run.job.summary or {}) for run in arm.runs[0]):
             yield (

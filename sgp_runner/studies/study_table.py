@@ -13,7 +13,14 @@ from sgp_runner.console.summary import plain_lines
 from sgp_runner.report.rank.tables import Cell, ReportTable, text
 from sgp_runner.report.read.naming import short_key
 from sgp_runner.report.render.terminal import grid, without_notes
-from sgp_runner.studies.comparisons import Compared, Comparison, between, p_text, signed
+from sgp_runner.studies.comparisons import (
+    Compared,
+    Comparison,
+    between,
+    divergence,
+    p_text,
+    signed,
+)
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.statistics import mean_of
 from sgp_runner.utils.units import counted, duration
@@ -59,6 +66,7 @@ def comparison_table(
             f" {study.primary} against {study.baseline} by {heads[0]} is tested alone, all others "
             "by Holm's method."
         )
+    note = " ".join(filter(None, (note, divergence(done))))
     raw = [line for arm in arms for line in raw_lines(done, arm, compared, clusters, clock)]
     return ReportTable(
         "table", "Comparison", note, pd.DataFrame(raw), ["#", "arm", *heads], rows, ("arm",)

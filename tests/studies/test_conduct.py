@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.studied import CONTENT, Finished, conducted
 
 import sgp_runner as sgp
 from sgp_runner.config.check import CheckedPart, check_tree
@@ -21,8 +22,6 @@ from sgp_runner.jobs.job_pool import PoolJob
 from sgp_runner.studies.arms import RunMaker, check_arms
 from sgp_runner.studies.comparisons import adjust, answer, compare, headline
 from sgp_runner.studies.conduct import (
-    ArmResult,
-    Conducted,
     RunsFailed,
     conduct,
     make,
@@ -38,22 +37,8 @@ from sgp_runner.studies.study_page import StudyPage
 from sgp_runner.studies.study_plots import loss_plots, tuning_plots
 from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import comparison_table, difference_note
-from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Space, Trial, Tuned
+from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Trial, Tuned
 from sgp_runner.studies.verification import opened
-
-CONTENT: dict[str, Any] = {
-    "question": "Does SGP save time & bytes?",
-    "model": "mlp",
-    "model.hidden": [8],
-    "nodes": 2,
-    "epochs": 0.1,
-    "eval_every": 0.05,
-    "arms": {"SGP": "algo=sgp", "AD-PSGD": "algo=ad_psgd"},
-    "tune": {"optim.lr": "ladder(0.05, 0.1)", "budget": 4},
-    "seeds": 2,
-    "clusters": ["laptop", "laptop bandwidth=1Mbit/s"],
-    "measures": ["loss", "time", "time_to_loss(0.01)"],
-}
 
 
 @pytest.fixture(scope="module")
@@ -164,46 +149,6 @@ def test_a_target_that_no_search_comes_near_ends_the_study(folder: Path, page: S
     maker = RunMaker(study)
     with pytest.raises(sgp.ConfigError, match="no arm reaches a loss of 0.01 in its search"):
         conduct(maker, check_arms(maker))
-
-
-class Finished:
-    """A run with these results, as if it had been made."""
-
-    def __init__(self, folder: Path, loss: float, seconds: float) -> None:
-        self.folder, self.name, self.diverged = folder, folder.name, False
-        self.cores, self.memory, self.due = 1, 0, False
-        self.summary = {"average_loss": loss, "time_s": seconds, "steps": 8, "real_s": 1.0}
-        folder.mkdir(parents=True)
-        records = [
-            {"kind": "average", "epoch": epoch, "time_s": epoch * seconds, "loss": value}
-            for epoch, value in ((0.5, 2.0), (1.0, loss))
-        ]
-        text = "".join(f"{json.dumps(record)}\n" for record in records)
-        (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
-
-    def perform(self) -> str:
-        return ""
-
-
-def conducted(folder: Path, losses: dict[str, list[float]], measures: list[str]) -> Conducted:
-    content = {**CONTENT, "measures": measures, "matters": 0.5, "clusters": ["laptop"]}
-    content["arms"] = {name: f"algo={name}" for name in losses}
-    study = study_of(content, "pretended")
-    arms = [
-        ArmResult(
-            study.arm(name),
-            Space(),
-            Tuned(Candidate(None)),
-            [
-                [
-                    RunResult(Finished(folder / f"{name}{n}", loss, 10.0))
-                    for n, loss in enumerate(each)
-                ]
-            ],
-        )
-        for name, each in losses.items()
-    ]
-    return Conducted(study, arms, (1, 2, 3), None)
 
 
 def test_losses_at_the_end_alone_are_drawn_as_markers_with_bars(tmp_path: Path) -> None:
@@ -367,7 +312,8 @@ def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
     (compared,) = compare(done)
     assert compared.comparisons["sgp"].effect.mean == inf
     assert answer(done, compared, "laptop", "simulated") == (
-        "Undecided: runs of sgp diverged (simulated time: never against 10 s)."
+        "Undecided: runs of sgp diverged (simulated time: never against 10 s). "
+        "Diverged: 3 of 3 runs of sgp."
     )
     assert difference_note(compared.comparisons["sgp"]) == "diverged"
     lines = table_tex(done, [compared], ["s"]).splitlines()
