@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, isclose
 from statistics import fmean
 from typing import Literal
 
 from sgp_runner.studies.conduct import Conducted
-from sgp_runner.studies.measures import Measure, RunResult, reached_by, samples
+from sgp_runner.studies.measures import Measure, Pairing, RunResult, pairing, reached_by
 from sgp_runner.studies.power import wanted
 from sgp_runner.studies.statistics import (
     LEVEL,
@@ -82,7 +83,8 @@ class Compared:
     """One measure on one cluster.
 
     cluster: number of the cluster
-    values: for each arm its values by seed, restricted if a run does not reach the target
+    values: for each arm its values by seed, as in its comparison with the baseline; those of the
+        baseline are as in the primary comparison
     reached: for each arm when it reaches the target; empty without one
     ranks: for each arm its rank; arms that are not separated can share it
     comparisons: for each arm but the baseline its comparison
@@ -114,10 +116,14 @@ class Compared:
         reached = self.reached[name]
         return f"{reached.count} of {len(reached.at)} reach it"
 
+    def order(self, name: str) -> tuple[int, float]:
+        """Return a key that sorts arms: first those that reach the target with more runs."""
+        missing = len(self.values[name]) - self.reached[name].count if self.reached else 0
+        return missing, (1 if self.measure.less_is_better else -1) * fmean(self.values[name])
+
     @property
-    def best(self) -> float:
-        means = [fmean(values) for values in self.values.values()]
-        return min(means) if self.measure.less_is_better else max(means)
+    def best(self) -> str:
+        return min(self.values, key=self.order)
 
 
 def compare(done: Conducted, looks: int = 1) -> list[Compared]:
@@ -134,13 +140,16 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
     columns = []
     for measure, cluster in places:
         runs = {arm.arm.name: arm.runs[cluster] for arm in done.arms}
-        columns.append((measure, cluster, runs, samples(runs, measure)))
-    first = {measure: values for measure, _, _, values in reversed(columns)}
-    differing = {measure for measure, _, _, values in columns if values != first[measure]}
+        pair = pairing(runs, measure)
+        partners = dict.fromkeys(runs, study.baseline) | {study.baseline: study.primary}
+        values = {name: pair(name, other)[0] for name, other in partners.items()}
+        columns.append((measure, cluster, runs, pair, values))
+    first = {measure: values for measure, *_, values in reversed(columns)}
+    differing = {measure for measure, *_, values in columns if values != first[measure]}
     columns = [column for column in columns if column[1] == 0 or column[0] in differing]
     effects = {
-        (place, arm.name): difference(values[arm.name], values[study.baseline], measure)
-        for place, (measure, _, _, values) in enumerate(columns)
+        (place, arm.name): difference(*pair(arm.name, study.baseline), measure)
+        for place, (measure, _, _, pair, _) in enumerate(columns)
         for arm in study.arms
         if arm.name != study.baseline
     }
@@ -151,7 +160,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
             cluster,
             values,
             reached(runs, measure),
-            ranks(better_low(values, measure), 2 * LEVEL / looks),
+            ranks([*runs], partial(lower, pair, measure), 2 * LEVEL / looks),
             {
                 name: Comparison(
                     name,
@@ -169,7 +178,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
             measure in differing,
             [arm.arm.name for arm in done.arms if arm.diverged == len(arm.runs[0])],
         )
-        for place, (measure, cluster, runs, values) in enumerate(columns)
+        for place, (measure, cluster, runs, pair, values) in enumerate(columns)
     ]
 
 
@@ -225,14 +234,10 @@ def reached(runs: Mapping[str, Sequence[RunResult]], measure: Measure) -> dict[s
     return {name: reached_by(results, measure) for name, results in runs.items()}
 
 
-def better_low(
-    values: Mapping[str, tuple[float, ...]], measure: Measure
-) -> dict[str, tuple[float, ...]]:
-    """Return the values with signs so that lower is better; a run without a cost is the worst."""
-    sign = 1.0 if measure.less_is_better else -1.0
-    return {
-        name: tuple(sign * min(v, WORST_COST) for v in numbers) for name, numbers in values.items()
-    }
+def lower(pair: Pairing, measure: Measure, ours: str, theirs: str) -> Interval:
+    """Return a difference whose sign makes lower better; a run without a cost is the worst."""
+    effect = paired(*([min(v, WORST_COST) for v in sample] for sample in pair(ours, theirs)))
+    return effect if measure.less_is_better else effect.mirrored
 
 
 def divergence(done: Conducted) -> str:
@@ -295,14 +300,16 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
     The arguments are those of `answer`. Arms that tests do not separate from the best share its
     place.
     """
-    names = sorted(first.values, key=lambda name: abs(first.best - fmean(first.values[name])))
+    names = sorted(first.values, key=first.order)
     best = [name for name in names if first.ranks[name] == 1]
+    reaching = [name for name in best if first.text(name) != "never"]
     measure, baseline = first.measure, done.study.baseline
     where = f" on {cluster}" if cluster and first.by_cluster else ""
     if len(names) == 1:
         return "A study of one arm compares nothing."
     if len(best) == len(names):
         return f"Tests of all pairs tell no arm from the best in {measure.on(clock)}{where}."
+    best = reaching or best[:1]
     value = " and ".join(map(first.text, best if len(best) <= MAX_NAMED else best[:1]))
     value += " of simulated time" if measure.cost == "time" and clock == "simulated" else ""
     value += f" to {measure.goal}" if measure.target is not None else ""
@@ -310,7 +317,7 @@ def headline(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
         praise = PRAISE[measure.cost][0]
         return f"{best[0]} {praise}: {value}{where}; {len(best) - 1} others share its rank."
     sentence = f"{' and '.join(best)} {PRAISE[measure.cost][len(best) > 1]}: {value}{where}"
-    if baseline in best or first.text(baseline) == "never" or not measure.cost:
+    if baseline in best or not measure.cost or first.order(baseline)[0] or first.order(best[0])[0]:
         return f"{sentence}."
     factor = fmean(first.values[baseline]) / fmean(first.values[best[0]])
     return f"{sentence}, {factor:.2g} times {FACTORS[measure.cost]} than {baseline}."

@@ -13,7 +13,7 @@ from pathlib import Path
 from sgp_runner.jobs.job_pool import PoolJob, RunJob
 from sgp_runner.replay.retiming import TimeDecides, retime
 from sgp_runner.studies.arms import PILOT_SEEDS, RetimedJob, RunMaker
-from sgp_runner.studies.measures import RunResult, classes_of, loss, number, samples
+from sgp_runner.studies.measures import RunResult, classes_of, loss, number, pairing
 from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed
 from sgp_runner.studies.statistics import paired
 from sgp_runner.studies.study_file import Arm, StudyFile
@@ -199,9 +199,8 @@ def pilot(maker: RunMaker, chosen: Mapping[str, tuple[str, ...]]) -> SeedPlan:
         ),
     )
     runs = {arm.name: results(maker, arm, jobs[arm.name]) for arm in arms}
-    values = samples(runs, study.measures[0])
-    spread = paired(values[study.primary], values[study.baseline]).spread
-    return plan_of(study, spread)
+    values = pairing(runs, study.measures[0])(study.primary, study.baseline)
+    return plan_of(study, paired(*values).spread)
 
 
 def plan_of(study: StudyFile, spread: float) -> SeedPlan:

@@ -7,7 +7,7 @@ is 1/C for C classes or tokens, and the worst other run of the study. It never r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -203,28 +203,36 @@ def reached_by(runs: Sequence[RunResult], measure: Measure) -> Reached:
     return Reached(at, end)
 
 
-def samples(
-    arms: Mapping[str, Sequence[RunResult]], measure: Measure
-) -> dict[str, tuple[float, ...]]:
-    """Return the values of each arm by seed.
+Sample = tuple[float, ...]  # one value for each seed
+Pairing = Callable[[str, str], tuple[Sample, Sample]]  # the samples of two arms, by their names
 
-    If a run does not reach the target of the measure, each cost counts at most up to the earliest
-    end of such a run.
+
+def pairing(arms: Mapping[str, Sequence[RunResult]], measure: Measure) -> Pairing:
+    """Return a function that gives the samples of two arms.
+
+    If a run of the two does not reach the target of the measure, each of their costs counts at most
+    up to the earliest end of such a run. Other arms have no influence on this.
     """
     if measure.target is None:
         worse = max if measure.less_is_better else min
         others = [
             run.value(measure) for runs in arms.values() for run in runs if not run.job.diverged
         ]
-        return {
+        values = {
             name: tuple(
                 worse([run.value(measure), *(others if run.job.diverged else ())]) for run in runs
             )
             for name, runs in arms.items()
         }
+        return lambda ours, theirs: (values[ours], values[theirs])
     reached = {name: reached_by(runs, measure) for name, runs in arms.items()}
-    horizon = horizon_of([*reached.values()])
-    return {name: arm.restricted(horizon) for name, arm in reached.items()}
+
+    def restricted(ours: str, theirs: str) -> tuple[Sample, Sample]:
+        sides = reached[ours], reached[theirs]
+        horizon = horizon_of(sides)
+        return sides[0].restricted(horizon), sides[1].restricted(horizon)
+
+    return restricted
 
 
 def classes_of(run: Run) -> int | None:

@@ -6,8 +6,9 @@ tests (Schuirmann 1987), and p-values of a family are adjusted by Holm's method 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import inf, isclose, sqrt
 from statistics import median
 from typing import TypeVar
@@ -140,19 +141,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def ranks(samples: Mapping[Name, Sequence[float]], level: float = 2 * LEVEL) -> dict[Name, int]:
-    """Return the rank of each sample: 1 plus the number of samples that are lower.
+def ranks(
+    names: Sequence[Name], effect_of: Callable[[Name, Name], Interval], level: float = 2 * LEVEL
+) -> dict[Name, int]:
+    """Return the rank of each name: 1 plus the number of names that are lower.
 
-    A sample is lower than another if a paired test at ``level`` shows it; the p-values of all pairs
-    are adjusted by Holm's method. Samples that differ by the same amount for every seed are
-    compared by this amount. Samples that the tests do not separate can share a rank.
+    A name is lower than another if the test of their difference ``effect_of`` at ``level`` shows
+    it; the p-values of all pairs are adjusted by Holm's method. Names that differ by the same
+    amount for every seed are compared by this amount. Those that the tests do not separate can
+    share a rank.
     """
-    pairs = [(a, b) for a in samples for b in samples if a != b]
-    ordered = [(a, b) for place, (a, b) in enumerate(pairs) if (b, a) not in pairs[:place]]
-    effects = [paired(samples[a], samples[b]) for a, b in ordered]
+    pairs = [*combinations(names, 2)]
+    effects = [effect_of(a, b) for a, b in pairs]
     adjusted = holm([0.0 if effect.spreadless else effect.p for effect in effects])
-    out = dict.fromkeys(samples, 1)
-    for (a, b), effect, p in zip(ordered, effects, adjusted, strict=True):
+    out = dict.fromkeys(names, 1)
+    for (a, b), effect, p in zip(pairs, effects, adjusted, strict=True):
         if p <= level and not isclose(effect.mean, 0.0, abs_tol=1e-12):
             out[a if effect.mean > 0 else b] += 1
     return out

@@ -100,7 +100,7 @@ def booktabs(
 def tex_cell(column: Compared, name: str) -> str:
     values = column.values[name]
     value = escaped(column.text(name))
-    if fmean(values) == column.best:
+    if fmean(values) == fmean(column.values[column.best]):
         value = f"\\textbf{{{value}}}"
     comparison = column.comparisons.get(name)
     mark = MARKS[comparison.verdict] if comparison else ""

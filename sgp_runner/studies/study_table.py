@@ -38,10 +38,8 @@ EDGE_MEANING = f"{EDGE} The best value lies at the edge of those that were tried
 def ranked(done: Conducted, compared: Sequence[Compared]) -> list[ArmResult]:
     """Return the arms by rank, and by their mean among those that share one."""
     first = compared[0]
-    sign = 1 if first.measure.less_is_better else -1
     return sorted(
-        done.arms,
-        key=lambda arm: (first.ranks[arm.arm.name], sign * fmean(first.values[arm.arm.name])),
+        done.arms, key=lambda arm: (first.ranks[arm.arm.name], *first.order(arm.arm.name))
     )
 
 
@@ -90,11 +88,8 @@ def value_cell(column: Compared, name: str) -> Cell:
     """Return the mean over the seeds, with the difference to the baseline below it."""
     mean = fmean(column.values[name])
     notes = [reached_note(column, name), difference_note(column.comparisons.get(name))]
-    best = isfinite(mean) and mean == column.best
-    return replace(
-        text(column.text(name), "; ".join(filter(None, notes))),
-        strong=best,
-    )
+    best = isfinite(mean) and mean == fmean(column.values[column.best])
+    return replace(text(column.text(name), "; ".join(filter(None, notes))), strong=best)
 
 
 def reached_note(column: Compared, name: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 
+import pytest
 from helpers.studied import conducted
 
-from sgp_runner.studies.comparisons import answer, compare
+from sgp_runner.studies.comparisons import answer, compare, headline
 from sgp_runner.studies.study_table import comparison_table
 
 
@@ -32,3 +33,26 @@ def test_a_diverged_run_counts_as_the_worst_of_the_study_and_every_text_names_it
     done = conducted(tmp_path / "finite", {"sgp": [inf, 2.0], "ar_sgd": [1.0, 1.1]}, ["loss"])
     (loss,) = compare(done)
     assert loss.values["sgp"] == (2.302585092994046, 2.0)
+
+
+def test_an_arm_that_ends_early_without_the_target_changes_no_other_comparison(
+    tmp_path: Path,
+) -> None:
+    """Runs of 60 s reach a loss of 1 after about 50 and 54 s; those of osgp end after 10 s."""
+    losses = {"sgp": [0.5, 0.49, 0.51], "osgp": [1.5, 1.6, 1.7], "ar_sgd": [0.75, 0.74, 0.77]}
+    seconds = {"sgp": 60.0, "osgp": 10.0, "ar_sgd": 60.0}
+    measures = ["time_to_loss(1)"]
+    (three,) = compare(conducted(tmp_path / "three", losses, measures, seconds))
+    del losses["osgp"]
+    done = conducted(tmp_path / "two", losses, measures, seconds)
+    (two,) = compare(done)
+    assert two.values["sgp"] == pytest.approx((50.0, 49.8675, 50.1342), abs=1e-4)
+    assert two.comparisons["sgp"].effect.mean == pytest.approx(-4.065997, abs=1e-6)
+    assert two.comparisons["sgp"].verdict == "better"
+    assert three.comparisons["sgp"].effect == two.comparisons["sgp"].effect
+    assert three.comparisons["sgp"].p == two.comparisons["sgp"].p
+    assert {**three.values, "osgp": ()} == {**two.values, "osgp": ()}
+    assert three.values["osgp"] == (10.0, 10.0, 10.0)
+    assert three.comparisons["osgp"].verdict == "undecided"
+    assert three.ranks == {"sgp": 1, "osgp": 1, "ar_sgd": 2} and three.best == "sgp"
+    assert headline(done, three, "", "simulated").startswith("sgp is fastest: 50 s of simulated ")

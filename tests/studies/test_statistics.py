@@ -55,8 +55,9 @@ def test_equivalence_takes_two_one_sided_tests() -> None:
 
 def test_arms_that_are_not_separated_share_a_rank() -> None:
     near = {"a": [1.0, 2.0, 3.0], "b": [1.1, 1.9, 3.1], "c": [9.0, 10.1, 11.0]}
-    assert ranks(near) == {"a": 1, "b": 1, "c": 3}
-    assert ranks({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [3.0, 4.0]}) == {"a": 1, "b": 1, "c": 3}
+    assert ranks([*near], lambda a, b: paired(near[a], near[b])) == {"a": 1, "b": 1, "c": 3}
+    equal = {"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [3.0, 4.0]}
+    assert ranks("abc", lambda a, b: paired(equal[a], equal[b])) == {"a": 1, "b": 1, "c": 3}
 
 
 def test_a_target_that_not_all_runs_reach_is_not_averaged_over_those_that_do() -> None:
