@@ -34,7 +34,6 @@ Role = Literal["tuning", "pilot", "deciding"]
 #: Runs the jobs that are due; yields each as it ends, with a sentence if it failed.
 RunAll = Callable[[Iterable[PoolJob]], Iterator[tuple[PoolJob, str | None]]]
 EVALUATIONS = 20  # of a run whose curve is drawn
-PILOT_SEEDS = (201, 202, 203, 204)
 HELD_OUT = "holdout"  # the setting of a data set with a second validation set
 
 

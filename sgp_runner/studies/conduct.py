@@ -12,11 +12,11 @@ from pathlib import Path
 
 from sgp_runner.jobs.job_pool import PoolJob, RunJob
 from sgp_runner.replay.retiming import TimeDecides, retime
-from sgp_runner.studies.arms import PILOT_SEEDS, RetimedJob, RunMaker
+from sgp_runner.studies.arms import RetimedJob, RunMaker
 from sgp_runner.studies.measures import RunResult, classes_of, loss, number, pairing
 from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed
 from sgp_runner.studies.statistics import paired
-from sgp_runner.studies.study_file import Arm, StudyFile
+from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile, first_seeds
 from sgp_runner.studies.tuning import Score, Space, Trial, Tuned, search
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
@@ -81,7 +81,7 @@ def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
         for name, result in tuned.items()
     }
     plan = pilot(maker, chosen) if study.matters is not None else None
-    seeds = study.seeds or (plan.numbers if plan else ())
+    seeds = study.seeds or (first_seeds(plan.seeds) if plan else ())
     runs = decide(maker, chosen, seeds)
     arms = [ArmResult(arm, spaces[arm.name], tuned[arm.name], runs[arm.name]) for arm in study.arms]
     return Conducted(study, arms, seeds, plan)
@@ -222,7 +222,7 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
             "seeds",
             f"{count} seeds find a difference of {study.matters:g} with a probability of "
             f"{probability:.0f} % {unit}; {100 * WANTED:.0f} % need {needed}: "
-            f"write seeds: {needed}.",
+            "leave seeds out, or write more.",
         )
     numbers = ", ".join(map(str, PILOT_SEEDS))
     return SeedPlan(

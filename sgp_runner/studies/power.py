@@ -86,11 +86,6 @@ class SeedPlan:
     def power(self) -> float:
         return power(self.matters, self.spread, self.seeds, equivalence=self.equivalence)
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The seeds: 1, 2 and so on up to ``seeds``."""
-        return tuple(range(1, self.seeds + 1))
-
     def measured(self, spread: float) -> str:
         """Return a sentence about the measured ``spread`` and the power at this spread."""
         probability = power(self.matters, spread, self.seeds, equivalence=self.equivalence)

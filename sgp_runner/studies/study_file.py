@@ -8,6 +8,7 @@ all arms share.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 import shlex
@@ -36,7 +37,8 @@ NOT_SHARED = {  # settings that a study makes itself -> what to write instead
     "resume": "nothing: finished runs are not repeated",
     "experiment": "task, or the settings themselves",
 }
-DEFAULT_SEEDS, MAX_SEEDS = 5, 10_000
+DEFAULT_SEEDS = 5
+SEARCH_SEEDS, PILOT_SEEDS = range(101, 109), range(201, 205)  # of which none decides
 SHIPPED = CONFIGS / "study"  # studies that are part of the package
 NAME = re.compile(r"[\w.+-]{1,80}")
 
@@ -233,15 +235,25 @@ def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
     if value is None:
         return () if may_lack else tuple(range(1, DEFAULT_SEEDS + 1))
     seeds = tuple(value) if isinstance(value, list) else value
-    if isinstance(seeds, int) and seeds > MAX_SEEDS:
-        raise ConfigError("seeds", f"{seeds} are more than {MAX_SEEDS}, the most that a study has.")
     if isinstance(seeds, int) and not isinstance(seeds, bool):
-        seeds = tuple(range(1, seeds + 1))
+        seeds = tuple(range(1, min(seeds, SEARCH_SEEDS[0]) + 1))
     if not isinstance(seeds, tuple) or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise ConfigError("seeds", f"'{value}' is no number of seeds: write seeds: 5.")
     if len(set(seeds)) < 2 or len(set(seeds)) < len(seeds):
         raise ConfigError("seeds", "a paired test needs two different seeds or more.")
+    if used := {*SEARCH_SEEDS, *PILOT_SEEDS} & {*seeds}:
+        raise ConfigError(
+            "seeds",
+            f"{min(used)} cannot decide: searches have the seeds 101 to 108, and pilots 201 to "
+            f"204; write at most {SEARCH_SEEDS[0] - 1} seeds, or a list of others.",
+        )
     return seeds
+
+
+def first_seeds(count: int) -> tuple[int, ...]:
+    """Return the first ``count`` seeds from 1 that neither searches nor pilots have."""
+    numbers = (seed for seed in itertools.count(1) if seed not in (*SEARCH_SEEDS, *PILOT_SEEDS))
+    return tuple(itertools.islice(numbers, count))
 
 
 def matters_in(value: object, decides: Measure) -> float | None:

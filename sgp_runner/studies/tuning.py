@@ -31,14 +31,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 
-from sgp_runner.studies.study_file import EXAMPLES, RATE
+from sgp_runner.studies.study_file import EXAMPLES, RATE, SEARCH_SEEDS
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-FIRST_SEED = 101  # of searches; those that decide a study begin at 1
-MAX_SEEDS = 8  # of a candidate
+FIRST_SEED, MAX_SEEDS = SEARCH_SEEDS[0], len(SEARCH_SEEDS)  # of a candidate
 WIDTH = 2.0  # standard errors within which a candidate is a near-tie
 ROUND = 4  # candidates that `propose` asks for before it learns their values
 T = TypeVar("T")

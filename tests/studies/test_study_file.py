@@ -100,6 +100,11 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ),
         ({"seed": 3}, "seed: a study sets it for each run; write seeds."),
         ({"seeds": 1}, "seeds: a paired test needs two different seeds"),
+        (
+            {"seeds": 101},
+            "seeds: 101 cannot decide: searches have the seeds 101 to 108, and pilots",
+        ),
+        ({"seeds": [1, 204]}, "seeds: 204 cannot decide: searches have the seeds 101 to 108"),
         ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
         ({"task": "imagse"}, f"task: 'imagse' is none of {TASKS}. Did you mean 'images'?"),
         ({"task": ["images"]}, f"task: '['images']' is none of {TASKS}."),
@@ -108,7 +113,7 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ({"tune": {"optim.lr": "grid", "budget": 8}}, "tune.optim.lr: 'grid' is no search: write"),
         ({"tune": {"optim.lr": "ladder(a,b)", "budget": 8}}, "is no ladder: write ladder"),
         ({"measures": ["time_to_loss(1e)"]}, "measures: 'time_to_loss(1e)' is no measure"),
-        ({"seeds": 10**19}, "seeds: 10000000000000000000 are more than 10000"),
+        ({"seeds": 10**19}, "seeds: 101 cannot decide: searches have the seeds 101 to 108"),
         ({"clusters": ["sgp_ethernet name='x"]}, "clusters: 'sgp_ethernet name='x' cannot be read"),
         ({"matters": "little"}, "matters: 'little' is no positive difference of loss: write 0.02"),
         ({"matters": "0.02 percent"}, "matters: '0.02 percent' is no positive difference of loss"),
@@ -183,7 +188,7 @@ def test_too_few_seeds_are_refused_with_the_number_that_suffices() -> None:
         plan_of(study, 0.02)
     assert str(caught.value) == (
         "seeds: 5 seeds find a difference of 0.02 with a probability of 40 % at the pilots' spread "
-        "of 0.02; 80 % need 10: write seeds: 10."
+        "of 0.02; 80 % need 10: leave seeds out, or write more."
     )
     assert plan_of(study_of({**SMALL, "matters": 0.02}, "small"), 0.02).seeds == 10
     with pytest.raises(ConfigError, match="1000 seeds do not find a difference of 0.02"):
