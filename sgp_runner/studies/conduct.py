@@ -14,7 +14,15 @@ from sgp_runner.jobs.job_pool import PoolJob, RunJob
 from sgp_runner.replay.retiming import TimeDecides, retime
 from sgp_runner.studies.arms import RetimedJob, RunMaker
 from sgp_runner.studies.measures import RunResult, classes_of, loss, number, pairing
-from sgp_runner.studies.power import MAX_SEEDS, WANTED, SeedPlan, power, seeds_needed
+from sgp_runner.studies.power import (
+    CONFIDENCE,
+    MAX_SEEDS,
+    WANTED,
+    SeedPlan,
+    power,
+    seeds_needed,
+    upper_limit,
+)
 from sgp_runner.studies.statistics import paired
 from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile, first_seeds
 from sgp_runner.studies.tuning import Score, Space, Trial, Tuned, search
@@ -207,8 +215,10 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
     """Return the plan for pilots with this ``spread``. Raises ConfigError for too few seeds."""
     assert study.matters is not None
     spread = max(spread, study.matters / 100)  # seeds that are all alike
+    limit = f"the upper limit at {100 * CONFIDENCE:.0f} % of the pilots' {spread:.2g}"
+    spread = upper_limit(spread, len(PILOT_SEEDS))
     needed = seeds_needed(study.matters, spread)
-    unit = f"at the pilots' spread of {spread:.2g}"
+    unit = f"at a spread of {spread:.2g}, {limit}"
     if needed is None:
         raise ConfigError(
             "matters",
@@ -224,10 +234,7 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
             f"{probability:.0f} % {unit}; {100 * WANTED:.0f} % need {needed}: "
             "leave seeds out, or write more.",
         )
-    numbers = ", ".join(map(str, PILOT_SEEDS))
-    return SeedPlan(
-        study.matters, spread, count, str(study.measures[0]), f"pilot runs, seeds {numbers}"
-    )
+    return SeedPlan(study.matters, spread, count, str(study.measures[0]), limit)
 
 
 def decide(

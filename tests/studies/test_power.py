@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from random import Random
+from statistics import fmean, stdev
 
 import pytest
 
-from sgp_runner.studies.power import SeedPlan, detectable, power, seeds_needed
+from sgp_runner.studies.power import SeedPlan, detectable, power, seeds_needed, upper_limit
 
 
 def test_power_agrees_with_the_tables_of_paired_tests() -> None:
@@ -15,6 +17,18 @@ def test_power_agrees_with_the_tables_of_paired_tests() -> None:
     assert seeds_needed(1.0, 1.0, equivalence=True) == 13  # 90 % for each side
     assert seeds_needed(0.01, 1.0) is None
     assert power(1.0, 1.0, 10) == pytest.approx(0.8031, abs=1e-4)
+
+
+def test_plans_from_four_pilots_have_their_power() -> None:
+    """The mean power over 40 plans, each from the spread of four random differences."""
+    assert upper_limit(1.0, 4) == pytest.approx(1.4516, abs=1e-4)
+    generator = Random(1)
+    for effect in (0.5, 1.0, 2.0):
+        reached = []
+        for _ in range(40):
+            spread = upper_limit(stdev(generator.gauss() for _ in range(4)), 4)
+            reached.append(power(effect, 1.0, seeds_needed(effect, spread) or 1000))
+        assert 0.8 <= fmean(reached) < 0.95
 
 
 def test_a_plan_with_too_few_seeds_is_refused() -> None:

@@ -187,10 +187,10 @@ def test_too_few_seeds_are_refused_with_the_number_that_suffices() -> None:
     with pytest.raises(ConfigError) as caught:
         plan_of(study, 0.02)
     assert str(caught.value) == (
-        "seeds: 5 seeds find a difference of 0.02 with a probability of 40 % at the pilots' spread "
-        "of 0.02; 80 % need 10: leave seeds out, or write more."
+        "seeds: 5 seeds find a difference of 0.02 with a probability of 22 % at a spread of 0.029, "
+        "the upper limit at 70 % of the pilots' 0.02; 80 % need 19: leave seeds out, or write more."
     )
-    assert plan_of(study_of({**SMALL, "matters": 0.02}, "small"), 0.02).seeds == 10
+    assert plan_of(study_of({**SMALL, "matters": 0.02}, "small"), 0.02).seeds == 19
     with pytest.raises(ConfigError, match="1000 seeds do not find a difference of 0.02"):
         plan_of(study, 2.0)
 
