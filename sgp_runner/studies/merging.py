@@ -129,7 +129,10 @@ def copy_runs(study: OpenedStudy, folder: Path) -> None:
 
 
 def merged_record(study: StudyFile, studies: Sequence[OpenedStudy]) -> StudyRecord:
-    """Write and return the record: that of the first study, with the files of all studies."""
+    """Write and return the record: that of the first study, with the files of all studies.
+
+    The amendments of all studies follow, each with the content of the merged study.
+    """
     sources: list[Mapping[str, object]] = [
         {
             "name": source.study.name,
@@ -139,6 +142,13 @@ def merged_record(study: StudyFile, studies: Sequence[OpenedStudy]) -> StudyReco
         }
         for source in studies
     ]
-    first = studies[0].record.versions
-    version = {**first[0], "digest": study.digest, "content": study.content, "merged": sources}
-    return written(study.folder / RECORD, [version])
+    merged = {"digest": study.digest, "content": study.content}
+    first = {**studies[0].record.versions[0], **merged, "merged": sources}
+    amendments = {
+        str(version["digest"]): version
+        | merged
+        | {"results": is_look, "amended": f"{source.study.name}: {version['amended']}"}
+        for source in studies
+        for version, is_look in source.record.changes
+    }
+    return written(study.folder / RECORD, [first, *amendments.values()])

@@ -180,8 +180,8 @@ def deviations(
         yield f"The file was changed after the first run, at {when}: {why}"
     if record.looks > 1:
         yield (
-            f"The seeds were changed after results were known: {record.looks} looks share the "
-            f"level of 5 %, so a test has {5 / record.looks:.2g} %."
+            f"Results were known before a change: {record.looks} looks share the level of 5 %, so "
+            f"a test has {5 / record.looks:.2g} %."
         )
     if record.sources:
         yield (

@@ -7,20 +7,23 @@ amendment that says why it was changed; the record then names both.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.studies.study_file import StudyFile
+from sgp_runner.studies.study_file import PILOT_SEEDS, SEARCH_SEEDS, StudyFile
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.files import replace_file
 from sgp_runner.utils.provenance import environment
-from sgp_runner.utils.reading import read_json
+from sgp_runner.utils.reading import read_json, read_text
 
 FILE = "study.json"
 LOSS = "loss"
+ENDS = ("summary", "diverged")  # files of a run that has ended
+SEED = re.compile(r"^seed: (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class StudyRecord:
 
     versions: of each version its ``digest``, its ``content``, the reason (``amended``), the studies
         from which it was merged (``merged``), the measure by which searches decide
-        (``searched_by``), and code, machine, command and time (UTC) as in ``environment.json``
+        (``searched_by``), whether runs that decide had ended (``results``), and code, machine,
+        command and time (UTC) as in ``environment.json``
     """
 
     versions: Sequence[Mapping[str, Any]]
@@ -40,10 +44,21 @@ class StudyRecord:
         return [(str(version["started"]), str(version["amended"])) for version in self.versions[1:]]
 
     @property
+    def changes(self) -> list[tuple[Mapping[str, Any], bool]]:
+        """Each later version, and whether results were known: in old records, if seeds changed."""
+
+        def seeds(version: Mapping[str, Any]) -> object:
+            return version["content"].get("seeds")
+
+        return [
+            (after, after.get("results", seeds(before) != seeds(after)))
+            for before, after in pairwise(self.versions)
+        ]
+
+    @property
     def looks(self) -> int:
-        """1, plus 1 for each change of the seeds after results were known."""
-        seeds = [str(version["content"].get("seeds")) for version in self.versions]
-        return 1 + sum(before != after for before, after in pairwise(seeds))
+        """1, plus 1 for each change after results were known."""
+        return 1 + sum(is_look for _, is_look in self.changes)
 
     @property
     def sources(self) -> list[str]:
@@ -93,10 +108,18 @@ def set_down(study: StudyFile) -> StudyRecord:
         "content": study.content,
         "amended": study.amended,
         "searched_by": str(study.tune.by or LOSS),
+        "results": has_results(study.folder),
         **environment(),
     }
     study.folder.mkdir(parents=True, exist_ok=True)
     return written(path, [*versions, version])
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a run of a study ended that is neither of a search nor a pilot."""
+    ended = (path.parent for path in folder.glob("runs/*/*.json") if path.stem in ENDS)
+    seeds = (SEED.search(read_text(run / "config.yaml")) for run in ended)
+    return any(seed and int(seed[1]) not in (*SEARCH_SEEDS, *PILOT_SEEDS) for seed in seeds)
 
 
 def written(path: Path, versions: Sequence[Mapping[str, Any]]) -> StudyRecord:
