@@ -45,7 +45,8 @@ class Comparison:
     """An arm minus the baseline.
 
     p: two-sided, adjusted unless the comparison is primary; None for a result without randomness
-    equal: the p-value that the difference is smaller than what matters (TOST); None: not tested
+    equal: the p-value that the difference is smaller than what matters (TOST), adjusted like p;
+        None: not tested
     level: the level of a two-sided test
     rounding: whether both sides are equal up to rounding for every seed
     """
@@ -153,7 +154,14 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
         for arm in study.arms
         if arm.name != study.baseline
     }
-    adjusted = adjust(effects, (0, study.primary))
+    matters = {key: study.matters if key[0] == 0 else None for key in effects}
+    adjusted, equal = (
+        adjust(p_values, (0, study.primary))
+        for p_values in (
+            {key: p_of(effect) for key, effect in effects.items()},
+            {key: equivalence(effect, matters[key]) for key, effect in effects.items()},
+        )
+    )
     return [
         Compared(
             measure,
@@ -168,7 +176,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
                     measure,
                     adjusted[where, name],
                     (where, name) == (0, study.primary),
-                    equivalence(effect, study.matters if where == 0 else None),
+                    equal[where, name],
                     2 * LEVEL / looks,
                     same_to_rounding(runs[name], runs[study.baseline], measure),
                 )
@@ -207,18 +215,17 @@ def difference(ours: Sequence[float], theirs: Sequence[float], measure: Measure)
 
 
 def adjust(
-    effects: Mapping[tuple[int, str], Interval], primary: tuple[int, str]
+    p_values: Mapping[tuple[int, str], float | None], primary: tuple[int, str]
 ) -> dict[tuple[int, str], float | None]:
-    """Return the p-value of each effect; all but the primary one are adjusted by Holm's method."""
-    random = [key for key, effect in effects.items() if effect.seeds > 1 and key != primary]
-    family = dict(zip(random, holm([p_of(effects[key]) for key in random]), strict=True))
-    return {
-        key: None if effect.seeds == 1 else family.get(key, p_of(effect))
-        for key, effect in effects.items()
-    }
+    """Return the p-values, of which all but the primary one are adjusted by Holm's method."""
+    family = {key: p for key, p in p_values.items() if p is not None and key != primary}
+    return {**p_values, **dict(zip(family, holm([*family.values()]), strict=True))}
 
 
-def p_of(effect: Interval) -> float:
+def p_of(effect: Interval) -> float | None:
+    """Return the p-value of a difference; None without randomness."""
+    if effect.seeds == 1:
+        return None
     return 1.0 if abs(effect.mean) == inf else effect.p
 
 

@@ -56,3 +56,16 @@ def test_an_arm_that_ends_early_without_the_target_changes_no_other_comparison(
     assert three.comparisons["osgp"].verdict == "undecided"
     assert three.ranks == {"sgp": 1, "osgp": 1, "ar_sgd": 2} and three.best == "sgp"
     assert headline(done, three, "", "simulated").startswith("sgp is fastest: 50 s of simulated ")
+
+
+def test_the_equivalence_of_secondary_arms_is_adjusted(tmp_path: Path) -> None:
+    """Each arm is within 0.5 with p = 0.0175 alone, which is enough for the primary arm only."""
+    losses = {name: [1.2, 1.1, 1.3] for name in ("sgp", "osgp", "d_psgd")}
+    base = [1.0, 1.0, 1.0]
+    (loss,) = compare(conducted(tmp_path, {**losses, "ar_sgd": base}, ["loss"]))
+    equal = {name: comparison.equal for name, comparison in loss.comparisons.items()}
+    alone = pytest.approx(0.0175, abs=1e-4)
+    assert equal["sgp"] == alone
+    assert [equal[name] for name in ("osgp", "d_psgd")] == [pytest.approx(0.035, abs=2e-4)] * 2
+    verdicts = [comparison.verdict for comparison in loss.comparisons.values()]
+    assert verdicts == ["equal", "undecided", "undecided"]
