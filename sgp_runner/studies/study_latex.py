@@ -124,7 +124,8 @@ def caption(done: Conducted) -> str:
         f"; + and - mark significant differences to {study.baseline} (paired tests at 5 %, that of "
         f"{study.primary} alone, all others by Holm's method)"
     )
-    means = f"{study.question} Means over {counted(len(done.seeds), 'seed')} with 95 % intervals"
+    seeds = counted(len(done.seeds), "seed")
+    means = f"{study.question} Means over {seeds} with 95 % intervals of each mean, unadjusted"
     return escaped(f"{means}{tests if len(study.arms) > 1 else ''}.")
 
 
@@ -248,7 +249,7 @@ def methods_tex(
         "no search has used, and arms are paired by seed.",
         f"{subject} was set down on {record.set_down[:10]}, before the first run (SHA-256 of the "
         f"file {code(study.digest[:12])}){tests}.",
-        "Intervals are Student's at 95\\,\\%.",
+        "Intervals are Student's at 95\\,\\%, unadjusted.",
     ]
     if study.matters is not None:
         sentences.append(

@@ -28,7 +28,8 @@ from sgp_runner.utils.units import counted, duration
 MARKS = {"better": "▲", "worse": "▼", "equal": "=", "undecided": "~"}
 EDGE = "†"
 MEANING = (
-    "Small: the difference to the baseline with its 95 % interval, paired by seed. ▲ better, ▼ "
+    "Small: the difference to the baseline with its 95 % interval, paired by seed, and p; p is "
+    "adjusted for all comparisons but the primary one, and intervals are not. ▲ better, ▼ "
     "worse, = differs by less than what matters, ~ undecided. Bold: the best of a column. A rank "
     "is 1 plus the number of arms that tests of all pairs show to be better."
 )
@@ -109,8 +110,9 @@ def difference_note(comparison: Comparison | None) -> str:
     mark = MARKS[comparison.verdict]
     if comparison.p is None:
         return f"{mark} {signed(measure, effect.mean)} for every seed"
+    own = "" if comparison.primary else ", unadjusted"
     return (
-        f"{mark} {signed(measure, effect.mean, unit=False)} ({between(measure, effect)}), "
+        f"{mark} {signed(measure, effect.mean, unit=False)} ({between(measure, effect)}{own}), "
         f"p {p_text(comparison.p)}"
     )
 

@@ -9,7 +9,8 @@ import pytest
 from helpers.studied import conducted
 
 from sgp_runner.studies.comparisons import answer, compare, headline
-from sgp_runner.studies.study_table import comparison_table
+from sgp_runner.studies.study_latex import table_tex
+from sgp_runner.studies.study_table import comparison_table, difference_note
 
 
 def test_a_diverged_run_counts_as_the_worst_of_the_study_and_every_text_names_it(
@@ -69,3 +70,14 @@ def test_the_equivalence_of_secondary_arms_is_adjusted(tmp_path: Path) -> None:
     assert [equal[name] for name in ("osgp", "d_psgd")] == [pytest.approx(0.035, abs=2e-4)] * 2
     verdicts = [comparison.verdict for comparison in loss.comparisons.values()]
     assert verdicts == ["equal", "undecided", "undecided"]
+
+
+def test_an_interval_beside_an_adjusted_p_value_says_that_it_is_not(tmp_path: Path) -> None:
+    losses = {"sgp": [1.2, 1.1, 1.3], "osgp": [1.3, 1.2, 1.45], "ar_sgd": [1.0, 1.0, 1.0]}
+    done = conducted(tmp_path, losses, ["loss"])
+    (loss,) = compare(done)
+    first, second = (difference_note(loss.comparisons[name]) for name in ("sgp", "osgp"))
+    assert first == "= +0.2 (-0.048 to +0.45 nats), p = 0.074"
+    assert second.endswith(" nats, unadjusted), p = 0.051")
+    (line,) = (line for line in table_tex(done, [loss], ["loss"]).splitlines() if "caption" in line)
+    assert "3 seeds with 95 \\% intervals of each mean, unadjusted; + and - mark" in line
