@@ -12,6 +12,7 @@ from pathlib import Path
 from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.arms import merged
 from sgp_runner.studies.measures import loss
+from sgp_runner.studies.study_file import RATE
 from sgp_runner.studies.tuning import Candidate, Trial, Tuned, by_candidate
 
 
@@ -61,4 +62,4 @@ def search_of(results: Path, name: str) -> Tuned:
     }
     chosen = min(scores, key=lambda candidate: (scores[candidate], candidate.value))
     ends = [f(candidate.value or 0.0 for candidate in scores) for f in (min, max)]
-    return Tuned(chosen, losses, chosen.value in ends)
+    return Tuned(chosen, losses, (RATE,) if chosen.value in ends else ())

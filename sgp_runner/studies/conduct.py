@@ -25,7 +25,7 @@ from sgp_runner.studies.power import (
 )
 from sgp_runner.studies.statistics import paired
 from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile, first_seeds
-from sgp_runner.studies.tuning import Score, Space, Trial, Tuned, search
+from sgp_runner.studies.tuning import Score, Space, Trial, Tuned, further_seeds, search
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted
@@ -98,7 +98,11 @@ def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
 def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
     """Search the settings of all arms, round by round, and return the results."""
     study, out = maker.study, {}
-    searches = {name: search(space, study.tune.budget) for name, space in spaces.items()}
+    budget, further = study.tune.budget, further_seeds(spaces.values(), study.tune.budget)
+    searches = {
+        name: search(space, budget, *((0, True) if study.tune.earlier else (further,)))
+        for name, space in spaces.items()
+    }
     answers: dict[str, Sequence[Score] | None] = dict.fromkeys(searches)
     while answers:
         rounds: dict[str, list[tuple[Trial, RunJob]]] = {}

@@ -23,9 +23,11 @@ from sgp_runner.studies.study_file import StudyFile, study_of
 from sgp_runner.studies.study_page import StudyPage, findings_of, write_study
 from sgp_runner.studies.study_record import FILE as RECORD
 from sgp_runner.studies.study_record import StudyRecord, as_set_down, changed, written
+from sgp_runner.studies.tuning import further_seeds
 from sgp_runner.studies.verification import OpenedStudy, opened, refuse_runs
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.lock import locked
+from sgp_runner.utils.units import counted
 
 FREE = {"question", "arms", "baseline", "primary", "results"}  # keys in which studies may differ
 
@@ -83,14 +85,21 @@ def check_rules(path: Path, first: OpenedStudy, other_path: Path, other: OpenedS
     values = "; ".join(
         f"{key}: {first.study.content.get(key)} and {other.study.content.get(key)}" for key in keys
     )
-    if first.record.searched_by != other.record.searched_by:
-        values = f"searches by {first.record.searched_by} and by {other.record.searched_by}"
+    if how_searched(first) != how_searched(other):
+        values = f"searches by {' and '.join(map(how_searched, (first, other)))}"
     if values:
         raise ConfigError(
             "merge",
             f"{path} and {other_path} have other settings ({values}), and only studies with the "
             "same task, budget and rules share a table.",
         )
+
+
+def how_searched(study: OpenedStudy) -> str:
+    """Describe a search: its measure, its rule and the seeds of its best candidates."""
+    further = further_seeds(check_arms(study.maker).values(), study.study.tune.budget)
+    record = study.record
+    return f"{record.searched_by}, rule {record.search}, {counted(1 + further, 'seed')}"
 
 
 def rules(study: OpenedStudy, other: OpenedStudy) -> dict[str, Any]:

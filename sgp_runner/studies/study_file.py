@@ -71,6 +71,7 @@ class Tuning:
     budget: runs of a search, at most; the same for all arms
     by: the cost of a target, by which searches decide; None: the loss
     rule: halving | tpe
+    earlier: whether the study was set down with the rule of `tuning.settle_earlier`
     """
 
     ladder: bool = False
@@ -79,6 +80,7 @@ class Tuning:
     budget: int = 0
     by: Measure | None = None
     rule: str = "halving"
+    earlier: bool = False
 
 
 @dataclass(frozen=True)

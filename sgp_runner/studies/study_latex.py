@@ -38,6 +38,11 @@ SPECIAL = {
     **{"<": r"\textless{}", ">": r"\textgreater{}", "²": "$^2$", "±": r"$\pm$"},
     **{"τ": r"$\tau$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\leq$", "†": r"\dag{}"},
 }
+SETTLED = {  # how a search ends, by whether it has the earlier rule
+    False: "the three best, the same number for all arms; the rate lies at the vertex of the "
+    "parabola in its logarithm through their means",
+    True: "near-ties, of which the smallest rate is taken",
+}
 HEAD_WIDTH = 18  # characters
 ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}$", re.MULTILINE | re.DOTALL)
 
@@ -289,7 +294,7 @@ def search_sentences(maker: RunMaker, done: Conducted) -> Iterator[str]:
         "by a tree-structured Parzen estimator~\\cite{bergstra2011}"
         if tune.rule == "tpe"
         else "by successive halving~\\cite{jamieson2016} until the best learning rate lies between "
-        "two others, then with further seeds for near-ties, of which the smallest rate is taken"
+        "two others, then with further seeds for " + SETTLED[tune.earlier]
     )
     yield (
         f"For each arm, {', '.join(map(code, keys))} "

@@ -192,20 +192,12 @@ def deviations(
         name = arm.arm.name
         if arm.tuned.at_the_edge:
             yield (
-                f"The search of {name} ended at the edge of the values that it tried; a value "
-                "beyond it may be better."
+                f"The search of {name} ended at the edge of the tried values of "
+                f"{', '.join(arm.tuned.edges)}; a value beyond it may be better."
             )
-        if (
-            arm.space.size > 1
-            and not arm.space.ranges
-            and len(arm.tuned.scores()[arm.tuned.chosen]) == 1
-        ):
+        seeds = max(map(len, arm.tuned.scores().values()), default=0)
+        if seeds == 1 and not arm.space.ranges:
             yield f"The budget of {name} ended before its best values got a second seed."
-        if arm.tuned.tied:
-            yield (
-                f"The search of {name} did not separate the best values; of those between two "
-                "others the smallest was taken."
-            )
         if arm.diverged:
             yield (
                 f"{counted(arm.diverged, 'run')} of {name} diverged, and counts as the worse of "

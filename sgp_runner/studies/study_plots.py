@@ -7,7 +7,6 @@ are pale.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from statistics import fmean
@@ -15,11 +14,11 @@ from statistics import fmean
 from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.quality import AXIS_END_MEDIANS, MAX_LOSS_RATIO, choose_axis
 from sgp_runner.report.plots.style import ticks_between
-from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, short_key, time_unit
+from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, time_unit
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import RATE
-from sgp_runner.studies.tuning import Candidate, with_rate
+from sgp_runner.studies.tuning import numbers_of
 from sgp_runner.utils.units import counted
 
 LOUD, DARK = "#e8112d", "#5b6b7c"
@@ -170,16 +169,6 @@ def tuning_plot(
     return replace(plot, series=series)
 
 
-def numbers_of(candidate: Candidate) -> dict[str, float]:
-    """Return the numbers among the values of a candidate; ``algo.sgp.tau`` is ``algo.tau``."""
-    rated = with_rate(candidate)
-    numbers = {} if rated.value is None else {RATE: rated.value}
-    for key, _, text in (word.partition("=") for word in rated.others):
-        with suppress(ValueError):
-            numbers[f"{key.partition('.')[0]}.{short_key(key)}"] = float(text)
-    return numbers
-
-
 def tuning_lines(done: Conducted, arm: ArmResult, key: str) -> Iterator[Series]:
     """Yield the best result at each value of a setting, and a marker for the choice."""
     drawn = [
@@ -191,6 +180,7 @@ def tuning_lines(done: Conducted, arm: ArmResult, key: str) -> Iterator[Series]:
     if best:
         look = replace(style_of(done, name, "circle"), fill="hollow")
         yield Series(name, look, sorted(best), [best[x] for x in sorted(best)])
-    for x, y in ((x, y) for x, y, candidate in drawn if candidate == arm.tuned.chosen):
-        look = replace(style_of(done, name, "diamond"), dash=None)
+    chosen, y = numbers_of(arm.tuned.chosen), arm.tuned.score
+    if key in chosen and isfinite(y):
+        look, x = replace(style_of(done, name, "diamond"), dash=None), chosen[key]
         yield Series(f"{name}, chosen", look, [x], [y], texts=[f"chosen: {key}={x:g}"])

@@ -21,7 +21,7 @@ from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_json, read_text
 
 FILE = "study.json"
-LOSS = "loss"
+LOSS, SEARCH = "loss", 2
 ENDS = ("summary", "diverged")  # files of a run that has ended
 SEED = re.compile(r"^seed: (\d+)$", re.MULTILINE)
 
@@ -32,8 +32,8 @@ class StudyRecord:
 
     versions: of each version its ``digest``, its ``content``, the reason (``amended``), the studies
         from which it was merged (``merged``), the measure by which searches decide
-        (``searched_by``), whether runs that decide had ended (``results``), and code, machine,
-        command and time (UTC) as in ``environment.json``
+        (``searched_by``), the number of their rule (``search``), whether runs that decide had ended
+        (``results``), and code, machine, command and time (UTC) as in ``environment.json``
     """
 
     versions: Sequence[Mapping[str, Any]]
@@ -74,6 +74,11 @@ class StudyRecord:
         return str(self.versions[0].get("searched_by", LOSS))
 
     @property
+    def search(self) -> int:
+        """The number of the rule of searches; 1: that of `tuning.settle_earlier`."""
+        return int(self.versions[0].get("search", 1))
+
+    @property
     def commit(self) -> str:
         """The commit of the code when the study was set down; empty outside a clone."""
         git = self.versions[0].get("git") or {}
@@ -108,6 +113,7 @@ def set_down(study: StudyFile) -> StudyRecord:
         "content": study.content,
         "amended": study.amended,
         "searched_by": str(study.tune.by or LOSS),
+        "search": SEARCH,
         "results": has_results(study.folder),
         **environment(),
     }
@@ -129,9 +135,8 @@ def written(path: Path, versions: Sequence[Mapping[str, Any]]) -> StudyRecord:
 
 def as_set_down(study: StudyFile, record: StudyRecord) -> StudyFile:
     """Return the study with the search rule of its record; earlier records decide by the loss."""
-    if record.searched_by != LOSS:
-        return study
-    return replace(study, tune=replace(study.tune, by=None))
+    by = None if record.searched_by == LOSS else study.tune.by
+    return replace(study, tune=replace(study.tune, by=by, earlier=record.search < SEARCH))
 
 
 def read_versions(path: Path) -> list[Mapping[str, Any]]:

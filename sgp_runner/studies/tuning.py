@@ -6,11 +6,12 @@ A candidate is one value for each tuned setting. The search has two stages:
    with the first two values of the ladder and one seed. After each round the better half of the
    combinations continues: each tries half and double its best value, until that lies between two
    others. Without a ladder there is one round.
-2. Near-ties. The better half of all candidates gets further seeds, one at a time. Candidates that
-   are worse than the best by two standard errors of the paired difference drop out. Among those
-   that are left, the smallest learning rate that lies between two others is chosen.
+2. More seeds. The best candidate, its two neighbours on the ladder and, where one lacks, the next
+   best get further seeds, as many for every arm of the study. A parabola in the logarithm of the
+   rate through their three means has its vertex at the rate that is chosen, at most at the ends of
+   the three. Without three rates the lowest mean is chosen.
 
-The search ends early if the next seed would exceed the budget.
+Studies that were set down before this rule have that of `settle_earlier`.
 
 With the rule ``tpe``, Optuna's tree-structured Parzen estimator (Bergstra et al. 2011) proposes all
 candidates from lists and ranges, `ROUND` at a time and each with one seed.
@@ -22,8 +23,9 @@ the cost at which it reaches a target, and is infinite if it diverged or never r
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf, isfinite, sqrt
+from math import exp, inf, isfinite, log, sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -31,6 +33,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 
+from sgp_runner.report.read.naming import short_key
 from sgp_runner.studies.study_file import EXAMPLES, RATE, SEARCH_SEEDS
 from sgp_runner.utils.errors import ConfigError
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 FIRST_SEED, MAX_SEEDS = SEARCH_SEEDS[0], len(SEARCH_SEEDS)  # of a candidate
+FINALISTS = 3  # candidates that get further seeds
 WIDTH = 2.0  # standard errors within which a candidate is a near-tie
 ROUND = 4  # candidates that `propose` asks for before it learns their values
 T = TypeVar("T")
@@ -148,21 +152,31 @@ class Tuned:
 
     chosen: the candidate that the arm runs with
     losses: the loss of each run; infinite if it diverged
-    at_the_edge: whether a learning rate beyond the tried ones may be better
-    tied: whether other candidates are near-ties of the chosen one
+    edges: the searched numbers beyond whose tried values a better one may lie
     values: the value of each run, by which the search decides; empty: its loss
+    expected: the value of a choice between the tried ones, on the parabola
     """
 
     chosen: Candidate
     losses: Mapping[Trial, float] = field(default_factory=dict)
-    at_the_edge: bool = False
-    tied: bool = False
+    edges: tuple[str, ...] = ()
     values: Mapping[Trial, float] = field(default_factory=dict)
+    expected: float = inf
+
+    @property
+    def at_the_edge(self) -> bool:
+        return bool(self.edges)
 
     @property
     def runs(self) -> int:
         """The number of runs of the search."""
         return len(self.losses)
+
+    @property
+    def score(self) -> float:
+        """The value of the choice: its mean, or that on the parabola between other rates."""
+        scores = self.scores()
+        return fmean(scores[self.chosen]) if self.chosen in scores else self.expected
 
     def scores(self) -> dict[Candidate, list[float]]:
         """Return the values of each candidate, one for each of its seeds."""
@@ -183,10 +197,22 @@ def by_candidate(results: Mapping[Trial, T]) -> dict[Candidate, list[T]]:
 Search = Generator[list[Trial], Sequence[Score], Tuned]
 
 
-def search(space: Space, budget: int) -> Search:
+def further_seeds(spaces: Iterable[Space], budget: int) -> int:
+    """Return the number of further seeds of the best candidates, the same for all arms.
+
+    They take at most half of the budget, and leave each arm what its search needs at least.
+    """
+    least = max((space.least_budget for space in spaces), default=0)
+    return max(0, min(budget // (2 * FINALISTS), (budget - least) // FINALISTS, MAX_SEEDS - 1))
+
+
+def search(space: Space, budget: int, further: int = 0, earlier: bool = False) -> Search:
     """Yield rounds of runs, receive their scores, and return the result.
 
     The runs of all rounds together are at most ``budget``.
+
+    further: seeds of the best candidates beside the first
+    earlier: whether the rule is that of `settle_earlier`
     """
     if space.ranges:
         return (yield from propose(space, budget))
@@ -204,7 +230,7 @@ def search(space: Space, budget: int) -> Search:
         for others in alive
         for trial in first_trials(space, others, scores)
         if trial not in scores
-    ][: budget - len(scores)]:
+    ][: budget - FINALISTS * further - len(scores)]:
         scores |= zip(due, (yield due), strict=True)
         tried = by_candidate(scores)
         best = {
@@ -216,30 +242,98 @@ def search(space: Space, budget: int) -> Search:
         }
         alive = sorted(alive, key=best.__getitem__)[: halved(len(alive))]
     everything = sorted(by_candidate(scores), key=lambda candidate: (score(candidate), candidate))
+    if earlier:
+        return (yield from settle_earlier(everything, scores, budget))
+    finalists = finalists_of([each for each in everything if isfinite(score(each).value)])
+    due = [
+        Trial(candidate, FIRST_SEED + number)
+        for number in range(1, further + 1)
+        for candidate in finalists
+    ]
+    scores |= zip(due, (yield due) if due else (), strict=True)
+    means = means_of(finalists or everything[:1], by_candidate(scores))
+    best = min(means, key=lambda candidate: (means[candidate], candidate))
+    chosen, expected = vertex(best, {each: mean.value for each, mean in means.items()})
+    return result(chosen, scores, edges_of(best, everything), expected)
+
+
+def result(
+    chosen: Candidate,
+    scores: Mapping[Trial, Score],
+    edges: tuple[str, ...] = (),
+    expected: float = inf,
+) -> Tuned:
+    losses = {trial: score.loss for trial, score in scores.items()}
+    values = {trial: score.value for trial, score in scores.items()}
+    return Tuned(chosen, losses, edges, values, expected)
+
+
+def finalists_of(ordered: Sequence[Candidate]) -> list[Candidate]:
+    """Return the first of ``ordered``, its neighbours by rate, and the next ones: `FINALISTS`."""
+    alike = [each for each in ordered if with_rate(each).others == with_rate(ordered[0]).others]
+    by_rate = sorted(alike, key=rate_of)
+    place = by_rate.index(ordered[0]) if ordered else 0
+    near = by_rate[max(0, place - 1) : place + 2]
+    return [*dict.fromkeys([*ordered[:1], *near, *ordered])][:FINALISTS]
+
+
+def rate_of(candidate: Candidate) -> float:
+    return with_rate(candidate).value or 0.0
+
+
+def means_of(
+    candidates: Sequence[Candidate], scores: Mapping[Candidate, Sequence[Score]]
+) -> dict[Candidate, Score]:
+    return {each: Score(*map(fmean, zip(*scores[each], strict=True))) for each in candidates}
+
+
+def vertex(best: Candidate, means: Mapping[Candidate, float]) -> tuple[Candidate, float]:
+    """Return the candidate at the vertex of the parabola through three means, and its value there.
+
+    The parabola is in the logarithm of the rate, and its vertex at most at the ends of the three.
+    Returns the ``best`` one if the three differ in other settings, or the parabola has no minimum.
+    """
+    others = with_rate(best).others
+    three = sorted((rate_of(each), y) for each, y in means.items() if isfinite(y))
+    if len(three) < FINALISTS or any(with_rate(each).others != others for each in means):
+        return best, means[best]
+    (x0, y0), (x1, y1), (x2, y2) = ((log(rate), y) for rate, y in three)
+    slope = (y1 - y0) / (x1 - x0)
+    bend = ((y2 - y1) / (x2 - x1) - slope) / (x2 - x0)
+    if not bend > 0:
+        return best, means[best]
+    x = min(max((x0 + x1) / 2 - slope / (2 * bend), x0), x2)
+    rate = float(f"{exp(x):.3g}")
+    chosen = Candidate(rate, others)
+    if best.value is None:
+        chosen = Candidate(None, (*others, f"{RATE}={rate:g}"))
+    return chosen, y0 + (x - x0) * (slope + bend * (x - x1))
+
+
+def settle_earlier(
+    everything: Sequence[Candidate], scores: dict[Trial, Score], budget: int
+) -> Search:
+    """Choose by the rule of studies that were set down before that of `search`.
+
+    The better half of the candidates gets further seeds, one at a time; those that are worse than
+    the best by `WIDTH` standard errors drop out. Of the others, the smallest rate inside wins.
+    """
     left = [
         candidate
         for candidate in everything[: max(2, halved(len(everything)))]
-        if isfinite(score(candidate).value)
+        if isfinite(scores[Trial(candidate, FIRST_SEED)].value)
     ]
-    left = left or everything[:1]
+    left = left or [*everything[:1]]
     seeds = 1
     while 1 < len(left) <= budget - len(scores) and seeds < MAX_SEEDS:
         seeds += 1
         due = [Trial(candidate, FIRST_SEED + seeds - 1) for candidate in left]
         scores |= zip(due, (yield due), strict=True)
         left = near_ties(left, by_candidate(scores))
-    edges = set(at_edges(everything))
+    edges = {each for each in everything if RATE in edges_of(each, everything)}
     best_first = left if seeds > 1 else left[:1]
-    chosen = min(
-        best_first, key=lambda candidate: (candidate in edges, with_rate(candidate).value or 0.0)
-    )
-    return Tuned(
-        chosen,
-        {trial: result.loss for trial, result in scores.items()},
-        chosen in edges,
-        seeds > 1 and len(left) > 1,
-        {trial: result.value for trial, result in scores.items()},
-    )
+    chosen = min(best_first, key=lambda candidate: (candidate in edges, rate_of(candidate)))
+    return result(chosen, scores, (RATE,) if chosen in edges else ())
 
 
 def propose(space: Space, budget: int) -> Search:
@@ -261,11 +355,7 @@ def propose(space: Space, budget: int) -> Search:
         for proposal, trial in zip(proposals, trials, strict=True):
             study.tell(proposal, scores[trial].value)
     best = min(scores, key=lambda trial: (scores[trial], trial.candidate))
-    return Tuned(
-        best.candidate,
-        {trial: result.loss for trial, result in scores.items()},
-        values={trial: result.value for trial, result in scores.items()},
-    )
+    return result(best.candidate, scores)
 
 
 def distribution(key: str, text: str) -> tuple[object, BaseDistribution]:
@@ -319,10 +409,7 @@ def near_ties(
 
     Each has the same seeds, at least two.
     """
-    means = {
-        candidate: Score(*map(fmean, zip(*scores[candidate], strict=True)))
-        for candidate in candidates
-    }
+    means = means_of(candidates, scores)
     ordered = sorted(candidates, key=lambda candidate: (means[candidate], candidate))
     best = ordered[0]
     if not isfinite(means[best].value):
@@ -338,17 +425,32 @@ def near_ties(
     return [candidate for candidate in ordered if tied(candidate)]
 
 
-def at_edges(candidates: Sequence[Candidate]) -> Iterable[Candidate]:
-    """Yield the candidates at the ends of the tried rates, for each combination of the others."""
-    tried: dict[tuple[str, ...], dict[float, Candidate]] = {}
-    for candidate in candidates:
-        rated = with_rate(candidate)
-        if rated.value is not None:
-            tried.setdefault(rated.others, {})[rated.value] = candidate
-    for rates in tried.values():
-        if len(rates) > 1:
-            yield rates[min(rates)]
-            yield rates[max(rates)]
+def edges_of(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """Return the numbers of ``best`` that are the least or the greatest of those that were tried.
+
+    A learning rate is compared with those that were tried with the same other settings.
+    """
+    out = []
+    for key, value in numbers_of(best).items():
+        tried = {
+            numbers_of(each)[key]
+            for each in candidates
+            if key in numbers_of(each)
+            and (key != RATE or with_rate(each).others == with_rate(best).others)
+        }
+        if len(tried) > 1 and value in (min(tried), max(tried)):
+            out.append(key)
+    return tuple(out)
+
+
+def numbers_of(candidate: Candidate) -> dict[str, float]:
+    """Return the numbers among the values of a candidate; ``algo.sgp.tau`` is ``algo.tau``."""
+    rated = with_rate(candidate)
+    numbers = {} if rated.value is None else {RATE: rated.value}
+    for key, _, text in (word.partition("=") for word in rated.others):
+        with suppress(ValueError):
+            numbers[f"{key.partition('.')[0]}.{short_key(key)}"] = float(text)
+    return numbers
 
 
 def with_rate(candidate: Candidate) -> Candidate:

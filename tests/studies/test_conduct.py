@@ -404,7 +404,7 @@ def test_a_study_of_a_time_searches_by_this_time(folder: Path) -> None:
     assert f"A search decides by the {title}, and" in (page.page.parent / "methods.tex").read_text()
     with opened(page.page.parent / "study.zip") as study:
         arm = study.findings.done.arms[0]
-        trial = Trial(arm.tuned.chosen, FIRST_SEED)
+        trial = Trial(Candidate(0.2), FIRST_SEED)
         job = tuning_job(study.maker, arm.space, "SGP", trial)
         time, _ = RunResult(job).reached(study.study.measures[0])
         assert arm.tuned.values[trial] == score(study.study, job).value == time
