@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sgp_runner.config.command_line import condition_of, quoted
-from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.experiment import Experiment, flat
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.config.run import Run
@@ -234,6 +234,25 @@ class RunMaker:
         config: Any = self.experiment(self.plain(arm), arm.name).config
         node = node_at(config, part)
         return isinstance(node, dict) and node.get(NAME) == choice
+
+
+def unnamed_differences(maker: RunMaker) -> str:
+    """Return a sentence about settings of which arms have other defaults; empty without any.
+
+    An arm that names a setting itself, or the part to which it belongs, is left out.
+    """
+    values: dict[str, dict[str, list[str]]] = {}  # key -> value -> arms
+    for arm in maker.study.arms:
+        named = tuple(word.partition("=")[0] for word in arm.overrides)
+        for key, value in flat(maker.experiment(maker.plain(arm), arm.name).settings):
+            if key != "results_version" and not any(f"{key}.".startswith(f"{n}.") for n in named):
+                values.setdefault(key, {}).setdefault(str(value), []).append(arm.name)
+    found = [
+        f"{key}: " + ", ".join(f"{value} ({', '.join(names)})" for value, names in by_value.items())
+        for key, by_value in values.items()
+        if len(by_value) > 1
+    ]
+    return f"Arms also differ in {'; '.join(found)}." if found else ""
 
 
 def has_holdout(run: Run) -> bool:

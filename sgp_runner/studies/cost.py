@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import process_time
 
 from sgp_runner.core.problem import Problem
-from sgp_runner.studies.arms import RunMaker, check_arms, max_budget
+from sgp_runner.studies.arms import RunMaker, check_arms, max_budget, unnamed_differences
 from sgp_runner.studies.power import WANTED, detectable
 from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile
 from sgp_runner.studies.tuning import Space
@@ -49,6 +49,7 @@ def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
         f"{counted(sum(counts), 'run')} at most, about {duration(math.ceil(sum(seconds)))} on "
         f"{counted(cores, 'core')}, {num_bytes(disk)} of disk in {study.folder}",
         *power_lines(study),
+        *filter(None, [unnamed_differences(maker)]),
     ]
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from sgp_runner._version import __version__
 from sgp_runner.config.experiment import flat
 from sgp_runner.config.run import Run
-from sgp_runner.studies.arms import RunMaker, has_holdout
+from sgp_runner.studies.arms import RunMaker, has_holdout, unnamed_differences
 from sgp_runner.studies.comparisons import Compared
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.statistics import mean_of
@@ -248,6 +248,7 @@ def methods_tex(
         first,
         f"All arms train the model {code(run.model.name)} on the data {code(run.data.name)}"
         f"{cited(run.data)} on {run.nodes} nodes for {counted(run.epochs, 'epoch')}.",
+        *filter(None, [escaped(unnamed_differences(maker))]),
         *pretraining_sentences(run),
         *search_sentences(maker, done),
         f"The runs that decide have {counted(len(done.seeds), 'seed')}, which all arms share and "

@@ -16,7 +16,7 @@ from sgp_runner.report.rank.tables import ReportTable
 from sgp_runner.report.read.run_groups import cluster_name
 from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.report.render.write import rendered, save_pictures
-from sgp_runner.studies.arms import RunMaker, has_holdout
+from sgp_runner.studies.arms import RunMaker, has_holdout, unnamed_differences
 from sgp_runner.studies.comparisons import Compared, answer, compare, headline
 from sgp_runner.studies.conduct import Conducted
 from sgp_runner.studies.study_latex import write_latex
@@ -176,6 +176,8 @@ def deviations(
 ) -> Iterator[str]:
     """Yield a sentence for everything that a reader must know to judge the result."""
     study = done.study
+    if differences := unnamed_differences(maker):
+        yield differences
     for when, why in record.amendments:
         yield f"The file was changed after the first run, at {when}: {why}"
     if record.looks > 1:

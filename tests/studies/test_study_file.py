@@ -15,7 +15,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.studies import arms, cost
-from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.studies.arms import RunMaker, check_arms, unnamed_differences
 from sgp_runner.studies.conduct import check_targets, plan_of
 from sgp_runner.studies.cost import describe_cost
 from sgp_runner.studies.measures import measure_of
@@ -404,3 +404,14 @@ def test_a_study_of_the_package_is_found_by_the_beginning_of_its_name() -> None:
     assert (study.name, study.primary, study.baseline) == ("02-sgp", "SGP", "AR-SGD")
     with pytest.raises(ConfigError, match="there is no file 'claims/0'"):
         read_study(Path("claims/0"))
+
+
+def test_settings_in_which_the_defaults_of_arms_differ_are_listed() -> None:
+    arms = {"D2": "algo=d_squared", "GT": "algo=gradient_tracking", "D-PSGD": "algo=d_psgd"}
+    maker = RunMaker(study_of({**SMALL, "arms": arms}, "small"))
+    assert unnamed_differences(maker) == (
+        "Arms also differ in optim.momentum: 0.0 (D2, GT), 0.9 (D-PSGD)."
+    )
+    arms["D-PSGD"] += " optim.momentum=0.5"
+    maker = RunMaker(study_of({**SMALL, "arms": arms}, "small"))
+    assert unnamed_differences(maker) == ""
