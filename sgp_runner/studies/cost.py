@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from time import process_time
 
+from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.studies.arms import RunMaker, check_arms, max_budget, unnamed_differences
 from sgp_runner.studies.power import WANTED, detectable
@@ -16,6 +17,7 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted, duration, num_bytes
 
 GRADIENTS = 5  # that are timed for the estimate
+SAMPLES = 4096  # of generated data, for this
 START_SECONDS = 1.0  # of a run, until its first step
 
 
@@ -122,7 +124,8 @@ def parts(counts: Mapping[str, int]) -> Iterator[str]:
 def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, float]]:
     """Yield the seconds of a core, and the bytes of disk, of one run of each arm.
 
-    Arms with equal data, model and batches are timed once.
+    Arms with equal data, model and batches are timed once, and with a part of the samples if they
+    are generated.
     """
     from sgp_runner.assembly.build import build_problem
     from sgp_runner.console.estimate import disk_bytes
@@ -130,15 +133,36 @@ def costs_of(maker: RunMaker, arms: Sequence[Arm]) -> Iterator[tuple[float, floa
     runs = [maker.experiment(maker.overrides(arm), arm.name).run for arm in arms]
     timed: dict[object, tuple[Problem, float, float]] = {}
     for run in runs:
-        key = run.model, run.data, run.nodes, run.batch_size, run.micro_batch
+        part, share = part_of(run)
+        key = part.model, part.data, part.nodes, part.batch_size, part.micro_batch
         if key not in timed:
-            problem = build_problem(run)
+            problem = build_problem(part)
             timed[key] = problem, *seconds_of(problem)
             problem.close()
         problem, gradient, evaluation = timed[key]
-        seconds = run.steps(problem) * run.nodes * gradient
-        seconds += run.epochs / run.eval_every * evaluation + START_SECONDS
-        yield seconds, disk_bytes(run, problem, seconds)
+        whole = replace(run, epochs=run.epochs / share, eval_every=run.eval_every / share)
+        seconds = whole.steps(problem) * run.nodes * gradient
+        seconds += run.epochs / run.eval_every * evaluation / share + START_SECONDS
+        yield seconds, disk_bytes(whole, problem, seconds)
+
+
+def part_of(run: Run) -> tuple[Run, float]:
+    """Return a run on about `SAMPLES` training samples, and their share of all.
+
+    Only the generated data sets have a number of samples of each split with a default.
+    """
+    sizes = {
+        field.name: int(getattr(run.data, field.name))
+        for field in fields(run.data)  # type: ignore[arg-type]
+        if field.name in ("train_size", "valid_size") and field.default is not MISSING
+    }
+    update = run.nodes * run.batch_size
+    few = update * max(1, SAMPLES // update)
+    if len(sizes) < 2 or sizes["train_size"] <= few:
+        return run, 1.0
+    share = few / sizes["train_size"]
+    parts = {name: max(1, round(share * size)) for name, size in sizes.items()}
+    return replace(run, data=replace(run.data, **parts)), share  # type: ignore[type-var]
 
 
 def seconds_of(problem: Problem) -> tuple[float, float]:
