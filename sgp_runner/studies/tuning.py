@@ -294,10 +294,10 @@ def vertex(best: Candidate, means: Mapping[Candidate, float]) -> tuple[Candidate
     Returns the ``best`` one if the three differ in other settings, or the parabola has no minimum.
     """
     others = with_rate(best).others
-    three = sorted((rate_of(each), y) for each, y in means.items() if isfinite(y))
+    three = {rate_of(each): y for each, y in means.items() if isfinite(y) and rate_of(each) > 0}
     if len(three) < FINALISTS or any(with_rate(each).others != others for each in means):
         return best, means[best]
-    (x0, y0), (x1, y1), (x2, y2) = ((log(rate), y) for rate, y in three)
+    (x0, y0), (x1, y1), (x2, y2) = ((log(rate), three[rate]) for rate in sorted(three))
     slope = (y1 - y0) / (x1 - x0)
     bend = ((y2 - y1) / (x2 - x1) - slope) / (x2 - x0)
     if not bend > 0:

@@ -197,6 +197,13 @@ def test_optuna_proposes_values_of_lists_and_ranges_in_rounds_of_four() -> None:
     assert worst.runs == 5 and worst.losses[Trial(worst.chosen, 101)] == inf
 
 
+def test_rates_of_which_one_is_zero_or_twice_in_the_list_have_no_parabola() -> None:
+    for rates in (("0", "0.1", "0.2"), ("0.1", "0.10", "0.2")):
+        space = Space(combinations=tuple((f"optim.lr={rate}",) for rate in rates))
+        tuned, _ = finish(space, 6, lambda trial: abs(float(trial.candidate.others[0][9:]) - 0.1))
+        assert tuned.chosen == Candidate(None, ("optim.lr=0.1",)) and tuned.score == 0.0
+
+
 def test_every_number_of_a_list_has_edges() -> None:
     lists = tuple(
         (f"algo.diloco.lr={rate}", f"algo.mixing={name}")
