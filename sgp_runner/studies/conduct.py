@@ -98,9 +98,9 @@ def conduct(maker: RunMaker, spaces: Mapping[str, Space]) -> Conducted:
 def tune(maker: RunMaker, spaces: Mapping[str, Space]) -> dict[str, Tuned]:
     """Search the settings of all arms, round by round, and return the results."""
     study, out = maker.study, {}
-    budget, further = study.tune.budget, further_seeds(spaces.values(), study.tune.budget)
+    further = 0 if study.tune.earlier else further_seeds(spaces.values(), study.tune.budget)
     searches = {
-        name: search(space, budget, *((0, True) if study.tune.earlier else (further,)))
+        name: search(space, study.tune.budget, further, study.tune.earlier)
         for name, space in spaces.items()
     }
     answers: dict[str, Sequence[Score] | None] = dict.fromkeys(searches)

@@ -214,7 +214,7 @@ def pairing(arms: Mapping[str, Sequence[RunResult]], measure: Measure) -> Pairin
     up to the earliest end of such a run. Other arms have no influence on this.
     """
     if measure.target is None:
-        worse = max if measure.less_is_better else min
+        worse: Callable[[list[float]], float] = max if measure.less_is_better else min
         others = [
             run.value(measure) for runs in arms.values() for run in runs if not run.job.diverged
         ]

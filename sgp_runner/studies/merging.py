@@ -154,9 +154,12 @@ def merged_record(study: StudyFile, studies: Sequence[OpenedStudy]) -> StudyReco
     merged = {"digest": study.digest, "content": study.content}
     first = {**studies[0].record.versions[0], **merged, "merged": sources}
     amendments = {
-        str(version["digest"]): version
-        | merged
-        | {"results": is_look, "amended": f"{source.study.name}: {version['amended']}"}
+        str(version["digest"]): {
+            **version,
+            **merged,
+            "results": is_look,
+            "amended": f"{source.study.name}: {version['amended']}",
+        }
         for source in studies
         for version, is_look in source.record.changes
     }

@@ -13,6 +13,7 @@ from sgp_runner.assembly import build
 from sgp_runner.cli.main import main
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
+from sgp_runner.data.shapes import Shapes
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.studies import arms, cost
 from sgp_runner.studies.arms import RunMaker, check_arms, unnamed_differences
@@ -423,6 +424,7 @@ def test_a_dry_run_generates_a_part_of_the_samples(monkeypatch: pytest.MonkeyPat
     maker = RunMaker(study_of({"task": "images", "arms": arms}, "small"))
     runs = [maker.run(arm) for arm in maker.study.arms]
     part, share = cost.part_of(runs[0])
+    assert isinstance(part.data, Shapes)
     assert (part.data.train_size, part.data.valid_size, share) == (4096, 640, 0.064)
     assert cost.part_of(runs[2]) == (runs[2], 1.0)
     built = []
