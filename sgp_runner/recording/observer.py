@@ -390,12 +390,11 @@ def results(
     metric: str, workers: Sequence[dict[str, float]], average: dict[str, float]
 ) -> dict[str, object]:
     """Return the quality of the workers' models and of the averaged or server model."""
-    names = {"bits_per_byte", "bleu", "consensus_distance"} & average.keys()
-    names -= {"bits_per_byte"} if "excess_loss" in average else set()  # known entropy: in nats
+    names = ["bits_per_byte"] * ("excess_loss" not in average) + ["bleu", "consensus_distance"]
     return {
         "metric": metric,
         "average": average[metric],
         "average_loss": average["loss"],
         **{f"worker_{name}": value for name, value in mean_min_max(workers, metric).items()},
-        **{name: average[name] for name in sorted(names)},
+        **{name: average[name] for name in names if name in average},
     }
