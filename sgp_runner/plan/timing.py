@@ -19,7 +19,7 @@ from sgp_runner.core.comm import Transport
 from sgp_runner.core.scheduler import Future
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker
-from sgp_runner.plan.memory import STATE
+from sgp_runner.plan.device_memory import STATE
 from sgp_runner.plan.methods import SAVES
 from sgp_runner.utils.sums import sum_in_order
 
