@@ -19,8 +19,7 @@ from sgp_runner.algorithms.a2cid2 import A2CiD2, consensus_rates
 from sgp_runner.algorithms.ad_psgd import ADPSGD, partner
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import SGD, Constant, Shapes
-from sgp_runner.topology.graphs import BipartiteExponential, Complete, Ring, Topology
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.topology.graphs import BipartiteExponential, Ring, Topology
 
 
 class ByHand:
@@ -149,13 +148,3 @@ def test_bytes_of_a2cid2() -> None:
     averages = sum(worker.counter("averages") for worker in result.workers)
     assert averages == 4 * STEPS
     assert sum(worker.comm.num_bytes_sent for worker in result.workers) == 8 * D * 2 * averages
-
-
-def test_impossible_settings_of_a2cid2_are_refused() -> None:
-    with pytest.raises(ConfigError) as error:
-        A2CiD2(Ring(), eta=-0.1)
-    assert error.value.key == "algo.eta"
-    for topology, n in ((Complete(), 4), (Ring(), 5)):
-        with pytest.raises(ConfigError) as error:
-            A2CiD2(topology).check(n, OPTIM)
-        assert error.value.key == "algo.topology"

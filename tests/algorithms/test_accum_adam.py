@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.recursion import ADAM, OPTIM, SHIFTS, STEPS, assert_equal, same
+from helpers.recursion import ADAM, STEPS, assert_equal, same
 from helpers.tiny import START, D, gradient, run
 
 from sgp_runner.algorithms.accum_adam import AccumAdam
@@ -14,7 +14,6 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.core.optim import AdamW, Constant
 from sgp_runner.topology.graphs import BipartiteExponential, Complete, Ring, Topology, matrix
-from sgp_runner.utils.errors import ConfigError
 
 ADAMW = AdamW(Constant(), lr=0.05, weight_decay=0.1, clip=0.5)
 
@@ -52,17 +51,3 @@ def test_accum_adam_of_one_node_and_one_step_is_adam_but_not_on_a_complete_graph
 def test_accum_adam_sends_its_parameters_to_one_node_in_a_step() -> None:
     result = run(AccumAdam(BipartiteExponential()), 4, STEPS, ADAM)
     assert [worker.comm.num_bytes_sent for worker in result.workers] == [STEPS * 8 * D] * 4
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda: AccumAdam(Ring(), 0), "algo.accumulate"),
-        (lambda: AccumAdam(SHIFTS).check(4, ADAM), "algo.topology"),
-        (lambda: AccumAdam(Ring()).check(4, OPTIM), "optim"),
-    ],
-)
-def test_impossible_settings_of_accum_adam_are_refused(make: Any, key: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        make()
-    assert error.value.key == key

@@ -20,13 +20,11 @@ from sgp_runner.core.optim import (
     Adam,
     AdamW,
     Constant,
-    Cosine,
     InverseSqrt,
     Schedule,
     WarmupCosine,
 )
 from sgp_runner.core.worker import Worker
-from sgp_runner.utils.errors import ConfigError
 
 TOY = (0.58, 0.75, 1.51, 3.33)  # seconds of a step in the paper's toy
 SPEEDS = tuple(1 / seconds for seconds in TOY)
@@ -191,26 +189,7 @@ def test_the_learning_rate_follows_the_own_shard() -> None:
     assert rates[1][-1] > 0.6
 
 
-@pytest.mark.parametrize(
-    ("settings", "key", "words"),
-    [
-        ({"delay": 0}, "algo.delay", "must be at least 1, not 0."),
-        ({"c": 0.3}, "algo.c", "0.3 must be between 0 and 1 / N = 0.25."),
-        ({"grace": -1.0}, "algo.grace", "-1.0 must be zero or positive, and finite."),
-        ({"speeds": (1.0, 0.0)}, "algo.speeds", "[1.0, 0.0] must be positive numbers."),
-        ({"speeds": (1.0,)}, "algo.speeds", "1 speeds for nodes=4: give one for each."),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, object], key: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        AsyncDiLoCo(**settings).check(4, sgd())  # type: ignore[arg-type]
-    assert (caught.value.key, caught.value.sentence) == (key, words)
-
-
-def test_a_learning_rate_that_ends_at_zero_is_refused() -> None:
-    for schedule in (Cosine(), WarmupCosine(final=0.0)):
-        with pytest.raises(ConfigError, match="needs a learning rate above 0 at the end"):
-            AsyncDiLoCo().check(4, sgd(schedule=schedule))
+def test_learning_rates_that_end_above_zero_are_allowed() -> None:
     for kept in (Constant(), InverseSqrt(), WarmupCosine()):
         AsyncDiLoCo().check(4, sgd(schedule=kept))
 

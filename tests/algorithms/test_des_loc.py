@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.experiments import make_experiment
 from helpers.recursion import ADAM, OPTIM, STEPS, assert_equal, same
-from helpers.tiny import START, D, gradient, run, sgd
+from helpers.tiny import START, D, gradient, run
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.des_loc import DESLOC
@@ -17,7 +17,6 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.assembly.start import execute
 from sgp_runner.core.optim import AdamW, Constant
-from sgp_runner.utils.errors import ConfigError
 
 ADAMW = AdamW(Constant(), lr=0.05, weight_decay=0.0, clip=0.5)
 NEVER = 10**9
@@ -85,29 +84,3 @@ def test_volume_of_des_loc_is_the_published_one(tmp_path: Path) -> None:
         sent.append(float(str(summary["bytes_per_node"])))
     assert sent[0] / sent[1] == pytest.approx(170.667, abs=0.001)
     assert sent[2] / sent[1] == 2
-
-
-@pytest.mark.parametrize(
-    ("make", "key", "sentence"),
-    [
-        (lambda: DESLOC(0), "algo.period", "must be at least 1, not 0."),
-        (lambda: DESLOC(2, 0), "algo.period_u", "0 must be at least 1 step, or null."),
-        (lambda: DESLOC(2, 2, -1), "algo.period_v", "-1 must be at least 1 step, or null."),
-        (
-            lambda: DESLOC(2, 2, 2).check(4, OPTIM),
-            "algo.period_v",
-            "SGD has no second moment: leave it null.",
-        ),
-        (
-            lambda: DESLOC(2, 2).check(4, sgd()),
-            "algo.period_u",
-            "SGD without momentum has no state: leave it null.",
-        ),
-    ],
-)
-def test_periods_of_des_loc_that_have_no_meaning_are_refused(
-    make: Any, key: str, sentence: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        make()
-    assert (error.value.key, error.value.sentence) == (key, sentence)

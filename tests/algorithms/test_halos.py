@@ -14,8 +14,6 @@ from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.halos import HALoS
 from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.cluster.regions import Region, region_of_each
-from sgp_runner.core.optim import Cosine
-from sgp_runner.utils.errors import ConfigError
 
 OPTIM = sgd(lr=0.2, momentum=0.9, nesterov=True)
 # No two messages arrive at the same time.
@@ -187,27 +185,3 @@ def test_inner_steps_and_regions_of_halos() -> None:
     regions = [Region(n, 1.0, 1.0, 0.0) for n in (2, 2, 1)]
     assert region_of_each(regions, 9) == [0, 0, 1, 1, 2, 0, 1, 2, 2]
     assert region_of_each(regions, 6) == [0, 0, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("settings", "key"),
-    [
-        ({"regions": 0}, "algo.regions"),
-        ({"regions": 5}, "algo.regions"),
-        ({"period": 0}, "algo.period"),
-        ({"arrivals": 0}, "algo.arrivals"),
-        ({"delay": 0}, "algo.delay"),
-        ({"alpha": 1.5}, "algo.alpha"),
-        ({"global_lr": 0.0}, "algo.global_lr"),
-        ({"global_momentum": 1.0}, "algo.global_momentum"),
-        ({"global_delay": 0}, "algo.global_delay"),
-        ({"speeds": (1.0, 2.0)}, "algo.speeds"),
-        ({"speeds": (1.0, 0.0)}, "algo.speeds"),
-    ],
-)
-def test_impossible_settings_of_halos_are_refused(settings: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        HALoS(**settings).check(4, OPTIM)
-    assert error.value.key == key
-    with pytest.raises(ConfigError, match="HALoS needs a learning rate above 0 at the end"):
-        HALoS().check(4, sgd(schedule=Cosine()))

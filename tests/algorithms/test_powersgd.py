@@ -17,7 +17,6 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.powersgd import PowerSGD
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.matrices import Matrices
-from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import generator
 
 SIDES = {"a": (4, 6), "c": (3, 3)}
@@ -177,21 +176,6 @@ def test_bytes_of_powersgd_are_the_published_ones_of_resnet_18() -> None:
         numbers = sum(sizes.p_sizes) + sum(sizes.v_sizes) + sum(sizes.q_sizes)
         assert round(count / numbers, 1) == ratio
         assert round(4 * numbers * 24 / 2**20, 2) == mebibytes
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda: PowerSGD(0), "algo.rank"),
-        (lambda: PowerSGD(start=-1), "algo.start"),
-        (lambda: ACPSGD(0), "algo.rank"),
-        (lambda: ACPSGD(start=-1), "algo.start"),
-    ],
-)
-def test_impossible_settings_of_powersgd_are_refused(make: Any, key: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        make()
-    assert error.value.key == key
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -33,7 +33,6 @@ from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.simulator.engine import Vmap
-from sgp_runner.utils.errors import ConfigError
 
 # No two gradients end at the same time.
 SPEEDS = [(0.58, 0.75, 1.51, 3.33), (3.33, 1.51, 0.058, 0.75), (1.0, 49.9713, 1.30171)]
@@ -283,13 +282,3 @@ def test_bytes_of_servers() -> None:
     server = run(Rennala(5), 3, 10, OPTIM).workers[3]
     assert sent[str(Rennala(5))][3] == 8 * (D + 1) * 3 * server.counter("k")
     assert sum(sent[str(Rennala(5))][:3]) == 8 * (D + 1) * 30
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [(lambda: Ringmaster(0), "algo.limit"), (lambda: Rennala(0), "algo.batch")],
-)
-def test_impossible_limits_are_refused(make: Callable[[], Algorithm], key: str) -> None:
-    with pytest.raises(ConfigError, match="0 must be at least 1, or null") as error:
-        make()
-    assert error.value.key == key

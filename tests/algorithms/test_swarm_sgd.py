@@ -16,8 +16,7 @@ from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.swarm_sgd import SwarmSGD
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.topology.graphs import Complete, DirectedExponential, RandomMatching, Ring
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.topology.graphs import Complete, RandomMatching, Ring
 
 ALGORITHMS = [
     SwarmSGD(Complete()),
@@ -127,12 +126,3 @@ def test_draws_of_swarm_sgd() -> None:
     steps = np.array([algo.local_steps(1, t) for t in range(3000)])
     assert steps.min() == 1 and abs(steps.mean() - 4) < 0.2 and abs(steps.var() - 12) < 1.2
     assert [SwarmSGD(Complete(), 3).local_steps(0, t) for t in range(3)] == [3, 3, 3]
-
-
-def test_impossible_settings_of_swarm_sgd_are_refused() -> None:
-    with pytest.raises(ConfigError) as error:
-        SwarmSGD(Complete(), 0)
-    assert error.value.key == "algo.period"
-    with pytest.raises(ConfigError) as error:
-        SwarmSGD(DirectedExponential()).check(4, OPTIM)
-    assert error.value.key == "algo.topology"
