@@ -73,6 +73,7 @@ def run_experiment(
         refuse_to_repeat(experiment.directory)
     if isinstance(experiment.run.logger, NeedsPackages):
         experiment.run.logger.check_installed()
+    start.check_launch(experiment.run)
     verify_memory(experiment.run)
     verifies = verifies_itself(experiment)
     if not (verified or verifies):

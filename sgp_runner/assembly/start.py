@@ -11,7 +11,7 @@ from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.launchers import launched
+from sgp_runner.utils.launchers import Launched, launched
 from sgp_runner.utils.memory import use_huge_pages
 from sgp_runner.utils.signals import interruptible
 from sgp_runner.utils.units import counted
@@ -29,8 +29,7 @@ def execute(
         with ExitStack() as exit_stack:
             return execute(experiment, exit_stack, fork)
     use_huge_pages()
-    network, process = experiment.run.network, launched()
-    network.check_start(experiment.run, process)
+    network, process = experiment.run.network, check_launch(experiment.run)
     if isinstance(network, Sim):
         from sgp_runner.assembly.simulated.backend import SimulatedBackend
 
@@ -41,7 +40,6 @@ def execute(
         from sgp_runner.assembly.real.launch import launch
 
         return launch(experiment, fork=fork)
-    check_number(experiment.run, process.size)
     return run_rank(experiment, network.world(experiment.run, process), exit_stack)
 
 
@@ -60,13 +58,19 @@ def run_rank(
         return Session(experiment, backend, exit_stack).run()
 
 
-def check_number(run: Run, started: int) -> None:
-    """Raise ConfigError, on every rank, if the launcher started the wrong number of ranks."""
-    if started == run.ranks:
-        return
+def check_launch(run: Run) -> Launched | None:
+    """Return this process's launcher and rank, if any; PyTorch is not needed.
+
+    Raises ConfigError, on every rank, if the run cannot start here, for example if the launcher has
+    started the wrong number of ranks.
+    """
+    process = launched()
+    run.network.check_start(run, process)
+    if process is None or process.size == run.ranks or not isinstance(run.network, RealNetwork):
+        return process
     devices = f" of {run.gpus_per_node} devices" if run.gpus_per_node > 1 else ""
     extra = f" and {counted(run.algo.servers, 'server')}" if run.algo.servers else ""
     needs = "needs" if run.nodes == 1 and not extra else "need"
     processes = counted(run.ranks, "process", "processes")
     need = f"{counted(run.nodes, 'node')}{devices}{extra} {needs} {processes}"
-    raise ConfigError("nodes", f"{need}, but the launcher started {started}.")
+    raise ConfigError("nodes", f"{need}, but the launcher started {process.size}.")
