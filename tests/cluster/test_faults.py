@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -338,12 +339,17 @@ def under(
     )  # type: ignore[arg-type]
 
 
+@cache
+def undisturbed_of(algo: Algorithm) -> Result:
+    return under(algo, None)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("algo", LOCKSTEP, ids=repr)
 def test_what_is_synchronous_ends_as_if_nothing_had_gone_wrong_only_later(
     algo: Algorithm, fault: str
 ) -> None:
-    disturbed, undisturbed = under(algo, FAULTS[fault]), under(algo, None)
+    disturbed, undisturbed = under(algo, FAULTS[fault]), undisturbed_of(algo)
     assert np.array_equal(disturbed.x, undisturbed.x) and np.array_equal(disturbed.w, undisturbed.w)
     assert disturbed.simulation.clock.now >= undisturbed.simulation.clock.now
     check_nothing_is_left(disturbed)
