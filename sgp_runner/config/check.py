@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import math
 import types
@@ -85,6 +86,7 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
     return CheckedPart(cls, str(node[NAME]) if named else None, values)
 
 
+@functools.cache
 def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
     """Return the type of a field; ``object`` if a name in it is imported for type checkers only.
 

@@ -38,7 +38,8 @@ def from_tree(tree: Mapping[str, object]) -> Experiment:
     """Make the experiment of a configuration, with its ``config.yaml`` in place."""
     experiment = from_configuration(tree)
     experiment.directory.mkdir(parents=True)
-    (experiment.directory / "config.yaml").write_text(yaml.safe_dump(stored(experiment)))
+    text = yaml.dump(stored(experiment), Dumper=yaml.CSafeDumper)  # in a tenth of the time
+    (experiment.directory / "config.yaml").write_text(text)
     return experiment
 
 
