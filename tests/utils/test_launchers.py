@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.commands import run_command
 
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.launchers import (
@@ -283,28 +284,7 @@ def test_without_scontrol_there_is_no_address(
         rendezvous(Launched("srun", 2, 4, 0), SRUN)
 
 
-def run(
-    folder: Path, environment: dict[str, str], *settings: str, before: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    words = [
-        *before,
-        sys.executable,
-        "-m",
-        "sgp_runner",
-        "model=mlp",
-        "epochs=1",
-        "logger=jsonl",
-        *settings,
-    ]
-    return subprocess.run(
-        words,
-        check=False,
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
+RUN = ("model=mlp", "epochs=1", "logger=jsonl")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +311,7 @@ def run(
 def test_a_bad_launch_is_one_sentence_and_nothing_is_written(
     environment: dict[str, str], settings: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    done = run(tmp_path, environment, *settings)
+    done = run_command(*RUN, *settings, folder=tmp_path, variables=environment)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(f"sgp-run: {re.escape(sentence)}.*\n", done.stderr)
     assert list(tmp_path.iterdir()) == []
@@ -342,8 +322,15 @@ def test_mpirun_starts_the_ranks(tmp_path: Path) -> None:
     if mpirun is None:
         pytest.skip("needs mpirun: pip install 'sgp-runner[mpi]'")
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = run(
-        tmp_path, as_root, "network=gloo", "nodes=2", before=(mpirun, "--oversubscribe", "-n", "2")
+    command = (mpirun, "--oversubscribe", "-n", "2", sys.executable, "-m", "sgp_runner")
+    done = subprocess.run(
+        [*command, *RUN, "network=gloo", "nodes=2"],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **as_root},
+        capture_output=True,
+        text=True,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy of the averaged model") == 1
@@ -355,6 +342,6 @@ def test_mpirun_starts_the_ranks(tmp_path: Path) -> None:
 
 
 def test_a_job_of_one_task_starts_its_ranks_itself(tmp_path: Path) -> None:
-    done = run(tmp_path, ONE_TASK, "network=gloo", "nodes=2")
+    done = run_command(*RUN, "network=gloo", "nodes=2", folder=tmp_path, variables=ONE_TASK)
     assert done.returncode == 0, done.stderr
     assert "2 nodes · gloo" in done.stdout
