@@ -252,9 +252,9 @@ def search(space: Space, budget: int, further: int = 0, earlier: bool = False) -
     ]
     scores |= zip(due, (yield due) if due else (), strict=True)
     means = means_of(finalists or everything[:1], by_candidate(scores))
-    best = min(means, key=lambda candidate: (means[candidate], candidate))
-    chosen, expected = vertex(best, {each: mean.value for each, mean in means.items()})
-    return result(chosen, scores, edges_of(best, everything), expected)
+    lowest = min(means, key=lambda candidate: (means[candidate], candidate))
+    chosen, expected = vertex(lowest, {each: mean.value for each, mean in means.items()})
+    return result(chosen, scores, edges_of(lowest, everything), expected)
 
 
 def result(
