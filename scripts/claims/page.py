@@ -27,12 +27,12 @@ from claims.figures import forest
 from claims.recorded import search_of
 from sgp_runner.jobs.job_pool import outdated
 from sgp_runner.report.render.pictures import save
+from sgp_runner.studies.candidates import Candidate, Space, Trial, Tuned
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.power import power
 from sgp_runner.studies.statistics import Between, Interval
 from sgp_runner.studies.study_file import RATE
 from sgp_runner.studies.study_plots import tuning_plots
-from sgp_runner.studies.tuning import Candidate, Space, Trial, Tuned
 from sgp_runner.utils.units import counted
 
 FOLDER = "claims"  # of the pages of the claims, next to the table of answers

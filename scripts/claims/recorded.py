@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.studies.arms import merged
+from sgp_runner.studies.candidates import Candidate, Trial, Tuned, by_candidate
 from sgp_runner.studies.measures import loss
 from sgp_runner.studies.study_file import RATE
-from sgp_runner.studies.tuning import Candidate, Trial, Tuned, by_candidate
 
 
 @functools.cache

@@ -12,8 +12,8 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import Region
 from sgp_runner.cluster.timed_as import LANGUAGE_MODELS
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.plan.keys import ALIASES, BUDGETS, KEYS, NEEDED
 from sgp_runner.plan.device_memory import DeviceMemory
+from sgp_runner.plan.keys import ALIASES, BUDGETS, KEYS, NEEDED
 from sgp_runner.plan.methods import Method, chosen
 from sgp_runner.plan.models import known_size
 from sgp_runner.plan.study_quality import StudyQuality, read_quality

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from sgp_runner.console.summary import plain_lines
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods
+from sgp_runner.plan.device_memory import parts_text
 from sgp_runner.plan.fault_costs import AWAY_STEPS, SLOWER
 from sgp_runner.plan.known_quality import is_comparable, known_quality
-from sgp_runner.plan.device_memory import parts_text
 from sgp_runner.plan.methods import SAVES
 from sgp_runner.plan.request import machines
 from sgp_runner.utils.units import counted, num_bytes, with_prefix

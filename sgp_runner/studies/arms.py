@@ -24,9 +24,9 @@ from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import Machines, folder_on, machines_in, retime
+from sgp_runner.studies.candidates import Candidate, Space, distribution
 from sgp_runner.studies.study_file import RATE, Arm, StudyFile
 from sgp_runner.studies.study_tasks import HOLDOUT
-from sgp_runner.studies.tuning import Candidate, Space, distribution
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
 

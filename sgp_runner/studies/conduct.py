@@ -13,6 +13,7 @@ from pathlib import Path
 from sgp_runner.jobs.job_pool import PoolJob, RunJob
 from sgp_runner.replay.retiming import TimeDecides, retime
 from sgp_runner.studies.arms import RetimedJob, RunMaker
+from sgp_runner.studies.candidates import Score, Space, Trial, Tuned
 from sgp_runner.studies.measures import RunResult, classes_of, loss, number, pairing
 from sgp_runner.studies.power import (
     CONFIDENCE,
@@ -25,7 +26,7 @@ from sgp_runner.studies.power import (
 )
 from sgp_runner.studies.statistics import paired
 from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile, first_seeds
-from sgp_runner.studies.tuning import Score, Space, Trial, Tuned, further_seeds, search
+from sgp_runner.studies.tuning import further_seeds, search
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted

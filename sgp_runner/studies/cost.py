@@ -10,9 +10,9 @@ from time import process_time
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
 from sgp_runner.studies.arms import RunMaker, check_arms, max_budget, unnamed_differences
+from sgp_runner.studies.candidates import Space
 from sgp_runner.studies.power import WANTED, detectable
 from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile
-from sgp_runner.studies.tuning import Space
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted, duration, num_bytes
 

@@ -15,10 +15,10 @@ from sgp_runner.report.plots.figure import Axis, Plot, Series, Style, labelled
 from sgp_runner.report.plots.quality import AXIS_END_MEDIANS, MAX_LOSS_RATIO, choose_axis
 from sgp_runner.report.plots.style import ticks_between
 from sgp_runner.report.read.naming import CLOCK, byte_unit, file_name, time_unit
+from sgp_runner.studies.candidates import numbers_of
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import RATE
-from sgp_runner.studies.tuning import numbers_of
 from sgp_runner.utils.units import counted
 
 LOUD, DARK = "#e8112d", "#5b6b7c"

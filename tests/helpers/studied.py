@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sgp_runner.studies.candidates import Candidate, Space, Tuned
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.measures import RunResult
 from sgp_runner.studies.study_file import study_of
-from sgp_runner.studies.tuning import Candidate, Space, Tuned
 
 CONTENT: dict[str, Any] = {
     "question": "Does SGP save time & bytes?",

@@ -21,8 +21,8 @@ from claims.evidence import (
 )
 from claims.recorded import job_of, search_of
 from sgp_runner.jobs.job_pool import RunJob
+from sgp_runner.studies.candidates import Candidate
 from sgp_runner.studies.statistics import Between, exactly, paired
-from sgp_runner.studies.tuning import Candidate
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.CONTRADICTED, Verdict.UNDECIDED
 

@@ -20,6 +20,7 @@ import sgp_runner as sgp
 from sgp_runner.config.check import CheckedPart, check_tree
 from sgp_runner.jobs.job_pool import PoolJob
 from sgp_runner.studies.arms import RunMaker, check_arms
+from sgp_runner.studies.candidates import Candidate, Trial, Tuned
 from sgp_runner.studies.comparisons import adjust, answer, compare, headline
 from sgp_runner.studies.conduct import (
     RunsFailed,
@@ -36,7 +37,7 @@ from sgp_runner.studies.study_page import StudyPage
 from sgp_runner.studies.study_plots import loss_plots, tuning_plots
 from sgp_runner.studies.study_record import StudyRecord
 from sgp_runner.studies.study_table import comparison_table, difference_note
-from sgp_runner.studies.tuning import FIRST_SEED, Candidate, Trial, Tuned
+from sgp_runner.studies.tuning import FIRST_SEED
 from sgp_runner.studies.verification import opened
 
 

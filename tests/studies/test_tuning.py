@@ -9,18 +9,16 @@ from statistics import fmean
 
 import pytest
 
-from sgp_runner.studies.tuning import (
+from sgp_runner.studies.candidates import (
     Candidate,
     Score,
     Space,
     Trial,
     Tuned,
-    climb,
     distribution,
     doublings,
-    further_seeds,
-    search,
 )
+from sgp_runner.studies.tuning import climb, further_seeds, search
 
 
 def finish(
