@@ -71,7 +71,9 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
         if name not in fields:
             raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
         try:
-            values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
+            values[name] = check(
+                value, annotation(cls.__module__, fields[name]), join(key, name), root
+            )
         except MissingValue as error:
             absent = absent or error
     if absent is not None:
@@ -87,14 +89,14 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
 
 
 @functools.cache
-def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
-    """Return the type of a field; ``object`` if a name in it is imported for type checkers only.
+def annotation(module: str, field: dataclasses.Field[Any]) -> Any:
+    """Return the type of a field of a class in ``module``.
 
-    A field with such a type holds a part, whose class is found from its key and its ``name``.
+    It is ``object`` if a name in it is imported for type checkers only. A field with such a type holds a part, whose class is found from its key and its ``name``.
     """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
-        names = vars(importlib.import_module(cls.__module__))
+        names = vars(importlib.import_module(module))
         return typing.get_type_hints(holder, names, include_extras=True)[field.name]
     except NameError:
         return object
