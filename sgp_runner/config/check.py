@@ -92,7 +92,8 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
 def annotation(module: str, field: dataclasses.Field[Any]) -> Any:
     """Return the type of a field of a class in ``module``.
 
-    It is ``object`` if a name in it is imported for type checkers only. A field with such a type holds a part, whose class is found from its key and its ``name``.
+    It is ``object`` if a name in it is imported for type checkers only. A field with such a type
+    holds a part, whose class is found from its key and its ``name``.
     """
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
