@@ -39,12 +39,12 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 26161,
+    "sgp_runner": 26290,
     "algorithms": 1576,
     "api": 508,
     "assembly": 2030,
     "calibration report": 2275,
-    "cli": 1390,
+    "cli": 1460,
     "cluster data topology": 3620,
     "config": 1686,
     "console": 226,
@@ -55,7 +55,7 @@ CEILINGS = {
     "plan": 1245,
     "recording": 1517,
     "replay": 434,
-    "studies": 2091,
+    "studies": 2100,
     "utils": 1212,
 }
 
