@@ -161,7 +161,7 @@ def figures(plan: PlannedMethods, row: MethodCost) -> Iterator[str]:
     """Yield the known figures of a row that are comparable; all as extrapolated if none is."""
     for figure in known_quality(row.method):
         if row.extrapolated:
-            yield f"extrapolated from {row.extrapolated}: {figure.text}"
+            yield f"extrapolated: {figure.text}"
         elif is_comparable(figure, plan.request.parameters, row.replicas):
             yield figure.text
 
