@@ -71,8 +71,8 @@ def bfloat16_hint(run: Run, problem: Problem, capabilities: Mapping[str, object]
     large = problem.trains and sum(problem.flat.layers) >= LARGE
     if plain and large and any(capabilities.get(name) for name in BFLOAT16):
         return (
-            "This processor computes in bfloat16: network.autocast=bf16 is faster for a model of "
-            "this size, and rounds its gradients."
+            "This processor computes in bfloat16: network.autocast=bf16 can make a model of this "
+            "size faster, and rounds its gradients."
         )
     return None
 
