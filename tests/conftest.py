@@ -31,9 +31,8 @@ collect_ignore = [
 ]
 
 
-# Folders with files that take long: begun last, one of them would keep the others waiting. The GPU
-# that gpu_rig pretends stays in its process, and the simulator's tests need one without.
-LONG = ("tests", "distributed", "utils", "simulator", "gpu_rig", "studies", "models", "replay")
+# Folders with files that take long: begun last, one of them would keep the others waiting.
+LONG = ("tests", "distributed", "utils", "gpu_rig", "simulator", "studies", "models", "replay")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,16 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from gpu_rig.pretend_gpu import (
-    DEVICE,
-    Log,
-    Pretence,
-    PretendTensor,
-    execute,
-    kind_of,
-    register,
-    values,
-)
+from gpu_rig.pretend_gpu import DEVICE, Log, Pretence, PretendTensor, execute, kind_of, values
 from gpu_rig.streams import HERE, Event, Gpu, Stream, address, on_stream, own_gpu, synchronize
 from torch import Tensor
 from torch.cuda._sanitizer import ArgumentHandler
@@ -159,7 +150,6 @@ def start(thread: threading.Thread) -> None:
 @contextmanager
 def pretend_cuda() -> Iterator[None]:
     """Let `torch.cuda` and threads work on pretend GPUs."""
-    register()  # before there are several threads that would
     cuda = {
         "Stream": Stream,
         "Event": Event,

@@ -22,7 +22,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-DEVICE = torch.device("privateuseone:0")  # ``pretend:0`` once it is registered
+_setup_privateuseone_for_python_backend("pretend")
+torch.get_device_module("pretend").get_amp_supported_dtype = lambda: [torch.bfloat16, torch.half]
+DEVICE = torch.device("pretend:0")
 CPU = torch.device("cpu")
 PACKAGE = "/sgp_runner/"
 MAKE = torch.tensor
@@ -56,14 +58,6 @@ UNORDERED = {
     aten.scatter_add_.default,
     aten.scatter_add.default,
 }
-
-
-@functools.cache
-def register() -> None:
-    """Register the device, which is there to stay: a fork then computes no gradients."""
-    _setup_privateuseone_for_python_backend("pretend")
-    pretend: Any = torch.get_device_module("pretend")
-    pretend.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.half]
 
 
 class DeviceMismatch(RuntimeError):
@@ -147,7 +141,6 @@ class Pretence(TorchDispatchMode):
     """Runs operations of both devices, and notes what happens on the pretend one."""
 
     def __init__(self, log: Log) -> None:
-        register()
         super().__init__()
         self.log = log
 
