@@ -9,10 +9,10 @@ from sgp_runner.cluster.collective_laws import (
     NCCL_SLICE,
     chain,
     double_tree,
-    pipelined_all_gather,
     pipelined_ring,
     reduce_and_broadcast,
     ring,
+    ring_all_gather,
     ring_all_reduce,
     segmented_ring,
 )
@@ -80,8 +80,8 @@ def test_all_reduces_of_the_libraries_by_hand() -> None:
         24,
         180,
     ]
-    assert pipelined_all_gather(4, size, 3, whole=64) == 3 * 64 + 3
-    assert pipelined_all_gather(4, 0, 3, whole=0) == 3 * 3
+    assert ring_all_gather("nccl", 4, size, 3, whole=64) == 3 * 64 + 3
+    assert ring_all_gather("nccl", 4, 0, 3, whole=0) == 3 * 3
 
 
 def test_a_connection_carries_a_window_per_round_trip() -> None:
