@@ -127,7 +127,8 @@ def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]
         if job.due:
             raise VerificationFailed(
                 f"{job.name} is missing: the runs were made with other settings, another plug-in "
-                "or other data than the file of the study gives here."
+                "or other data than the file of the study gives here, or before a correction of "
+                "the algorithm."
             )
     return iter(())
 
