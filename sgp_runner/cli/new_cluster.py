@@ -123,7 +123,7 @@ def text_of(
         "  window_bytes: 0  # the rates are what connections carried",
         "  regions:",
     ]
-    both = trips | {(there, here): trip for (here, there), trip in trips.items()} | trips
+    both = {(there, here): trip for (here, there), trip in trips.items()} | trips
     for here in regions:
         others = [region for region in regions if region != here]
         up = {there: 1e6 * number("rates", rates, (here, there)) for there in others}

@@ -7,7 +7,6 @@ only in the averaging. Times are simulated for ResNet-50 on the SGP paper's Ethe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 
 HOLDOUT = 0.2  # share of the training set that searches validate on
 CLOCK = (
@@ -24,22 +23,16 @@ PIECES = 2000  # size of the vocabulary of the real texts
 class StudyTask:
     """A model, its data and its schedule.
 
-    name: the beginning of the names of runs. overrides: settings of model, data and optimizer.
-    tuning: additional settings in searches. epochs: length of the schedule. update: number of
-    samples of all nodes per update. rates: the first learning rates of a search; then it tries half
-    and double the best rate. guess: the loss of random guessing, which also replaces the loss of a
-    diverged run. accuracy: whether accuracy is measured.
+    overrides: settings of model, data and optimizer. epochs: length of the schedule. update: number
+    of samples of all nodes per update. rates: the first learning rates of a search; then it tries
+    half and double the best rate.
     """
 
     name: str
     overrides: tuple[str, ...]
-    tuning: tuple[str, ...]
     epochs: int
     update: int
     rates: tuple[float, ...]
-    guess: float
-    accuracy: bool = False
-    batch: int | None = None  # samples per gradient, if nodes do not share the update
 
     def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
         """Return all settings of a run except the learning rate and the seed."""
@@ -48,7 +41,7 @@ class StudyTask:
             *self.overrides,
             f"algo={algo}",
             f"nodes={nodes}",
-            f"batch_size={self.batch or self.update // nodes}",
+            f"batch_size={self.update // nodes}",
             f"epochs={epochs}",
             f"eval_every={epochs}",
             "eval_workers=false",
@@ -61,7 +54,7 @@ class StudyTask:
         return (
             *self.overrides,
             f"nodes={NODES}",
-            f"batch_size={self.batch or self.update // NODES}",
+            f"batch_size={self.update // NODES}",
             f"epochs={self.epochs}",
         )
 
@@ -81,12 +74,9 @@ IMAGES = StudyTask(
         "data.noise=0.15",
         *CLOCK,
     ),
-    tuning=(f"data.holdout={HOLDOUT:g}",),
     epochs=5,
     update=256,
     rates=(0.05, 0.2),
-    guess=log(10),
-    accuracy=True,
 )
 # 1,024 steps of text that never repeats. A tenth of the steps are warm-up.
 GRAMMAR = StudyTask(
@@ -103,11 +93,9 @@ GRAMMAR = StudyTask(
         "optim.schedule.warmup=0.1",
         *CLOCK,
     ),
-    tuning=(),
     epochs=1,
     update=64,
     rates=(0.01, 0.04),
-    guess=log(256),
 )
 # 468 steps per epoch of the complete Fashion-MNIST; half an epoch is warm-up.
 FASHION = StudyTask(
@@ -120,12 +108,9 @@ FASHION = StudyTask(
         "data=fashion_mnist",
         *CLOCK,
     ),
-    tuning=(f"data.holdout={HOLDOUT:g}",),
     epochs=4,
     update=128,
     rates=(0.025, 0.1),
-    guess=log(10),
-    accuracy=True,
 )
 # One pass through eighteen books; a tenth of the steps are warm-up.
 BOOKS = StudyTask(
@@ -137,11 +122,9 @@ BOOKS = StudyTask(
         "optim.schedule.warmup=0.1",
         *CLOCK,
     ),
-    tuning=(),
     epochs=1,
     update=64,
     rates=(0.005, 0.02),
-    guess=log(PIECES),
 )
 # Sentences of at most ten words; 32 pieces leave out two in a hundred of them.
 TRANSLATION = StudyTask(
@@ -154,10 +137,8 @@ TRANSLATION = StudyTask(
         f"data.pieces={PIECES}",
         *CLOCK,
     ),
-    tuning=(f"data.holdout={HOLDOUT:g}",),
     epochs=6,
     update=64,
     rates=(0.0025, 0.01),
-    guess=log(PIECES),
 )
 TASKS = {task.name: task for task in (IMAGES, GRAMMAR, FASHION, BOOKS, TRANSLATION)}

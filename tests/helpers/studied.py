@@ -1,4 +1,4 @@
-"""Studies with finished runs that nobody made."""
+"""Studies whose runs have results that a test sets."""
 
 from __future__ import annotations
 
