@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.optim import Optimizer, Shapes
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase, Topology
 from sgp_runner.topology.verify import verify, verify_symmetric
@@ -92,6 +92,10 @@ class Algorithm(Protocol):
         repeats = not isinstance(topology, Topology) or topology.repeats
         fixed = not self.asynchronous and not self.servers and len(phases) == 1
         return phases[0][1] if repeats and fixed else None
+
+    def message_lengths(self, shapes: Shapes) -> list[int]:
+        """Return the lengths of messages that depend on the shapes of the model's tensors."""
+        return []
 
     def warning(self, steps: int, epochs: float) -> str | None:
         """Return a sentence if a setting has no effect in a run of this length, else None."""

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from sgp_runner.algorithms import Algorithm, MessageLayout
 from sgp_runner.core.matrices import Matrices, mean_of_both
+from sgp_runner.core.optim import Shapes
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Phase
 from sgp_runner.utils.errors import check_least
@@ -42,6 +43,10 @@ class ACPSGD(Algorithm):
 
     def phases(self, size: int) -> list[Phase]:
         return [(0.0, 2)]
+
+    def message_lengths(self, shapes: Shapes) -> list[int]:
+        matrices = Matrices(shapes, self.rank)
+        return [sum(s) + sum(matrices.v_sizes) for s in (matrices.p_sizes, matrices.q_sizes)]
 
     async def run(self, worker: Worker) -> None:
         x, matrices = worker.params, Matrices(worker.shapes, self.rank)

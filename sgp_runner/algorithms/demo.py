@@ -18,7 +18,7 @@ from typing import ClassVar
 from sgp_runner.algorithms import Algorithm, MessageLayout
 from sgp_runner.core.codecs.coder import Coder
 from sgp_runner.core.codecs.cosine import CosineTopK
-from sgp_runner.core.optim import Optimizer
+from sgp_runner.core.optim import Optimizer, Shapes
 from sgp_runner.core.optim.sgd import check_no_momentum
 from sgp_runner.core.settings import check_range
 from sgp_runner.core.worker import Worker
@@ -49,9 +49,16 @@ class DeMo(Algorithm):
     def check(self, nodes: int, optim: Optimizer) -> None:
         check_no_momentum(optim, self.title)
 
+    @property
+    def codec(self) -> CosineTopK:
+        return CosineTopK(self.k, self.side)
+
+    def message_lengths(self, shapes: Shapes) -> list[int]:
+        return self.codec.message_lengths(shapes)
+
     async def run(self, worker: Worker) -> None:
         x = worker.params
-        coder = Coder(worker, CosineTopK(self.k, self.side), "momentum", decay=self.beta)
+        coder = Coder(worker, self.codec, "momentum", decay=self.beta)
         for k in worker.steps():
             g = await worker.grad()
             x.mul_(1 - worker.lr * worker.optim.weight_decay)

@@ -21,6 +21,7 @@ from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm, MessageLayout
 from sgp_runner.core.matrices import Matrices, mean_of_both
+from sgp_runner.core.optim import Shapes
 from sgp_runner.core.worker import Worker
 from sgp_runner.utils.errors import check_least
 
@@ -45,6 +46,10 @@ class PowerSGD(Algorithm):
     def __post_init__(self) -> None:
         check_least(1, "algo", self, "rank")
         check_least(0, "algo", self, "start")
+
+    def message_lengths(self, shapes: Shapes) -> list[int]:
+        matrices = Matrices(shapes, self.rank)
+        return [sum(matrices.p_sizes + matrices.v_sizes), sum(matrices.q_sizes)]
 
     async def run(self, worker: Worker) -> None:
         x, matrices = worker.params, Matrices(worker.shapes, self.rank)

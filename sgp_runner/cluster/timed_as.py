@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, prod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -52,6 +52,30 @@ LANGUAGE_MODELS: Mapping[str, LanguageModel] = {
     "llama_10b": LanguageModel(48, 4096, 0.8),
     "llama_100b": LanguageModel(108, 8704, 4.9),
 }
+
+RESNET50 = 25_557_032  # parameters
+
+
+def resnet50_shapes() -> dict[str, tuple[int, ...]]:
+    """Return the shapes of ResNet-50's tensors (He et al. 2016, for 1,000 classes), by name."""
+    kernels = {"conv1": (64, 3, 7, 7)}
+    width = 64
+    for stage, blocks in enumerate((3, 4, 6, 3), start=1):
+        inner = 32 * 2**stage
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            kernels[f"{name}.conv1"] = (inner, width, 1, 1)
+            kernels[f"{name}.conv2"] = (inner, inner, 3, 3)
+            kernels[f"{name}.conv3"] = (4 * inner, inner, 1, 1)
+            if block == 0:
+                kernels[f"{name}.downsample"] = (4 * inner, width, 1, 1)
+            width = 4 * inner
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, kernel in kernels.items():
+        norms = {f"{name}.norm.{part}": kernel[:1] for part in ("weight", "bias")}
+        shapes |= {f"{name}.weight": kernel, **norms}
+    return shapes | {"fc.weight": (1000, width), "fc.bias": (1000,)}
+
 
 # A model of unknown shapes becomes 60 matrices that consist of blocks of 64 x 64.
 MATRICES, SIDE = 60, 64
@@ -118,10 +142,18 @@ class TimedAs:
         return LANGUAGE_MODELS.get(self.model or "")
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """Shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
+    def known_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of the model's tensors, by name, if this module knows them."""
         if (model := self.language_model) is not None:
             return {**model.shapes}
+        is_resnet50 = self.num_parameters == RESNET50 and self.model in (None, "resnet50")
+        return resnet50_shapes() if is_resnet50 else None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of the model's tensors, by name; if unknown, matrices of similar sizes."""
+        if (known := self.known_shapes) is not None:
+            return known
         if self.num_parameters is None:
             return None
         blocks, rest = divmod(self.num_parameters, SIDE**2)
@@ -143,17 +175,21 @@ class TimedAs:
             None if language_model is None else language_model.step_seconds,
         )
 
-    def wire(self, params: Tensor, study: bool = False) -> Wire:
+    def wire(
+        self, params: Tensor, study: bool = False, lengths: Mapping[int, int] | None = None
+    ) -> Wire:
         """Return the sizes of the messages of a model with the parameters ``params`` [D].
 
         study: whether ``params`` represent a larger model in a timing study
+        lengths: as of `Wire`
         """
         item = params.element_size()
         number: float = item if self.num_parameters is None else 4
         if self.bytes_per_parameter is not None:
             number = self.bytes_per_parameter
         scale = 1.0 if self.num_parameters is None else self.num_parameters / params.numel()
-        return Wire(params.dtype, number, scale, params.numel() if study else None)
+        grain = params.numel() if study else None
+        return Wire(params.dtype, number, scale, grain, lengths or {})
 
 
 @dataclass(frozen=True)
@@ -165,15 +201,20 @@ class Wire:
     scale: number of simulated parameters that each real parameter represents
     grain: number of real parameters in a timing study; if a message has one more element, such as
         a push-sum weight, this element is not scaled
+    lengths: length of a message whose length depends on the shapes of the tensors -> its length
+        with the shapes of the timed model; all other messages are scaled
     """
 
     dtype: torch.dtype
     number: float
     scale: float
     grain: int | None = None
+    lengths: Mapping[int, int] = field(default_factory=dict)
 
     def num_bytes(self, tensor: Tensor) -> float:
         item = self.number if tensor.dtype == self.dtype else tensor.element_size()
         count = tensor.numel()
+        if count in self.lengths:
+            return self.lengths[count] * item
         beside = count - 1 == self.grain
         return (count - beside) * item * self.scale + beside * item

@@ -150,6 +150,20 @@ def gathers_between_regions(config: Config) -> bool:
     )
 
 
+def sends_shapes_of_a_timed_model(config: Config) -> bool:
+    """Return whether messages follow the shapes of ResNet-50 or of a timed language model."""
+    timed, trains = config.get("timed_as", {}), config["model"].get("name") != "timing_only"
+    name, parameters = timed.get("model"), timed.get("num_parameters")
+    is_resnet50 = name in (None, "resnet50") and (
+        parameters == 25_557_032 or not (trains or parameters)
+    )
+    algorithms = ("powersgd", "acp_sgd", "demo", *(() if trains else ("streaming_diloco",)))
+    codecs = ("bf16", "truncate16", "low_rank", "int8", "quantize8", "fp4", "two_bit", "sign")
+    follows_shapes = any(parts(config["algo"], *algorithms, *codecs, "cosine_top_k", "top_k"))
+    is_known = is_resnet50 or (trains and str(name).startswith("llama_"))
+    return follows_shapes and is_known and not is_real(config)
+
+
 #: Numbered by position, from 1; append new ones at the end.
 CORRECTIONS = (
     Correction("SlowMo takes no slow step after an incomplete last period", runs("slowmo")),
@@ -209,6 +223,11 @@ CORRECTIONS = (
     Correction(
         "hierarchical all-gathers gather in each region first and cross regions once",
         gathers_between_regions,
+    ),
+    Correction(
+        "messages whose length depends on the shapes of tensors have those of the timed model, if "
+        "it is ResNet-50 or a language model",
+        sends_shapes_of_a_timed_model,
     ),
 )
 

@@ -275,7 +275,7 @@ class Run:
 
     def notes(self, steps: int) -> list[str]:
         """Return a sentence for each setting without effect in this run of ``steps`` steps."""
-        notes = [self.algo.warning(steps, self.epochs)]
+        notes = [self.algo.warning(steps, self.epochs), self.note_on_shapes]
         if not self.model.trains:
             whole = self.study.real is not None and self.algo.warning(self.study.real, self.epochs)
             more = "" if whole else " Simulate more of the schedule with model.sample_steps."
@@ -283,6 +283,19 @@ class Run:
         if isinstance(schedule := self.optim.schedule, Steps):
             notes.append(schedule.warning(self.nodes, self.nodes * self.batch_size))
         return [note for note in notes if note is not None]
+
+    @property
+    def note_on_shapes(self) -> str | None:
+        """A sentence if factors are sent of tensors whose shapes in the timed model are unknown."""
+        factors = self.algo.message_layout == "factors"
+        if self.timed_as.num_parameters is None or self.timed_as.known_shapes or not factors:
+            return None
+        model = self.timed_as.model or f"a model of {self.timed_as.num_parameters} parameters"
+        here = self.model.name if self.model.trains else "60 equal matrices"
+        return (
+            f"The shapes of the tensors of {model} are unknown, so the factors of "
+            f"{self.algo.title} have the same share of the parameters as for {here}."
+        )
 
     @property
     def study(self) -> timing.Study:

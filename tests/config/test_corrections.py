@@ -30,8 +30,10 @@ TINY = (
     "epochs=1",
     "logger=jsonl",
 )
+RESNET50 = ("timed_as.model=resnet50", "timed_as.num_parameters=25557032")
 BETWEEN_REGIONS = (
     "model=timing_only",
+    "timed_as.model=llama_1b",
     "nodes=8",
     "cluster=regions_2x4",
     "cluster.collectives.algorithm=hierarchical",
@@ -78,7 +80,15 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         (["algo=demo", "optim.weight_decay=0.1", "model=mlp"], 13),
         (["algo=osgp", "model=timing_only"], 12),
         (["algo=onebit_adam", "model=mlp", "cluster.codecs.decode_seconds={sign: 1ns}"], 17),
-        (["algo=onebit_adam", "model=timing_only"], 0),
+        (["algo=onebit_adam", "model=timing_only"], 21),
+        (["algo=powersgd", "model=timing_only"], 21),
+        (["algo=streaming_diloco", "model=timing_only"], 21),
+        (["algo=powersgd", "model=timing_only", "timed_as.model=llama_1b"], 0),
+        (["algo=powersgd", "model=mlp", "timed_as.model=llama_1b"], 21),
+        (["algo=powersgd", "model=mlp", *RESNET50], 21),
+        (["algo=ar_sgd", "algo.codec=int8", "model=mlp", *RESNET50], 21),
+        (["algo=streaming_diloco", "model=mlp", *RESNET50], 0),
+        (["algo=powersgd", "model=mlp"], 0),
         (["algo=zero_one_adam", "model=mlp"], 17),
         (["algo=ef_sign", "model=mlp", "cluster.codecs.encode_seconds={sign: 1ns}"], 0),
         (["algo=osgp", "timed_as.num_parameters=1000000", "model=mlp"], 0),

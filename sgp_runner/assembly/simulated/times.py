@@ -13,10 +13,14 @@ from typing import ClassVar, NoReturn
 
 from torch import Tensor, nn
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.networks import components
 from sgp_runner.cluster.hardware import ASYNC_HOST_PASSES
 from sgp_runner.config.run import Run
+from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.comm import Transport
+from sgp_runner.core.optim import Shapes
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.scheduler import Future
 from sgp_runner.core.step_hooks import NULL_LISTENER, StepListener
@@ -92,7 +96,8 @@ def simulate(
         other keywords.
     """
     start = problem.start()
-    wire = run.timed_as.wire(start, study=not run.model.trains)
+    lengths = message_lengths(run, problem.flat.shapes)
+    wire = run.timed_as.wire(start, not run.model.trains, lengths)
     step_seconds = times.step_seconds
     if step_seconds is None:
         step_seconds = run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size)
@@ -114,6 +119,19 @@ def simulate(
     )
     simulation = Simulation(model, engine, times, survives, wrap, listener)
     return simulation, simulation.make_workers(problem, run.algo, run.optim, run.horizon(problem))
+
+
+def message_lengths(run: Run, shapes: Shapes) -> dict[int, int]:
+    """Return `Wire.lengths` for a model with tensors of ``shapes``."""
+    timed = run.timed_as.known_shapes
+    if timed is None:
+        return {}
+    lengths: dict[int, int] = {}
+    for part in components(run.algo):
+        assert isinstance(part, Algorithm | Codec)
+        here, there = part.message_lengths(shapes), part.message_lengths(timed)
+        lengths |= dict(zip(here, there, strict=True))
+    return lengths
 
 
 def simulate_times(

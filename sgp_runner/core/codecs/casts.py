@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape
+from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.core.parts import Cut
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class Identity(Codec):
     name: ClassVar[str] = "none"
     dtype: ClassVar[str | None] = None
     cut: ClassVar[Cut | None] = "elements"
+
+    def message_lengths(self, shapes: Shapes) -> list[int]:
+        return []
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         return x.clone()

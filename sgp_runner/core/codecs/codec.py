@@ -75,6 +75,10 @@ class Codec:
         """Return the number of entries of a message; by default the length of the vector."""
         return numel(shapes)
 
+    def message_lengths(self, shapes: Shapes) -> list[int]:
+        """Return the lengths of messages that depend on the shapes of the model's tensors."""
+        return [self.length([*shapes.values()])]
+
     def work(self, shapes: Sequence[Shape]) -> int:
         """Return how many numbers are coded for a vector of these shapes; all take equal times."""
         return numel(shapes)
