@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -30,7 +31,7 @@ from sgp_runner.report.render.pictures import save
 from sgp_runner.studies.candidates import Candidate, Space, Trial, Tuned
 from sgp_runner.studies.conduct import ArmResult, Conducted
 from sgp_runner.studies.power import power
-from sgp_runner.studies.statistics import Between, Interval
+from sgp_runner.studies.statistics import Between, Interval, holm
 from sgp_runner.studies.study_file import RATE
 from sgp_runner.studies.study_plots import tuning_plots
 from sgp_runner.utils.units import counted
@@ -293,11 +294,16 @@ def write(claims: Sequence[Claim], results: Path, out: Path) -> list[View]:
     done = {study.name for claim in claims for study in claim.studies}
     others = sorted({path.stem for path in STUDIES.glob("*.yaml")} - done)
     pages = {path.stem for path in folder.glob("*.md")}
+    shown = [name for name in others if name in pages]
+    adjusted = family_of([folder / f"{name}.zip" for name in shown])
     facts = {
         "groups": {kind: [view for view in views if view.kind == kind] for kind in KINDS},
         "titles": KINDS,
         "waiting": [claim for claim in claims if not claim.finished],
-        "studies": [(name, *page_head(folder / f"{name}.md")) for name in others if name in pages],
+        "studies": [
+            (name, *page_head(folder / f"{name}.md"), p)
+            for name, p in zip(shown, adjusted, strict=True)
+        ],
         "designs": [name for name in others if name not in pages],
         "design_folder": os.path.relpath(STUDIES, out),
     }
@@ -317,6 +323,17 @@ def page_head(path: Path) -> tuple[str, str]:
     """Return title and answer of the page of a study that is no claim; it is written by hand."""
     title, _, answer, *_ = path.read_text(encoding="utf-8").splitlines()
     return title.removeprefix("# "), answer
+
+
+def family_of(archives: Sequence[Path]) -> list[str]:
+    """Return the p-value of each study's primary difference, adjusted over all of them by Holm."""
+    p_values = []
+    for archive in archives:
+        with zipfile.ZipFile(archive) as file:
+            lines = csv.DictReader(file.read("table.csv").decode().splitlines())
+            (p,) = (float(line["p"]) for line in lines if line["primary"] == "True" and line["p"])
+            p_values.append(p)
+    return [f"{p:.1e}" if p < 0.001 else f"{p:.2g}" for p in holm(p_values)]
 
 
 def draw(view: View, folder: Path) -> None:

@@ -82,7 +82,7 @@ def test_claims_link_files_and_name_runs_that_are_archived() -> None:
         for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
     }
     assert [link for path, link in links.items() if not path.is_file()] == []
-    assert {claims / "38-powersgd.zip", REPRODUCED / "runs.csv"} < links.keys()
+    assert {claims / "39-des_loc.zip", REPRODUCED / "runs.csv"} < links.keys()
     assert not {path for path in claims.glob("*.zip") if path not in links}
     archive = {line["run"] for line in table()}
     named = {run for line in table(claims / "findings.csv") for run in line["runs"].split()}

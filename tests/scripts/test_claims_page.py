@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from claims.claim_files import Claim
 from claims.computed import Computed
 from claims.evidence import Finding, Verdict, judge
 from claims.figures import forest
-from claims.page import Shown, effect_text, rows_of, write
+from claims.page import Shown, effect_text, family_of, rows_of, write
 from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.report.render.pictures import save
 from sgp_runner.studies.statistics import Between, Interval, exactly
@@ -122,3 +123,14 @@ def test_effects_are_drawn_over_their_ranges_within_the_edges(tmp_path: Path) ->
     assert (expected.low, expected.high) == ([0.0], [2.16])  # no upper bound
     assert (reproduced.name, reproduced.x, reproduced.low) == ("reproduced", [1.5], [1.0])
     assert [each.name for each in ratio.series] == ["expected", "contradicted"]
+
+
+def test_studies_are_one_family(tmp_path: Path) -> None:
+    """Holm: 3 x 0.01, then 2 x 0.03, then 0.04 or the largest so far."""
+    archives = []
+    for name, p in (("a", 0.01), ("b", 0.04), ("c", 0.03)):
+        archives.append(tmp_path / f"{name}.zip")
+        lines = ["p,primary", f"{p},True", "1e-9,False", ",True"]
+        with zipfile.ZipFile(archives[-1], "w") as file:
+            file.writestr("table.csv", "\n".join(lines))
+    assert family_of(archives) == ["0.03", "0.06", "0.06"]
