@@ -15,8 +15,10 @@ from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.start import execute
 from sgp_runner.core.problem import Problem
 from sgp_runner.plugin import Algorithm, Worker
-from sgp_runner.recording.observer import EpochAverage, results
+from sgp_runner.recording.epoch_average import EpochAverage
+from sgp_runner.recording.observer import results
 from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.report.read.runs import curve_of
 
 TINY = ("model=mlp", "nodes=4", "batch_size=32", "epochs=3", "log_every=5")  # 11 steps per epoch
 
@@ -110,6 +112,21 @@ def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
     monkeypatch.setattr(type(problem.dataset.train), "batch", noted)
     problem.evaluate_re_estimated(problem.start())
     assert len(seen) == len(set(seen)) == used
+
+
+def test_bytes_are_those_of_the_step_of_an_evaluation(tmp_path: Path) -> None:
+    """PowerSGD sends the parameters in 30 of 66 steps, then factors; no record lies between."""
+    _, records, _ = run(
+        tmp_path,
+        *("algo=powersgd", "algo.rank=1", "algo.start=30", "nodes=2", "log_every=1000000"),
+        *("cluster.collectives.algorithm=ring",),
+    )
+    sent = [record["bytes_sent"] for record in of_kind(records, "average")]
+    steps = [record["step"] for record in of_kind(records, "eval") if record["rank"] == 0]
+    assert steps == [21, 43, 65]
+    by_hand = [4 * (4810 * min(n, 30) + 276 * max(0, n - 30)) for n in (22, 44, 66)]
+    assert sent == by_hand
+    assert curve_of(records, "average")["bytes"].tolist() == by_hand
 
 
 def test_without_eval_workers_only_the_average_is_evaluated_before_the_end(tmp_path: Path) -> None:
@@ -216,7 +233,7 @@ def test_averaging_equal_models_finds_no_distance() -> None:
     model = torch.tensor([1e4, -2.0, 3e-4])
     average = EpochAverage(5)
     for rank in range(5):
-        average.add(rank, model, 1.0, {"loss": 1.0})
+        average.add(rank, model, 1.0, {"loss": 1.0}, 8)
     mean, spread = average.result()
     assert torch.equal(mean, model)
     assert spread["consensus_distance"] == 0.0
@@ -229,7 +246,7 @@ def test_an_average_does_not_depend_on_the_order_of_arrival() -> None:
         average = EpochAverage(7)
         for rank in order:
             assert not average.complete
-            average.add(rank, models[rank], 1.0, {"accuracy": 0.1 * rank})
+            average.add(rank, models[rank], 1.0, {"accuracy": 0.1 * rank}, rank)
         results.append(average.result())
     assert all(
         torch.equal(mean, results[0][0]) and spread == results[0][1] for mean, spread in results
@@ -244,10 +261,12 @@ def test_an_average_does_not_depend_on_the_order_of_arrival() -> None:
 def test_an_average_has_the_root_mean_square_distance() -> None:
     average = EpochAverage(3)
     for rank, (x, accuracy) in enumerate(((0.0, 0.5), (2.0, 0.7), (4.0, 0.9))):
-        average.add(rank, torch.tensor([x, 1.0], dtype=torch.float64), x, {"accuracy": accuracy})
+        model = torch.tensor([x, 1.0], dtype=torch.float64)
+        average.add(rank, model, x, {"accuracy": accuracy}, 10 * rank)
     mean, spread = average.result()
     assert mean.tolist() == [2.0, 1.0]
     assert spread["consensus_distance"] == pytest.approx((8 / 3) ** 0.5)
+    assert spread["bytes_sent"] == 10.0
     assert (spread["accuracy_mean"], spread["accuracy_min"], spread["accuracy_max"]) == (
         pytest.approx(0.7),
         0.5,

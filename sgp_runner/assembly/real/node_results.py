@@ -12,7 +12,8 @@ from sgp_runner.core.flops import flops_per_sample
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.recording.observer import Observer, results, spread, total_cost
+from sgp_runner.recording.epoch_average import spread
+from sgp_runner.recording.observer import Observer, results, total_cost
 from sgp_runner.recording.throughput import Throughput
 from sgp_runner.utils.devices import peak_flops
 from sgp_runner.utils.sums import sum_in_order

@@ -245,6 +245,8 @@ def curve_of(records: Sequence[Mapping[str, object]], kind: str) -> pd.DataFrame
     for name, key in (("averaged", metric), ("consensus", CONSENSUS)):
         out[name] = averages[key].astype(float).reindex(out.index) if key in averages else np.nan
     out["bytes"] = bytes_at(out["time_s"].to_numpy(), records)
+    if "bytes_sent" in averages:
+        out["bytes"] = averages["bytes_sent"].astype(float).reindex(out.index).fillna(out["bytes"])
     out = out.reset_index()
     out.attrs["metric"] = metric
     return out
@@ -255,7 +257,8 @@ def bytes_at(
 ) -> np.ndarray[Any, Any]:
     """Return the bytes that a node has sent at each of ``times`` [T].
 
-    The bytes of each worker are interpolated between records and averaged over the workers.
+    The bytes of each worker are interpolated between records and averaged over the workers. The
+    records of averaged models have them exactly, except in older runs and runs with a server.
     """
     sent = pd.DataFrame(
         [(r["rank"], r["time_s"], r["bytes_sent"]) for r in records if r["kind"] == "train"],
