@@ -22,6 +22,7 @@ HELP = """usage: sgp-run study FILE [--sbatch hydra.launcher.KEY=VALUE ...]
        sgp-run study verify ARCHIVE [--runs N] [--seed N] [--plugin FILE ...]
        sgp-run study merge ARCHIVE ARCHIVE ... NAME [--plugin FILE ...]
        sgp-run study board FOLDER OUT [--plugin FILE ...]
+       sgp-run study audit [--rows ROW,ROW] [--dry-run]
 
 Compares algorithms by the rules of FILE: the same search for each arm, shared
 seeds, one primary comparison. Results are in results/studies/NAME/: index.html,
@@ -47,6 +48,9 @@ command continues a study.
   sgp-run study merge a.zip b.zip both
                                        all arms of two studies with the same rules
   sgp-run study board archives site    a site that ranks the arms of all archives
+  sgp-run study audit --dry-run        rows that test whether published gains survive
+                                       a search of both arms, with hours
+  sgp-run study audit --rows slowmo    make the runs of a row; resumable
 
 keys of a study, besides the settings of sgp-run that all arms share
   question     the question, as a sentence
@@ -64,14 +68,18 @@ keys of a study, besides the settings of sgp-run that all arms share
                then tell how many seeds find it with a power of 80 %
   clusters     machines to time the arms on, such as sgp_ethernet bandwidth=1Gbit/s
   measures     loss, accuracy, time, bytes, time_to_loss(0.5), bytes_to_accuracy(90%)
-  amended      the reason of a change after the first run"""
+  amended      the reason of a change after the first run
+  published    what a paper reports
+  transfer     the rule by which arms with of: ARM, at: transferred and settings:
+               have a paper's settings; the page then has a verdict on the gain"""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
     action = ACTIONS.get(argv[0]) if argv else None
     if action is not None:
-        return action(*split(argv[1:], OPTIONS.get(argv[0], ())))
+        words = [f"{DRY_RUN}=yes" if word == DRY_RUN else word for word in argv[1:]]
+        return action(*split(words, OPTIONS.get(argv[0], ())))
     flags = {"--dry-run", "--sbatch"} & {*argv}
     arguments, pairs = split([argument for argument in argv if argument not in flags], ("--hours",))
     if not arguments or (len(arguments) > 1 and "--sbatch" not in flags):
@@ -189,6 +197,40 @@ def board(folders: Sequence[str], options: Options) -> int:
     return 1 if site.refused else 0
 
 
+def audit(words: Sequence[str], options: Options) -> int:
+    """Make the rows of the audit that are missing, or print their hours."""
+    from sgp_runner.studies.run_study import run_study
+    from sgp_runner.studies.study_file import SHIPPED, read_study
+    from sgp_runner.utils.errors import nearest
+    from sgp_runner.utils.units import duration
+
+    if words:
+        raise ConfigError("study", f"audit takes its rows as --rows={words[0]}.")
+    rows = {path.stem: path for path in sorted(SHIPPED.glob("audit/*.yaml"))}
+    chosen = [value for option, value in options if option == ROWS]
+    names = [name for value in chosen for name in value.split(",")] or [*rows]
+    for name in names:
+        if name not in rows:
+            raise ConfigError(
+                ROWS,
+                f"'{name}' is unknown: choose from {', '.join(rows)}.{nearest(name, rows)}",
+            )
+    studies = {name: read_study(rows[name]) for name in names}
+    if DRY_RUN not in dict(options):
+        for study in studies.values():
+            show(run_study(study))
+        return 0
+    from sgp_runner.studies.cost import seconds_of_study
+
+    total = 0.0
+    for name, study in studies.items():
+        runs, seconds = seconds_of_study(study)
+        total += seconds
+        put(f"{name:<22} at most {runs:4} runs, about {duration(seconds)}")
+    put(f"{counted(len(studies), 'row')}: at most about {duration(total)}")
+    return 0
+
+
 def plugins_in(options: Options) -> list[str]:
     return [value for option, value in options if option == PLUGIN]
 
@@ -218,15 +260,17 @@ def show(result: StudyPage) -> None:
 
 
 Options = Sequence[tuple[str, str]]
-PLUGIN = "--plugin"
+PLUGIN, ROWS, DRY_RUN = "--plugin", "--rows", "--dry-run"
 ACTIONS: Mapping[str, Callable[[Sequence[str], Options], int]] = {
     "new": new,
     "verify": verify,
     "merge": merge,
     "board": board,
+    "audit": audit,
 }
 OPTIONS = {
     "verify": ("--runs", "--seed", PLUGIN),
     "merge": (PLUGIN,),
     "board": (PLUGIN,),
+    "audit": (ROWS, DRY_RUN),
 }

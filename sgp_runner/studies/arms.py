@@ -24,8 +24,9 @@ from sgp_runner.jobs.job_pool import PoolJob, RunJob, run_all
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.recording.recorder import read_summary
 from sgp_runner.replay.retiming import Machines, folder_on, machines_in, retime
+from sgp_runner.studies.arm_settings import Arm
 from sgp_runner.studies.candidates import Candidate, Space, distribution
-from sgp_runner.studies.study_file import RATE, Arm, StudyFile
+from sgp_runner.studies.study_file import RATE, StudyFile
 from sgp_runner.studies.study_tasks import HOLDOUT
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
@@ -197,6 +198,8 @@ class RunMaker:
 
     def space(self, arm: Arm) -> Space:
         """Return the candidates of an arm. Raises ConfigError if it sets a searched key itself."""
+        if arm.of:
+            return Space()
         tune, run = self.study.tune, self.run(arm)
         set_here = {word.partition("=")[0] for word in arm.overrides}
         lists = {
@@ -270,7 +273,7 @@ def check_arms(maker: RunMaker) -> dict[str, Space]:
     same: dict[str, str] = {}
     for arm in study.arms:
         digest = maker.experiment(maker.plain(arm), arm.name).digest
-        if (other := same.setdefault(digest, arm.name)) != arm.name:
+        if (other := same.setdefault(digest, arm.name)) not in (arm.name, arm.of):
             raise ConfigError(
                 f"arms.{arm.name}", f"its settings are those of {other}: change or remove it."
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sgp_runner.jobs.job_pool import PoolJob, RunJob
 from sgp_runner.replay.retiming import TimeDecides, retime
+from sgp_runner.studies.arm_settings import Arm
 from sgp_runner.studies.arms import RetimedJob, RunMaker
 from sgp_runner.studies.candidates import Score, Space, Trial, Tuned
 from sgp_runner.studies.measures import RunResult, classes_of, loss, number, pairing
@@ -25,7 +26,7 @@ from sgp_runner.studies.power import (
     upper_limit,
 )
 from sgp_runner.studies.statistics import paired
-from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile, first_seeds
+from sgp_runner.studies.study_file import PILOT_SEEDS, StudyFile, first_seeds
 from sgp_runner.studies.tuning import further_seeds, search
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.messages import logger
@@ -224,6 +225,11 @@ def plan_of(study: StudyFile, spread: float) -> SeedPlan:
     spread = upper_limit(spread, len(PILOT_SEEDS))
     needed = seeds_needed(study.matters, spread)
     unit = f"at a spread of {spread:.2g}, {limit}"
+    if study.limits is not None:
+        least, most = study.limits
+        count = min(max(least, needed or most), most)
+        unit = str(study.measures[0])
+        return SeedPlan(study.matters, spread, count, unit, limit, is_limited=True)
     if needed is None:
         raise ConfigError(
             "matters",

@@ -9,10 +9,11 @@ from time import process_time
 
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Problem
+from sgp_runner.studies.arm_settings import Arm
 from sgp_runner.studies.arms import RunMaker, check_arms, max_budget, unnamed_differences
 from sgp_runner.studies.candidates import Space
 from sgp_runner.studies.power import WANTED, detectable
-from sgp_runner.studies.study_file import PILOT_SEEDS, Arm, StudyFile
+from sgp_runner.studies.study_file import PILOT_SEEDS, StudyFile
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import counted, duration, num_bytes
 
@@ -37,9 +38,7 @@ def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
     runs = {arm.name: runs_of(maker, arm, spaces) for arm in study.arms}
     counts = [sum(arm_runs.values()) for arm_runs in runs.values()]
     cores = maker.machine.cores
-    seconds = [
-        number * run_seconds / cores for number, (run_seconds, _) in zip(counts, costs, strict=True)
-    ]
+    seconds = arm_seconds_of(maker, spaces, costs)
     disk = sum(number * run_bytes for number, (_, run_bytes) in zip(counts, costs, strict=True))
     return [
         *lines,
@@ -52,6 +51,24 @@ def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
         f"{counted(cores, 'core')}, {num_bytes(disk)} of disk in {study.folder}",
         *power_lines(study),
         *filter(None, [unnamed_differences(maker)]),
+    ]
+
+
+def seconds_of_study(study: StudyFile) -> tuple[int, float]:
+    """Return the number of runs, at most, and their seconds on all cores. Raises ConfigError."""
+    maker = RunMaker(study)
+    spaces = check_arms(maker)
+    runs = sum(sum(runs_of(maker, arm, spaces).values()) for arm in study.arms)
+    return runs, sum(arm_seconds_of(maker, spaces, [*costs_of(maker, study.arms)]))
+
+
+def arm_seconds_of(
+    maker: RunMaker, spaces: Mapping[str, Space], costs: Sequence[tuple[float, float]]
+) -> list[float]:
+    """Return the seconds of all runs of each arm on all cores; ``costs`` as from `costs_of`."""
+    return [
+        sum(runs_of(maker, arm, spaces).values()) * seconds / maker.machine.cores
+        for arm, (seconds, _) in zip(maker.study.arms, costs, strict=True)
     ]
 
 
@@ -76,10 +93,7 @@ def shrink(
         maker.study = replace(
             study, seeds=study.seeds[:number], tune=replace(study.tune, budget=budget)
         )
-        hours = sum(
-            sum(runs_of(maker, arm, spaces).values()) * seconds / maker.machine.cores / 3600
-            for arm, (seconds, _) in zip(study.arms, costs, strict=True)
-        )
+        hours = sum(arm_seconds_of(maker, spaces, costs)) / 3600
         if hours <= most:
             return maker.study
     raise ConfigError(
@@ -100,12 +114,12 @@ def keys_of(study: StudyFile) -> Iterator[str]:
 def runs_of(maker: RunMaker, arm: Arm, spaces: Mapping[str, Space]) -> dict[str, int]:
     """Return the numbers of an arm's runs: at most in its search, of pilots, and deciding ones."""
     study = maker.study
-    compared = arm.name in (study.primary, study.baseline)
+    compared = arm.name in (study.primary, study.baseline)  # pilots have searched settings
     trained = len(study.clusters) if maker.run(arm).algo.asynchronous else 1
     return {
         "search": study.tune.budget if spaces[arm.name].size > 1 else 0,
         "pilot": len(PILOT_SEEDS) if study.matters is not None and compared else 0,
-        "deciding": len(study.seeds) * trained,
+        "deciding": (len(study.seeds) or (study.limits or (0, 0))[1]) * trained,
     }
 
 

@@ -19,11 +19,14 @@ def power(distance: float, spread: float, seeds: int, *, equivalence: bool = Fal
 
     It follows from Student's noncentral t-distribution. distance: distance of the true effect to
     the nearest bound, above 0. spread: standard deviation of the paired differences, in the same
-    unit. equivalence: whether the range has a bound at this distance on both sides; the result is
-    then a lower limit of the probability, and almost exact near 1.
+    unit; without any, every effect is found. equivalence: whether the range has a bound at this
+    distance on both sides; the result is then a lower limit of the probability, and almost exact
+    near 1.
     """
     from scipy.stats import nct, t
 
+    if spread == 0:
+        return 1.0
     freedom = seeds - 1
     one = float(nct.sf(t.ppf(1 - LEVEL, freedom), freedom, distance / spread * sqrt(seeds)))
     return max(0.0, 2 * one - 1) if equivalence else one
@@ -78,7 +81,8 @@ class SeedPlan:
 
     matters: the smallest effect that matters, as the distance to the nearest bound. spread:
     standard deviation of the paired differences in the pilot runs. pilot: a description of the
-    pilot runs. Raises ValueError if the power with these seeds is below `WANTED`.
+    pilot runs. is_limited: whether the study has a largest number of seeds. Raises ValueError if
+    the power with these seeds is below `WANTED` and they are not limited.
     """
 
     matters: float
@@ -87,9 +91,10 @@ class SeedPlan:
     unit: str
     pilot: str
     equivalence: bool = False
+    is_limited: bool = False
 
     def __post_init__(self) -> None:
-        if self.power < WANTED:
+        if self.power < WANTED and not self.is_limited:
             raise ValueError(f"{self.seeds} seeds have a power of {self.power:.2f} alone.")
 
     @property

@@ -1,8 +1,8 @@
 """The file of a study: YAML with the settings of ``sgp-run`` and a few keys of its own.
 
 ``question``, ``task``, ``arms``, ``baseline``, ``primary``, ``tune``, ``seeds``, ``matters``,
-``clusters``, ``measures`` and ``amended`` belong to the study. Every other key is a setting that
-all arms share.
+``clusters``, ``measures``, ``amended``, ``published`` and ``transfer`` belong to the study. Every
+other key is a setting that all arms share.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 import itertools
 import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sgp_runner.config.choices import CONFIGS
+from sgp_runner.studies.arm_settings import Arm, arms_in, one_of, unquoted
 from sgp_runner.studies.measures import AMOUNTS, Measure, measure_of
 from sgp_runner.studies.study_tasks import TASKS
 from sgp_runner.utils.errors import ConfigError, nearest
@@ -29,7 +29,7 @@ EXAMPLES = {"halving": LADDER, "tpe": "tag(log,interval(0.01,1))"}  # of what a 
 RATE = "optim.lr"
 OWN = (
     *("question", "task", "arms", "baseline", "primary", "tune", "seeds", "matters"),
-    *("clusters", "measures", "amended"),
+    *("clusters", "measures", "amended", "published", "transfer"),
 )
 NOT_SHARED = {  # settings that a study makes itself -> what to write instead
     "seed": "seeds",
@@ -41,17 +41,6 @@ DEFAULT_SEEDS = 5
 SEARCH_SEEDS, PILOT_SEEDS = range(101, 109), range(201, 205)  # of which none decides
 SHIPPED = CONFIGS / "study"  # studies that are part of the package
 NAME = re.compile(r"[\w.+-]{1,80}")
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One side of the comparison.
-
-    overrides: the settings in which it differs from the others
-    """
-
-    name: str
-    overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -93,6 +82,7 @@ class StudyFile:
     baseline: the arm that the others are compared with
     primary: the arm under study; its comparison is tested alone. A single arm is both.
     seeds: seeds of the runs that decide; empty: as many as ``matters`` needs
+    limits: the fewest and most seeds, if ``matters`` tells their number; None: as many as needed
     matters: the smallest difference of the first measure that matters, in its unit; None: unknown
     clusters: the machines, the first of which is that of the primary comparison
     measures: the quantities that are compared, the first of which decides
@@ -109,6 +99,7 @@ class StudyFile:
     primary: str
     tune: Tuning
     seeds: tuple[int, ...]
+    limits: tuple[int, int] | None
     matters: float | None
     clusters: tuple[ArmCluster, ...]
     measures: tuple[Measure, ...]
@@ -119,6 +110,11 @@ class StudyFile:
     @property
     def folder(self) -> Path:
         return self.results / "studies" / self.name
+
+    @property
+    def transferred(self) -> dict[str, str]:
+        """The arm with published settings of each searched arm that has one."""
+        return {arm.of: arm.name for arm in self.arms if arm.of}
 
     @property
     def digest(self) -> str:
@@ -166,7 +162,11 @@ def study_of(tree: object, name: str) -> StudyFile:
         if key in tree:
             raise ConfigError(key, f"a study sets it for each run; write {instead}.")
     arms = arms_in(tree.get("arms"))
-    names = [arm.name for arm in arms]
+    names = [arm.name for arm in arms if not arm.of]
+    if len(names) < len(arms) and not tree.get("transfer"):
+        raise ConfigError(
+            "transfer", "write the rule by which published settings were moved to this size."
+        )
     baseline = one_of(names, "baseline", tree.get("baseline", names[-1]))
     primary = one_of(names, "primary", tree.get("primary", names[0]))
     alone = len(arms) == 1
@@ -174,7 +174,8 @@ def study_of(tree: object, name: str) -> StudyFile:
         raise ConfigError("primary", f"'{primary}' is the baseline too; choose another arm.")
     if alone and "matters" in tree:
         raise ConfigError("matters", "a study of one arm compares nothing; leave it out.")
-    seeds = seeds_in(tree.get("seeds"), "matters" in tree)
+    limits = limits_in(tree.get("seeds"), "matters" in tree)
+    seeds = () if limits else seeds_in(tree.get("seeds"), "matters" in tree)
     measures = tuple(map(measure_of, several("measures", tree.get("measures", ["loss"]))))
     question = f"How good is {primary}?" if alone else f"Is {primary} better than {baseline}?"
     return StudyFile(
@@ -186,6 +187,7 @@ def study_of(tree: object, name: str) -> StudyFile:
         primary,
         tuning_in(tree.get("tune") or {}, tree.get("task"), measures[0]),
         seeds,
+        limits,
         matters_in(tree.get("matters"), measures[0]),
         tuple(map(cluster_in, several("clusters", tree.get("clusters", [""])))),
         measures,
@@ -198,38 +200,6 @@ def study_of(tree: object, name: str) -> StudyFile:
 def names_folder(name: str) -> bool:
     """Return whether the name of a study can name a folder; ``..`` would name another one."""
     return NAME.fullmatch(name) is not None and name.strip(".") != ""
-
-
-def arms_in(value: object) -> tuple[Arm, ...]:
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigError("arms", "a study has one arm or more: write sgp: algo=sgp.")
-    for name in map(str, value):
-        if not name.isprintable():
-            raise ConfigError("arms", f"the name '{name}' has characters that cannot be printed.")
-    return tuple(Arm(str(name), split(f"arms.{name}", text)) for name, text in value.items())
-
-
-def split(key: str, text: object) -> tuple[str, ...]:
-    """Split overrides, which are quoted as in a shell. Raises ConfigError for other words."""
-    overrides = unquoted(key, str(text or ""))
-    for word in overrides:
-        if "=" not in word:
-            raise ConfigError(key, f"'{word}' is no setting; write key=value, such as algo=sgp.")
-    return tuple(overrides)
-
-
-def unquoted(key: str, text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(key, f"'{text}' cannot be read ({error}).") from None
-
-
-def one_of(names: Sequence[str], key: str, value: object) -> str:
-    if str(value) not in names:
-        hint = nearest(str(value), names)
-        raise ConfigError(key, f"'{value}' is no arm: choose from {', '.join(names)}.{hint}")
-    return str(value)
 
 
 def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
@@ -250,6 +220,21 @@ def seeds_in(value: object, may_lack: bool) -> tuple[int, ...]:
             f"204; write at most {SEARCH_SEEDS[0] - 1} seeds, or a list of others.",
         )
     return seeds
+
+
+def limits_in(value: object, matters: bool) -> tuple[int, int] | None:
+    """Return the numbers in a text such as ``6 to 16``; None for another value."""
+    match = re.fullmatch(r"(\d{1,2}) to (\d{1,2})", str(value))
+    if match is None:
+        return None
+    low, high = int(match[1]), int(match[2])
+    if not (2 <= low <= high and matters):
+        raise ConfigError(
+            "seeds",
+            f"'{value}' needs matters:, which tells the number of seeds in the range, and at least "
+            "2 seeds; write seeds: 5 for a number.",
+        )
+    return low, high
 
 
 def first_seeds(count: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from sgp_runner.report.read.run_groups import cluster_name
 from sgp_runner.report.render.text_tables import save_tables
 from sgp_runner.report.render.write import rendered, save_pictures
 from sgp_runner.studies.arms import RunMaker, has_holdout, unnamed_differences
+from sgp_runner.studies.audit import gain_of
 from sgp_runner.studies.comparisons import Compared, answer, compare, headline
 from sgp_runner.studies.conduct import Conducted
 from sgp_runner.studies.study_latex import write_latex
@@ -77,6 +78,8 @@ def findings_of(maker: RunMaker, done: Conducted, record: StudyRecord) -> Findin
     """Return the comparisons and the tables of a study with all its runs."""
     clusters, clock = cluster_names(maker), maker.run(done.study.arms[0]).network.clock
     compared = compare(done, record.looks)
+    gain = gain_of(done, compared[0])
+    sentences = answer(done, compared[0], clusters[0], clock), "" if gain is None else str(gain)
     return Findings(
         done,
         compared,
@@ -84,7 +87,7 @@ def findings_of(maker: RunMaker, done: Conducted, record: StudyRecord) -> Findin
         clock,
         comparison_table(done, compared, clusters, clock),
         budget_table(done),
-        answer(done, compared[0], clusters[0], clock),
+        " ".join(filter(None, sentences)),
         headline(done, compared[0], clusters[0], clock),
     )
 
@@ -164,6 +167,9 @@ def facts(done: Conducted, record: StudyRecord) -> Iterator[tuple[str, str]]:
     yield "set down", record.set_down.replace("T", " ").replace("+00:00", " UTC")
     if record.commit:
         yield "commit", record.commit
+    for key in ("published", "transfer"):
+        if text := study.content.get(key):
+            yield key, str(text)
     if len(study.arms) > 1:
         yield "under study", f"{study.primary}, against {study.baseline}"
     yield "seeds that decide", ", ".join(map(str, done.seeds))

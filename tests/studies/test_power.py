@@ -43,3 +43,7 @@ def test_a_plan_with_too_few_seeds_is_refused() -> None:
 def test_the_detectable_effect_is_that_of_the_tables() -> None:
     assert detectable(34) == pytest.approx(0.495, abs=1e-3) and detectable(10) < 1 < detectable(9)
     assert detectable(1) == math.inf
+
+
+def test_seeds_that_are_all_alike_find_every_difference() -> None:
+    assert power(0.1, 0.0, 3) == 1.0

@@ -20,12 +20,13 @@ import sgp_runner as sgp
 from sgp_runner.cli.main import main
 from sgp_runner.distributed.private_folder import prefix
 from sgp_runner.studies import board
+from sgp_runner.studies.arm_settings import Arm
 from sgp_runner.studies.board import write_board
 from sgp_runner.studies.candidates import Candidate, Tuned
 from sgp_runner.studies.measures import measure_of
 from sgp_runner.studies.merging import merge
 from sgp_runner.studies.study_archive import VerificationFailed, extract
-from sgp_runner.studies.study_file import Arm, study_of
+from sgp_runner.studies.study_file import study_of
 from sgp_runner.studies.study_page import deviations
 from sgp_runner.studies.verification import compare_rows, compare_runs, opened, same_text
 

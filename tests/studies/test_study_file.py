@@ -16,13 +16,14 @@ from sgp_runner.core.problem import Problem
 from sgp_runner.data.shapes import Shapes
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.studies import arms, cost
+from sgp_runner.studies.arm_settings import Arm
 from sgp_runner.studies.arms import RunMaker, check_arms, unnamed_differences
 from sgp_runner.studies.candidates import Candidate, Trial, Tuned
 from sgp_runner.studies.conduct import check_targets, plan_of
 from sgp_runner.studies.cost import describe_cost
 from sgp_runner.studies.measures import measure_of
 from sgp_runner.studies.new_file import content_of, text_of
-from sgp_runner.studies.study_file import Arm, read_study, study_of
+from sgp_runner.studies.study_file import read_study, study_of
 from sgp_runner.studies.study_record import StudyRecord, as_set_down, set_down
 from sgp_runner.utils.errors import ConfigError
 

@@ -1,0 +1,98 @@
+"""The verdict on a published gain: at its published settings, and after both arms were searched.
+
+A gain is the effect of the study's primary arm against its baseline in the claimed direction, which
+is that of better results. It is shown if its two-sided p-value is at most 5 %, and it is inside the
+margin if two one-sided tests show it (TOST).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from sgp_runner.studies.comparisons import Compared
+from sgp_runner.studies.conduct import Conducted
+from sgp_runner.studies.measures import Measure
+from sgp_runner.studies.power import WANTED, power
+from sgp_runner.studies.statistics import LEVEL, Between, Interval, paired
+
+GainVerdict: TypeAlias = Literal[
+    "not replicated", "collapses", "attenuated", "survives", "reverses", "undecided"
+]
+PHRASES: Mapping[str, str] = {
+    "not replicated": "is not replicated",
+    "attenuated": "is attenuated",
+    "undecided": "is undecided",
+}
+KEPT_SHARE = 0.5  # of the gain at transferred settings that a gain which survives has at least
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A gain at transferred settings and after a search; positive effects are better.
+
+    margin: the smallest difference that matters
+    unbracketed: the searched arms whose optimum lies at an edge of what was tried
+    """
+
+    measure: Measure
+    transferred: Interval
+    tuned: Interval
+    margin: float
+    unbracketed: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> GainVerdict:
+        tuned = self.tuned.mean
+        inside = Between(-self.margin, self.margin).inside(self.tuned) <= LEVEL
+        if is_shown(self.tuned) and tuned < 0 and not inside:
+            return "reverses"
+        if not (is_shown(self.transferred) and self.transferred.mean > 0):
+            return "not replicated"
+        if inside:
+            return "collapses"
+        if is_shown(self.tuned):
+            return "survives" if tuned >= KEPT_SHARE * self.transferred.mean else "attenuated"
+        return "undecided"
+
+    @property
+    def by_design(self) -> bool:
+        """Whether the seeds find a difference of the margin with a power below `WANTED`."""
+        spread = self.tuned.spread
+        return spread > 0 and power(self.margin, spread, self.tuned.seeds) < WANTED
+
+    def __str__(self) -> str:
+        verdict = PHRASES.get(self.verdict, self.verdict)
+        verdict += " by design" if self.verdict == "undecided" and self.by_design else ""
+        marks = f"; unbracketed: {', '.join(self.unbracketed)}" if self.unbracketed else ""
+        at, after = (self.text(effect) for effect in (self.transferred, self.tuned))
+        return f"The gain {verdict}: {at} at the published settings, {after} tuned{marks}."
+
+    def text(self, effect: Interval) -> str:
+        """Return an effect with its interval; plus is better."""
+        mean, low, high = (
+            f"{'-' if value < 0 else '+'}{self.measure.difference(value, value is effect.mean)}"
+            for value in (effect.mean, effect.low, effect.high)
+        )
+        return f"{mean} [{low}, {high}]"
+
+
+def is_shown(effect: Interval) -> bool:
+    return effect.p <= 2 * LEVEL
+
+
+def gain_of(done: Conducted, first: Compared) -> Gain | None:
+    """Return the gain of a study with margin and published settings of both its compared arms.
+
+    first: the first measure on the first cluster
+    """
+    study = done.study
+    names = [study.transferred.get(name) for name in (study.primary, study.baseline)]
+    if None in names or study.matters is None:
+        return None
+    ours, theirs = (first.values[str(name)] for name in names)
+    effects = paired(ours, theirs), first.comparisons[study.primary].effect
+    at, after = (effect.mirrored if first.measure.less_is_better else effect for effect in effects)
+    edges = [arm.arm.name for arm in done.arms if arm.tuned.at_the_edge]
+    return Gain(first.measure, at, after, study.matters, tuple(edges))
