@@ -1,0 +1,113 @@
+"""Growth of the processor time of a command with the nodes, the steps and the runs.
+
+A row has the slope of the logarithm of the processor time, beyond that of the command with almost
+no work, over the logarithm of the size: 1 where the time is proportional to the size. The processor
+time is that of all processes of the command.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import log
+from pathlib import Path
+from statistics import linear_regression
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import Result, Table, interleaved
+from benchmarks.start_up import PROGRAM
+
+NODES, STEPS, RUNS = (64, 512, 4096), (100, 1000, 10_000), (10, 100, 1000)
+ALGORITHMS = ("sgp", "ad_psgd", "ar_sgd")
+MOST = 1.1  # exponent
+SHORTEST = 0.01  # s, that a command is taken to need beyond its start
+
+
+def measure(
+    repeats: int = 1,
+    nodes: Sequence[int] = NODES,
+    steps: Sequence[int] = STEPS,
+    runs: Sequence[int] = RUNS,
+) -> Iterator[Table]:
+    with TemporaryDirectory() as folder:
+        folders = {count: copies(Path(folder), count) for count in (1, *runs)}
+        rows: dict[str, dict[int, Callable[[], float]]] = {}
+        for algo in ALGORITHMS:
+            rows[f"nodes, 100 steps of {algo}"] = {n: study(algo, n, 100) for n in nodes}
+        rows["steps, 64 nodes of sgp"] = {n: study("sgp", 64, n) for n in steps}
+        rows["runs in a report"] = {n: report(folders[n]) for n in runs}
+        least = {row: report(folders[1]) if "runs" in row else study("sgp", 2, 1) for row in rows}
+        things = {(row, size): work for row, works in rows.items() for size, work in works.items()}
+        things |= {(row, 0): work for row, work in least.items()}
+        times = interleaved(
+            {f"{row}: {size}": work for (row, size), work in things.items()}, repeats
+        )
+    by_row = {row: {size: times[f"{row}: {size}"] for size in works} for row, works in rows.items()}
+    yield Table(
+        "Processor time",
+        tuple(
+            Result(f"{row}: {size:,}", "s", values)
+            for row, by_size in by_row.items()
+            for size, values in by_size.items()
+        ),
+    )
+    exponents = []
+    for row, by_size in by_row.items():
+        starts = times[f"{row}: 0"]
+        turns = [
+            {size: values[turn] - start for size, values in by_size.items()}
+            for turn, start in enumerate(starts)
+        ]
+        exponents.append(Result(row, "exponent", tuple(map(exponent, turns)), MOST))
+    yield Table("Exponents", tuple(exponents))
+
+
+def exponent(seconds: Mapping[int, float]) -> float:
+    """Return the slope of the logarithm of ``seconds`` over that of the sizes."""
+    points = {log(size): log(max(value, SHORTEST)) for size, value in seconds.items()}
+    return linear_regression([*points], [*points.values()]).slope
+
+
+def study(algo: str, nodes: int, steps: int) -> Callable[[], float]:
+    words = [
+        str(PROGRAM),
+        "model=timing_only",
+        f"algo={algo}",
+        f"nodes={nodes}",
+        f"model.sample_steps={steps}",
+    ]
+    return partial(processor_seconds, [*words, "log_every=1000000", "name=run"])
+
+
+def report(folder: Path) -> Callable[[], float]:
+    program = PROGRAM.with_name("sgp-report")
+    out = folder.parent / "out"
+    return partial(processor_seconds, [str(program), str(folder), "--out", str(out)])
+
+
+def processor_seconds(command: Sequence[str]) -> float:
+    """Return the processor time of a command and of its processes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with TemporaryDirectory() as folder:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def copies(folder: Path, count: int) -> Path:
+    """Return a folder with ``count`` runs of one setting, which differ in their seeds."""
+    first = folder / "runs" / "first"
+    if not first.exists():
+        words = ["model=quadratic", "epochs=2", "nodes=4", "logger=jsonl", "name=first"]
+        command = [PROGRAM, *words, f"results={folder}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    out = folder / f"of {count}"
+    config = (first / "config.yaml").read_text(encoding="utf-8")
+    for seed in range(1, count + 1):
+        shutil.copytree(first, out / f"run{seed}")
+        text = config.replace("\nseed: 1\n", f"\nseed: {seed}\n")
+        (out / f"run{seed}" / "config.yaml").write_text(text, encoding="utf-8")
+    return out
