@@ -39,9 +39,9 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 26290,
+    "sgp_runner": 26460,
     "algorithms": 1576,
-    "api": 508,
+    "api": 650,
     "assembly": 2030,
     "calibration report": 2275,
     "cli": 1460,
@@ -49,7 +49,7 @@ CEILINGS = {
     "config": 1686,
     "console": 226,
     "core": 2472,
-    "distributed simulator": 3280,
+    "distributed simulator": 3310,
     "jobs": 340,
     "models": 618,
     "plan": 1245,
