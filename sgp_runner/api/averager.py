@@ -18,6 +18,12 @@ from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.api.arguments import overrides_of
 from sgp_runner.api.step_counts import StepCounts
+from sgp_runner.api.wrapped_models import (
+    TRAINED,
+    check_optimizer,
+    check_parameters,
+    inner_model,
+)
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
@@ -39,8 +45,9 @@ class Averager:
     """Runs an algorithm in a training loop: its `step` replaces ``optimizer.step()``.
 
     algo: name, file, class instance, as ``algo=`` of `sgp-run`
-    model: the module that the loop trains. All ranks start from the parameters and buffers of rank
-        0. Parameters that require no gradient are left out
+    model: the module that the loop trains, or DistributedDataParallel around it, which no longer
+        averages anything then. All ranks start from the parameters and buffers of rank 0.
+        Parameters that require no gradient are left out
     optimizer: a `torch.optim.Optimizer` of the module's parameters, which makes the local steps
     steps: number of steps of the loop, if known. Algorithms that average now and then also do so
         after the last step
@@ -54,6 +61,8 @@ class Averager:
     Raises ConfigError for arguments that cannot work.
     """
 
+    _step_supports_amp_scaling = True  # as GradScaler asks
+
     def __init__(
         self,
         algo: str | Algorithm,
@@ -63,9 +72,9 @@ class Averager:
         steps: int | None = None,
         **settings: Any,
     ) -> None:
-        check_model(model)
-        self.model, self.optimizer = model, optimizer
-        vector = ParameterVector(model)
+        self.model = inner_model(model)
+        self.optimizer = optimizer
+        vector = ParameterVector(self.model)
         device = check_parameters(vector)
         check_optimizer(optimizer, vector)
         if steps is not None and steps < 1:
@@ -79,12 +88,13 @@ class Averager:
         check_agreement(world, "model", f"one of {sizes} in {len(vector.parameters)} parameters")
         with torch.no_grad():
             start = vector.joined()
-            buffers = list(model.buffers())
+            buffers = list(self.model.buffers())
             for tensor in (start, *buffers):
                 take_from_rank_0(tensor, world)
             self.runtime = LoopRuntime(world, self.algo, optim, vector, start, buffers, steps)
         self.counts = StepCounts(world.store, self.rank, self.size, self.runtime.clock.post_error)
         atexit.register(self.finish_at_exit)
+        TRAINED.add(self.model)
 
     @property
     def rank(self) -> int:
@@ -110,10 +120,18 @@ class Averager:
     def step(self) -> None:
         """Take one step of the algorithm with the gradients in ``p.grad``, and remove them.
 
-        For a parameter without a gradient, the gradient is taken as zero.
+        For a parameter without a gradient, the gradient is taken as zero. If a GradScaler of this
+        rank calls this method, it also divides the gradients by the scale. If they are not finite
+        then, this rank takes no local step, but exchanges its messages. Algorithms that compute
+        with the gradient itself, such as AR-SGD, take it as zero.
         """
         self.counts.step()
-        self.runtime.step(self.runtime.vector.detach_gradient)
+        scaler = vars(self)  # GradScaler.step sets both for the duration of this call
+        infinite, scale = scaler.get("found_inf"), scaler.get("grad_scale")
+        self.runtime.step(
+            lambda: self.runtime.vector.detach_gradient(scale),
+            skips=infinite is not None and bool(infinite),
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of the parameters."""
@@ -166,6 +184,7 @@ class Averager:
             self.take_average()
             self.runtime.world.close()
             atexit.unregister(self.finish_at_exit)
+            TRAINED.discard(self.model)
 
     def finish_at_exit(self) -> None:
         """End the threads that receive messages, or PyTorch aborts the process."""
@@ -245,53 +264,6 @@ def check_state(state: object, identity: State) -> None:
                 f"it is damaged: {key} was {then.get(key)} when it was saved, and is "
                 f"{now.get(key)}.",
             )
-
-
-def check_model(model: object) -> None:
-    """Raise ConfigError for a module that another tool averages or shards."""
-    if not isinstance(model, nn.Module):
-        raise ConfigError("model", f"{type(model).__name__} is no torch.nn.Module.")
-    kind = type(model).__name__
-    if isinstance(model, nn.parallel.DistributedDataParallel) or "FullySharded" in kind:
-        raise ConfigError(
-            "model", f"it is wrapped in {kind}, which averages gradients itself: pass the module."
-        )
-
-
-def check_parameters(vector: ParameterVector) -> torch.device:
-    """Return the device of the parameters. Raises ConfigError unless one vector can hold them."""
-    if not vector.parameters:
-        raise ConfigError("model", "it has no parameter that requires a gradient.")
-    for what, kinds in (
-        ("devices", {str(p.device) for p in vector.parameters}),
-        ("types", {str(p.dtype) for p in vector.parameters}),
-    ):
-        if len(kinds) > 1:
-            listed = ", ".join(sorted(kinds))
-            raise ConfigError("model", f"its parameters have several {what} ({listed}): use one.")
-    return vector.parameters[0].device
-
-
-def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
-    """Raise ConfigError for an optimizer that cannot make the local steps."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ConfigError(
-            "optimizer", f"{type(optimizer).__name__} is no torch.optim.Optimizer: pass one."
-        )
-    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
-        raise ConfigError(
-            "optimizer",
-            f"{type(optimizer).__name__} does not step with one dense gradient: "
-            "use another, for example torch.optim.AdamW.",
-        )
-    ids = set(map(id, vector.parameters))
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    if strangers := [tuple(p.shape) for p in held if p.requires_grad and id(p) not in ids]:
-        raise ConfigError(
-            "optimizer",
-            f"a parameter of shape {strangers[0]} is not one of the model's: "
-            "make it of model.parameters().",
-        )
 
 
 def world_on(device: torch.device) -> TorchWorld:

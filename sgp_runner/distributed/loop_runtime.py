@@ -69,7 +69,7 @@ class LoopRuntime:
         model_buffers: list[Tensor],
         steps: int | None,
     ) -> None:
-        self.world, self.algo, self.vector = world, algo, vector
+        self.world, self.algo, self.optim, self.vector = world, algo, optim, vector
         self.clock = LoopClock()
         self.scheduler = Scheduler(self.clock, world.in_order)
         scheduler = weakref.proxy(self.scheduler)
@@ -98,8 +98,11 @@ class LoopRuntime:
 
     # For the training loop.
 
-    def step(self, gradient: Callable[[], list[Tensor]]) -> None:
-        """Give the algorithm its next gradient, and run until it asks for another one."""
+    def step(self, gradient: Callable[[], list[Tensor]], skips: bool = False) -> None:
+        """Give the algorithm its next gradient, and run until it asks for another one.
+
+        skips: whether the gradient is not finite: it becomes zero, and no local step is taken
+        """
         if not self.begun:
             self.begin()
         if self.wanted is None:
@@ -110,6 +113,9 @@ class LoopRuntime:
             )
         wanted, self.wanted = self.wanted, None
         parts = gradient()
+        for part in parts if skips else ():
+            part.zero_()
+        self.optim.skips = skips and self.in_parts
         self.scheduler.resolve(wanted, parts if self.in_parts else torch.cat(parts))
         self.proceed()
 

@@ -70,13 +70,8 @@ def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None:
     model = net()
-    wrapped = nn.parallel.DistributedDataParallel(net())
     assert refusal("sgp", print, 0.1) == (
         "model: builtin_function_or_method is no torch.nn.Module."
-    )
-    assert refusal("sgp", wrapped, sgd(wrapped)) == (
-        "model: it is wrapped in DistributedDataParallel, which averages gradients itself: "
-        "pass the module."
     )
     assert refusal("sgp", model, torch.optim.LBFGS(model.parameters())) == (
         "optimizer: LBFGS does not step with one dense gradient: "

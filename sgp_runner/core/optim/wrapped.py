@@ -50,17 +50,20 @@ class ParameterVector:
             for p, part in self.parts(vector):
                 p.data = part
 
-    def detach_gradient(self) -> list[Tensor]:
+    def detach_gradient(self, scale: Tensor | None = None) -> list[Tensor]:
         """Return the parts of the gradient, as vectors, and remove it from the parameters.
 
-        A missing part is zero.
+        A missing part is zero. scale: [], by which the gradient is divided
         """
         import torch
 
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        return [widened(grad.detach().reshape(-1)) for grad in grads]
+        parts = [widened(grad.detach().reshape(-1)) for grad in grads]
+        if scale is not None:
+            torch._foreach_mul_(parts, scale.double().reciprocal().float().to(parts[0].device))
+        return parts
 
 
 class WrappedOptimizer:
@@ -78,6 +81,7 @@ class WrappedOptimizer:
 
         self.optimizer, self.vector = optimizer, vector
         self.copy: Tensor | None = None  # of the parameters
+        self.skips = False  # whether a step leaves the parameters as they are
         is_sgd = isinstance(optimizer, torch.optim.SGD)
         self.name = "sgd" if is_sgd else type(optimizer).__name__.lower()
         self.slow_buffers: Literal["reset", "keep"] = "reset" if is_sgd else "keep"
@@ -166,6 +170,7 @@ class WrappedOptimizer:
         parts = g if isinstance(g, list) else g.split_with_sizes(self.vector.sizes)
         for p, part in zip(self.vector.parameters, parts, strict=True):
             p.grad = part.view(p.shape)
-        self.optimizer.step()
+        if not self.skips:
+            self.optimizer.step()
         for p in self.vector.parameters:
             p.grad = None

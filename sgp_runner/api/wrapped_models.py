@@ -1,0 +1,131 @@
+"""Models and optimizers of a training loop, checked for `Averager`, and DDP without averages.
+
+DistributedDataParallel (DDP) averages gradients in buckets through a communication hook. A hook
+that returns its bucket as it is leaves each rank with the gradient of its own batch, bit for bit.
+
+DDP compares the annotations of a hook with classes, so this file does not postpone annotations.
+"""
+
+import inspect
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sgp_runner.core.optim.wrapped import ParameterVector
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.messages import logger
+
+NO_WHOLE_MODEL = (
+    "shards parameters, so no rank has a whole model to average: "
+    "use DistributedDataParallel, or the module without a wrapper."
+)
+#: Class -> why a model with a module of this class cannot be averaged, and what to use.
+REFUSED = {
+    "FullyShardedDataParallel": NO_WHOLE_MODEL,
+    "FSDPModule": NO_WHOLE_MODEL,
+    "SyncBatchNorm": (
+        "exchanges statistics of the batch among all ranks in each forward pass: "
+        "use BatchNorm, whose statistics stay on a rank, or GroupNorm."
+    ),
+}
+SILENT: WeakSet[DistributedDataParallel] = WeakSet()  # have our hook, which cannot be removed
+TRAINED: WeakSet[nn.Module] = WeakSet()  # modules with an averager that has not finished
+
+
+def keep_bucket(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Return the gradients of a bucket as they are: a hook of DDP."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def inner_model(model: object) -> nn.Module:
+    """Return the module to average: the one inside DDP, which then averages nothing itself.
+
+    Raises ConfigError for a module that another tool or another averager averages or shards.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", f"{type(model).__name__} is no torch.nn.Module.")
+    for name, module in model.named_modules():
+        for cls in type(module).__mro__:
+            if (reason := REFUSED.get(cls.__name__)) is not None:
+                where = f"the module {name} is" if name else "the model is"
+                raise ConfigError("model", f"{where} of the class {cls.__name__}, which {reason}")
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel) and module not in SILENT:
+            silence(module)
+    inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+    if inner in TRAINED:
+        raise ConfigError("model", "another Averager trains the model: call its finish() first.")
+    return inner
+
+
+def silence(model: DistributedDataParallel) -> None:
+    """Let DDP leave gradients and buffers as they are on each rank."""
+    try:
+        model.register_comm_hook(None, keep_bucket)
+    except RuntimeError as error:
+        raise ConfigError(
+            "model",
+            "a communication hook of DistributedDataParallel averages its gradients already "
+            f"({str(error).splitlines()[0].rstrip('.')}): wrap the module without this hook.",
+        ) from None
+    model.broadcast_buffers = False
+    SILENT.add(model)
+    if dist.get_rank() == 0:
+        logger.warning(
+            "DistributedDataParallel no longer averages gradients or broadcasts buffers of this "
+            "model: Averager has set a communication hook that leaves them as they are."
+        )
+
+
+def check_parameters(vector: ParameterVector) -> torch.device:
+    """Return the device of the parameters. Raises ConfigError unless one vector can hold them."""
+    if not vector.parameters:
+        raise ConfigError("model", "it has no parameter that requires a gradient.")
+    for what, kinds in (
+        ("devices", {str(p.device) for p in vector.parameters}),
+        ("types", {str(p.dtype) for p in vector.parameters}),
+    ):
+        if len(kinds) > 1:
+            listed = ", ".join(sorted(kinds))
+            raise ConfigError("model", f"its parameters have several {what} ({listed}): use one.")
+    return vector.parameters[0].device
+
+
+def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
+    """Raise ConfigError for an optimizer that cannot make the local steps."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            "optimizer", f"{type(optimizer).__name__} is no torch.optim.Optimizer: pass one."
+        )
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SparseAdam) or requires_closure(optimizer):
+        raise ConfigError(
+            "optimizer",
+            f"{kind} does not step with one dense gradient: "
+            "use another, for example torch.optim.AdamW.",
+        )
+    if kind == "ZeroRedundancyOptimizer":
+        raise ConfigError(
+            "optimizer",
+            f"{kind} broadcasts the parameters that each rank has updated to all ranks: "
+            "use the optimizer inside it, for example torch.optim.AdamW.",
+        )
+    ids = set(map(id, vector.parameters))
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if strangers := [tuple(p.shape) for p in held if p.requires_grad and id(p) not in ids]:
+        raise ConfigError(
+            "optimizer",
+            f"a parameter of shape {strangers[0]} is not one of the model's: "
+            "make it of model.parameters().",
+        )
+
+
+def requires_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether ``step`` evaluates the loss itself, as that of `torch.optim.LBFGS` does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
