@@ -77,7 +77,7 @@ def test_a_step_with_an_infinite_gradient_leaves_model_and_momentum(alone: None)
     nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), 0.25, momentum=0.5)
     averager = Averager("sgp", model, optimizer)
-    scaler = torch.amp.GradScaler("cpu", 4.0)
+    scaler: Any = torch.amp.GradScaler("cpu", 4.0)
     seen = []
     for gradient in (1.0, torch.inf, 1.0):
         scaler.scale(model(torch.full((1, 1), gradient).double()).sum()).backward()
