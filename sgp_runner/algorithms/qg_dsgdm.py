@@ -11,8 +11,9 @@ settings of the optimizer. With ``beta = 0`` this is D-PSGD in adapt-then-combin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import gossip
@@ -21,6 +22,9 @@ from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Topology
 from sgp_runner.topology.verify import verify_symmetric
 from sgp_runner.utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,16 @@ class QGDSGDm(Algorithm):
         m_hat = worker.state("quasi_global_momentum", lambda: x.new_zeros(x.shape))
         for k in worker.steps():
             before = x.clone()
-            for momentum in worker.buffers.values():
-                momentum.copy_(m_hat)
+            replace(worker.buffers, m_hat)
             await worker.descend()
             await gossip(worker, self.topology, k, x)
             if worker.lr > 0:
                 m_hat.mul_(mu).add_(before - x, alpha=(1 - mu) / worker.lr)
+
+
+def replace(buffers: Mapping[str, Tensor], momentum: Tensor) -> None:
+    """Copy ``momentum`` [D] to the buffer of an optimizer, or to its parts, one of each tensor."""
+    begin = 0
+    for buffer in buffers.values():
+        buffer.copy_(momentum[begin : begin + buffer.numel()].view_as(buffer))
+        begin += buffer.numel()

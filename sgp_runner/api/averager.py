@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from types import TracebackType
 from typing import Any
 
@@ -16,10 +17,14 @@ from torch import Tensor, nn
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
+from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.api.arguments import overrides_of
+from sgp_runner.api.local_state import BufferRule, OptimizerRule, average, period_of, with_rules
 from sgp_runner.api.step_counts import StepCounts
 from sgp_runner.api.wrapped_models import (
     TRAINED,
+    FiniteGradients,
+    check_momentum,
     check_optimizer,
     check_parameters,
     inner_model,
@@ -33,7 +38,7 @@ from sgp_runner.distributed.loop_runtime import LoopRuntime
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.world import check_agreement
 from sgp_runner.topology.verify import topologies, verify
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, LostConnection, RankLost
 from sgp_runner.utils.launchers import launched, rendezvous
 from sgp_runner.utils.messages import logger
 
@@ -51,6 +56,16 @@ class Averager:
     optimizer: a `torch.optim.Optimizer` of the module's parameters, which makes the local steps
     steps: number of steps of the loop, if known. Algorithms that average now and then also do so
         after the last step
+    optimizer_state: what becomes of the state of the optimizer (SGD: its momentum; Adam: both
+        moments and the step) at the end of a period, once all ranks have one model: it stays local,
+        is averaged over the ranks (mean), or becomes zero (reset); None: local, and with SlowMo as
+        its setting ``buffers`` says. The periods are those of local SGD, SlowMo, DiLoCo, SparseLoCo
+        and Gossip-PGA, and end after the last of ``steps`` too. With other algorithms, whose ranks
+        never have one model while they train, it is local
+    buffers: what becomes of the model's floating-point buffers, such as BatchNorm's statistics, at
+        the same time: local, or mean
+    join: whether ranks may take different numbers of steps. In `finish`, a rank without batches
+        then exchanges messages, without local steps, until all ranks have finished
     settings: the settings of the algorithm, as ``algo.*`` of `sgp-run`: ``tau=12``,
         ``topology="ring"``, ``base={"name": "osgp", "tau": 2}``
 
@@ -70,6 +85,9 @@ class Averager:
         optimizer: torch.optim.Optimizer,
         *,
         steps: int | None = None,
+        optimizer_state: OptimizerRule | None = None,
+        buffers: BufferRule = "local",
+        join: bool = False,
         **settings: Any,
     ) -> None:
         self.model = inner_model(model)
@@ -81,18 +99,28 @@ class Averager:
             raise ConfigError("steps", f"{steps} must be at least 1 step, or None.")
         world = world_on(device)
         optim = WrappedOptimizer(optimizer, vector)
-        self.algo = algorithm_of(algo, settings, world, optim)
+        algo = algorithm_of(algo, settings, world, optim)
+        self.algo = with_rules(algo, optimizer_state, buffers)
+        is_slowmo = isinstance(algo, SlowMo)  # which treats the state of the optimizer itself
+        self.rules = "local" if is_slowmo else optimizer_state or "local", buffers
+        self.period = 0 if self.rules == ("local", "local") else period_of(self.algo)
         world.connect(world.size)
         check_agreement(world, "algorithm", str(self.algo))
         sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
         check_agreement(world, "model", f"one of {sizes} in {len(vector.parameters)} parameters")
+        names = sha256(str(vector.shapes).encode()).hexdigest()[:8]
+        check_agreement(world, "checksum of the names and shapes of parameters", names)
+        check_agreement(world, "optimizer", type(optimizer).__name__)
+        check_agreement(world, "rule of local state", f"{self.rules}, join={join}")
         with torch.no_grad():
             start = vector.joined()
-            buffers = list(self.model.buffers())
-            for tensor in (start, *buffers):
+            of_model = list(self.model.buffers())
+            for tensor in (start, *of_model):
                 take_from_rank_0(tensor, world)
-            self.runtime = LoopRuntime(world, self.algo, optim, vector, start, buffers, steps)
-        self.counts = StepCounts(world.store, self.rank, self.size, self.runtime.clock.post_error)
+            self.runtime = LoopRuntime(world, self.algo, optim, vector, start, of_model, steps)
+        fail = self.runtime.clock.post_error
+        self.counts = StepCounts(world.store, self.rank, self.size, fail, join)
+        self.finite = FiniteGradients(self.rank, list(vector.shapes))
         atexit.register(self.finish_at_exit)
         TRAINED.add(self.model)
 
@@ -128,10 +156,37 @@ class Averager:
         self.counts.step()
         scaler = vars(self)  # GradScaler.step sets both for the duration of this call
         infinite, scale = scaler.get("found_inf"), scaler.get("grad_scale")
-        self.runtime.step(
-            lambda: self.runtime.vector.detach_gradient(scale),
-            skips=infinite is not None and bool(infinite),
-        )
+        skips = infinite is not None and bool(infinite)
+
+        def gradient() -> list[Tensor]:
+            parts = self.runtime.vector.detach_gradient(scale)
+            if not skips:
+                self.finite.check(parts, self.runtime.worker.step)
+            return parts
+
+        self.take(gradient, skips)
+
+    def take(self, gradient: Callable[[], list[Tensor]], skips: bool) -> None:
+        """Take a step, and treat the local state if it ends a period."""
+        runtime = self.runtime
+        try:
+            runtime.step(gradient, skips)
+        except LostConnection as error:
+            raise RankLost(
+                f"{error} in step {runtime.worker.step}: another process has ended, and its "
+                "message has the cause; continue all ranks from the states that they have saved."
+            ) from error
+        last = runtime.wanted is None
+        if self.period and (last or (runtime.worker.steps_taken - 1) % self.period == 0):
+            tensors = list(runtime.optim.buffers(runtime.worker.params).values())
+            state = [each for each in tensors if each.is_floating_point()]
+            optimizer_state, buffers = self.rules
+            if optimizer_state == "mean":
+                average(state, runtime.world)
+            for tensor in state if optimizer_state == "reset" else ():
+                tensor.zero_()
+            if buffers == "mean":
+                average(self.buffers, runtime.world)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients of the parameters."""
@@ -175,10 +230,14 @@ class Averager:
         """End the algorithm after the last step; the model is then the mean of all ranks.
 
         Messages in flight arrive first, and the connections between the ranks are closed. Raises
-        ConfigError if ranks took different numbers of steps; a step that waits for a rank that has
-        finished raises it too.
+        ConfigError if ranks took different numbers of steps, unless they may; a step that waits for
+        a rank that has finished raises it too.
         """
         if not self.runtime.ended:
+            while self.counts.behind():
+                self.counts.step()
+                self.take(self.runtime.vector.detach_gradient, skips=True)
+            self.finite.check_last()
             self.counts.compare()
             self.runtime.finish()
             self.take_average()
@@ -307,14 +366,14 @@ def algorithm_of(
     if algo.asynchronous or algo.servers:
         what = "is asynchronous" if algo.asynchronous else "has a server"
         raise ConfigError("algo", f"{title} {what}: run it with sgp-run.")
-    if isinstance(algo, QGDSGDm):
-        raise ConfigError("algo", f"{title} sets the optimizer's momentum: run it with sgp-run.")
     if any(epoch > 0 for epoch, _ in algo.phases(world.size)):
         raise ConfigError(
             "algo",
             f"{title} changes at an epoch, and a training loop has none: run it with sgp-run.",
         )
     algo.check(world.size, optim)
+    if isinstance(algo, QGDSGDm):
+        check_momentum(optim.optimizer)
     for topology in topologies(algo) if world.paired else ():
         verify(topology, world.size, "balanced", "NCCL", weighted=True)
     return algo

@@ -12,6 +12,7 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.waits import LOOK_SECONDS, raise_if_interrupted, waiting_for
 
 POLL_SECONDS = 0.05
+JOIN_SECONDS = 0.002  # of a rank for which the others wait
 FINISHED = "a rank has finished"
 
 
@@ -20,12 +21,18 @@ class StepCounts:
 
     store: shared by all ranks
     fail: raises an error in a step that waits for messages
+    joins: whether ranks that have finished follow the steps of the others
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, fail: Callable[[Exception], None]
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        fail: Callable[[Exception], None],
+        joins: bool = False,
     ) -> None:
-        self.store, self.rank, self.fail = store, rank, fail
+        self.store, self.rank, self.fail, self.joins = store, rank, fail, joins
         self.others = [other for other in range(size) if other != rank]
         self.steps = 0
         self.over = Event()
@@ -34,7 +41,9 @@ class StepCounts:
     def step(self) -> None:
         """Count a step. From the first one on, a thread looks for ranks that have finished."""
         self.steps += 1
-        if self.steps == 1 and self.others:
+        if self.joins:
+            self.store.set(f"begun by {self.rank}", str(self.steps))
+        elif self.steps == 1 and self.others:
             self.watcher = Thread(target=self.watch, daemon=True)
             self.watcher.start()
 
@@ -47,6 +56,25 @@ class StepCounts:
                     self.publish()
                     self.fail(self.unequal(rank, steps))
                     return
+
+    def behind(self) -> bool:
+        """Return whether another rank has begun a step that this one, which joins, must follow.
+
+        Wait until one has, or all ranks have finished.
+        """
+        if not self.joins:
+            return False
+        self.store.set(f"done by {self.rank}", "")
+        done = [f"done by {rank}" for rank in self.others]
+        begun = [f"begun by {rank}" for rank in self.others]
+        with waiting_for("waits for ranks with more steps"):
+            while True:
+                finished = all(self.store.check([key]) for key in done)
+                counts = [int(self.store.get(key)) for key in begun if self.store.check([key])]
+                if max(counts, default=0) > self.steps or finished:
+                    return max(counts, default=0) > self.steps
+                raise_if_interrupted()
+                time.sleep(JOIN_SECONDS)
 
     def publish(self) -> None:
         self.over.set()

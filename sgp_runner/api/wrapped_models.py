@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.core.optim.wrapped import ParameterVector
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, Diverged
 from sgp_runner.utils.messages import logger
 
 NO_WHOLE_MODEL = (
@@ -35,7 +35,7 @@ SILENT: WeakSet[DistributedDataParallel] = WeakSet()  # have our hook, which can
 TRAINED: WeakSet[nn.Module] = WeakSet()  # modules with an averager that has not finished
 
 
-def keep_bucket(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def keep_bucket(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Return the gradients of a bucket as they are: a hook of DDP."""
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
@@ -129,3 +129,45 @@ def requires_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether ``step`` evaluates the loss itself, as that of `torch.optim.LBFGS` does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def check_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ConfigError unless SGD has one momentum for all parameters, as QG-DSGDm needs."""
+    names = "momentum", "nesterov", "dampening"
+    kinds = {tuple(group[name] for name in names) for group in optimizer.param_groups}
+    if len(kinds) > 1 or any(kind[2] for kind in kinds):
+        raise ConfigError(
+            "optimizer",
+            "QG-DSGDm replaces the momentum of all parameters: "
+            "use one momentum, and dampening=0, in all groups.",
+        )
+
+
+class FiniteGradients:
+    """Finds the first gradient that is not finite, before it reaches other ranks.
+
+    On a GPU, a step is checked in the next one, which does not wait for the device then.
+    """
+
+    def __init__(self, rank: int, names: list[str]) -> None:
+        self.rank, self.names = rank, names
+        self.last: tuple[int, Tensor] | None = None  # the number of a step, and sums of its parts
+
+    def check(self, parts: list[Tensor], step: int) -> None:
+        """Raise Diverged with rank, step and parameter; ``parts``: the gradient of each."""
+        if parts[0].is_cuda:
+            self.check_last()
+        self.last = step, torch.stack([part.sum() for part in parts])
+        if not parts[0].is_cuda:
+            self.check_last()
+
+    def check_last(self) -> None:
+        last, self.last = self.last, None
+        if last is not None and not bool(last[1].isfinite().all()):
+            name = self.names[int(last[1].isfinite().int().argmin())]
+            raise Diverged(
+                self.rank,
+                last[0],
+                f"the gradient of {name} is not finite: lower the learning rate, clip the "
+                "gradient, or use a GradScaler with float16.",
+            )

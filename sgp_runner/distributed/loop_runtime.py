@@ -121,6 +121,7 @@ class LoopRuntime:
 
     def begin(self) -> None:
         self.begun = True
+        self.worker.buffers.update(self.optim.buffers(self.worker.params))
         name = f"rank {self.worker.rank}"
         self.scheduler.spawn(self.algo.run(self.worker), name, self.explained)
         self.proceed()

@@ -109,7 +109,6 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
         ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
-        ("qg_dsgdm", {}, "algo: QG-DSGDm sets the optimizer's momentum: run it with sgp-run."),
         ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
         ("hybrid", {}, "algo: AR-SGD, then SGP changes at an epoch, and a training loop has none"),
         (SGP(Ring()), {"tau": 1}, "algo: settings apply only to the name of an algorithm, not to"),

@@ -66,7 +66,12 @@ class Loop:
         known = steps if how.get("steps") else None
         algo = how["algo"]
         self.averager = averager.Averager(
-            algo, self.model, self.optimizer, steps=known, **how["settings"]
+            algo,
+            self.model,
+            self.optimizer,
+            steps=known,
+            **how["settings"],
+            **how.get("rules", {}),
         )
 
     def train(self, first: int, last: int) -> None:

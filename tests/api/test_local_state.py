@@ -1,0 +1,143 @@
+"""The state of ranks at the end of periods, ranks with other numbers of steps, and lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.paths import RANKS
+from helpers.processes import run_world
+from torch import nn
+
+from sgp_runner import Averager
+from sgp_runner.utils.errors import ConfigError, Diverged
+
+Ranks = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    folder = tmp_path_factory.mktemp("local")
+    run_world(folder, 1, str(RANKS / "local_state_rank.py"), str(folder))
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def means(ranks: Ranks, case: str, kind: str) -> list[torch.Tensor]:
+    pairs = zip(*(results[case][kind] for results in ranks), strict=True)
+    return [(one + other) / 2 for one, other in pairs]
+
+
+@pytest.mark.parametrize(
+    ("case", "local", "kind", "other"),
+    [
+        ("adam mean", "adam local", "optimizer", "buffers"),
+        ("buffers", "adam local", "buffers", "optimizer"),
+        ("sgd mean", "sgd local", "optimizer", "buffers"),
+        ("last", "sgd local", "optimizer", "buffers"),
+    ],
+)
+def test_state_is_the_mean_of_all_ranks(
+    case: str, local: str, kind: str, other: str, ranks: Ranks
+) -> None:
+    expected = means(ranks, local, kind)
+    for results in ranks:
+        assert all(map(torch.equal, results[case][kind], expected))
+        assert all(map(torch.equal, results[case][other], results[local][other]))
+    assert not torch.equal(ranks[0][local][kind][0 if kind == "buffers" else -1], expected[0])
+
+
+def test_adams_state_is_its_moments_and_step(ranks: Ranks) -> None:
+    state = ranks[0]["adam reset"]["optimizer"]
+    assert len(state) == 3 * 6  # two layers and BatchNorm have a weight and a bias each
+    assert not any(map(torch.count_nonzero, state))
+    assert [value.item() for value in ranks[0]["adam mean"]["optimizer"][::3]] == [2.0] * 6
+
+
+def test_state_stays_local_within_a_period(ranks: Ranks) -> None:
+    for results in ranks:
+        pairs = zip(results["within"]["optimizer"], results["sgd local"]["optimizer"], strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_the_rule_of_slowmo_is_its_own_setting(ranks: Ranks) -> None:
+    for results in ranks:
+        one, other = results["slowmo"], results["slowmo mean"]
+        assert torch.equal(one["params"], other["params"])
+        assert all(map(torch.equal, one["optimizer"], other["optimizer"]))
+
+
+@pytest.mark.parametrize("algo", ["sgp", "local"])
+def test_a_rank_without_batches_exchanges_messages_without_steps(algo: str, ranks: Ranks) -> None:
+    for results in ranks:
+        joined, skipped = results[f"{algo} joined"], results[f"{algo} skipped"]
+        assert torch.equal(joined["params"], skipped["params"])
+
+
+def test_a_gradient_that_is_not_finite_ends_all_ranks(ranks: Ranks) -> None:
+    assert [results["error"] for results in ranks] == [
+        "RankLost: rank 0 lost a connection in an all-reduce in step 2: another process has ended, "
+        "and its message has the cause; continue all ranks from the states that they have saved.",
+        "Diverged: rank 1 diverged at step 2: the gradient of 2.weight is not finite: lower the "
+        "learning rate, clip the gradient, or use a GradScaler with float16.",
+    ]
+
+
+def refusal(algo: str, **settings: Any) -> str:
+    model = nn.Linear(2, 1)
+    with pytest.raises(ConfigError) as refused:
+        Averager(algo, model, torch.optim.SGD(model.parameters(), 0.1), **settings)
+    return str(refused.value)
+
+
+def test_rules_without_a_moment_are_refused(alone: None) -> None:
+    said = (
+        "has no step after which all ranks have one model, so 'mean' has no moment: write "
+        "'local', or use local_sgd, slowmo, diloco, sparseloco or gossip_pga."
+    )
+    assert refusal("sgp", optimizer_state="mean") == f"optimizer_state: SGP {said}"
+    assert refusal("osgp", buffers="mean") == f"buffers: OSGP {said}"
+    assert refusal("diloco", overlap="eager", buffers="mean") == f"buffers: DiLoCo {said}"
+    assert refusal("sgp", optimizer_state="sum") == (
+        "optimizer_state: 'sum' must be one of local, mean, reset."
+    )
+    assert refusal("slowmo", buffers="average") == (
+        "buffers: 'average' must be one of local, mean; SlowMo's setting of this name is "
+        "optimizer_state= here."
+    )
+
+
+def test_quasi_global_momentum_needs_one_momentum(alone: None) -> None:
+    model = nn.Linear(2, 1)
+    groups: list[dict[str, Any]] = [
+        {"params": [model.weight], "momentum": 0.9},
+        {"params": [model.bias]},
+    ]
+    with pytest.raises(ConfigError) as refused:
+        Averager("qg_dsgdm", model, torch.optim.SGD(groups, 0.1))
+    assert str(refused.value) == (
+        "optimizer: QG-DSGDm replaces the momentum of all parameters: use one momentum, and "
+        "dampening=0, in all groups."
+    )
+
+
+def test_a_gradient_is_checked_before_the_optimizer_has_it(alone: None) -> None:
+    model = nn.Linear(2, 1)
+    averager = Averager("sgp", model, torch.optim.SGD(model.parameters(), 0.1))
+    before = model.weight.clone()
+    model(torch.full((1, 2), torch.inf)).sum().backward()
+    with pytest.raises(
+        Diverged, match=r"^rank 0 diverged at step 0: the gradient of weight is not"
+    ):
+        averager.step()
+    assert torch.equal(model.weight, before)
