@@ -39,9 +39,9 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 26460,
+    "sgp_runner": 26560,
     "algorithms": 1576,
-    "api": 650,
+    "api": 730,
     "assembly": 2030,
     "calibration report": 2275,
     "cli": 1460,
