@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from types import TracebackType
@@ -20,6 +20,7 @@ from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.api.arguments import overrides_of
 from sgp_runner.api.local_state import BufferRule, OptimizerRule, average, period_of, with_rules
+from sgp_runner.api.saved_states import PARTS, by_rank, check_state, resized
 from sgp_runner.api.step_counts import StepCounts
 from sgp_runner.api.wrapped_models import (
     TRAINED,
@@ -43,7 +44,6 @@ from sgp_runner.utils.launchers import launched, rendezvous
 from sgp_runner.utils.messages import logger
 
 VERSION = 2  # of `Averager.state_dict`
-PARTS = ("worker", "optimizer")  # of a state: what is replaced
 
 
 class Averager:
@@ -294,6 +294,30 @@ class Averager:
         Raises ConfigError, before anything is replaced, for a damaged state and for that of another
         model, optimizer, algorithm or rank.
         """
+        self.load(state)
+
+    @torch.no_grad()
+    def load_states(self, states: Sequence[dict[str, Any]]) -> None:
+        """Continue from the states of all former ranks, on as many ranks, or on more or fewer.
+
+        Each of as many ranks continues exactly, as in `load_state_dict`. Otherwise all ranks start
+        from the mean model, with mean states of optimizer, BatchNorm and algorithm. The loop gives
+        the rest of the epoch to the present ranks.
+
+        Raises ConfigError, before anything is replaced, also for an algorithm with messages in
+        flight, or with a state of a rank that has no mean: the latter are, for example, the coding
+        errors of SparseLoCo.
+        """
+        states = by_rank(states, self.identity)
+        if len(states) == self.size:
+            self.load(states[self.rank])
+            return
+        parts = resized(states, self.algo.title)
+        rank = self.identity["rank"]
+        state = {**states[0], **parts, "rank": rank, "outline": dict(outline(parts))}
+        self.load(state)
+
+    def load(self, state: State) -> None:
         if self.runtime.begun:
             raise RuntimeError("a state must be loaded before the first step")
         check_state(state, self.identity)
@@ -302,27 +326,6 @@ class Averager:
         self.optimizer.load_state_dict(state["optimizer"])
         worker.load_state_dict(state["worker"])
         vector.bind(worker.params)
-
-
-def check_state(state: object, identity: State) -> None:
-    """Raise ConfigError unless a state is as it was saved, with the same identity."""
-    saved: State = state if isinstance(state, dict) else {}
-    here, there = (
-        dict(outline({key: values.get(key) for key in identity})) for values in (identity, saved)
-    )
-    for key in {**here, **there}:
-        if here.get(key) != there.get(key):
-            was, value = (str(values.get(key)).strip("\"'") for values in (there, here))
-            raise ConfigError("state", f"its {key} is {was}, but this {key} is {value}.")
-    then, now = saved.get("outline"), dict(outline({key: saved.get(key) for key in PARTS}))
-    then = then if isinstance(then, dict) else {}
-    for key in {**then, **now}:
-        if now.get(key) != then.get(key):
-            raise ConfigError(
-                "state",
-                f"it is damaged: {key} was {then.get(key)} when it was saved, and is "
-                f"{now.get(key)}.",
-            )
 
 
 def world_on(device: torch.device) -> TorchWorld:

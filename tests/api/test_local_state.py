@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from helpers.paths import RANKS
 from helpers.processes import run_world
+from helpers.ranks.local_state_rank import net, sgd
 from torch import nn
 
 from sgp_runner import Averager
@@ -91,6 +92,53 @@ def test_a_gradient_that_is_not_finite_ends_all_ranks(ranks: Ranks) -> None:
         "Diverged: rank 1 diverged at step 2: the gradient of 2.weight is not finite: lower the "
         "learning rate, clip the gradient, or use a GradScaler with float16.",
     ]
+
+
+def make(algo: str, optimizer: Any = sgd, **settings: Any) -> tuple[nn.Module, Averager]:
+    model = net()
+    return model, Averager(algo, model, optimizer(model.parameters()), **settings)
+
+
+def test_one_rank_continues_from_the_means_of_two(ranks: Ranks, alone: None) -> None:
+    states = [results["sgd kept"]["saved"] for results in ranks]
+    model, averager = make("diloco", period=2)
+    averager.load_states(states[::-1])
+    loaded = averager.runtime.worker
+    vectors = [state["worker"]["push_sum"][:-1] for state in states]
+    assert not torch.equal(*vectors)
+    assert torch.equal(loaded.params, (vectors[0] + vectors[1]) / 2)
+    assert all(map(torch.equal, averager.buffers, means(ranks, "sgd kept", "buffers")))
+    momenta = averager.runtime.optim.buffers(loaded.params).values()
+    assert all(map(torch.equal, momenta, means(ranks, "sgd kept", "optimizer")))
+    for name in ("outer", "outer_momentum"):
+        assert torch.equal(loaded.state[name], states[0]["worker"]["state"][name])
+    assert (loaded.steps_taken, loaded.push_sum_weight) == (3, 1.0)
+    model(torch.ones(6, 3).double()).square().mean().backward()
+    averager.step()  # the last one of a period
+    assert torch.equal(loaded.params, loaded.state["outer"])
+    averager.finish()
+
+
+def test_states_without_a_rule_for_other_ranks_are_refused(ranks: Ranks, alone: None) -> None:
+    states = [results["sgd kept"]["saved"] for results in ranks]
+    _, averager = make("diloco", period=2)
+    for given, said in (
+        (states[:1], "of the ranks 0 of 2: pass one state of each former rank."),
+        ([], "of the ranks none: pass one state of each former rank."),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            averager.load_states(given)
+        assert str(refused.value) == f"states: {said}"
+    for state in states:
+        state["worker"]["state"]["error"] = torch.zeros(1)
+        state["outline"]["worker.state.error"] = "torch.float32 [1]"
+    with pytest.raises(ConfigError) as refused:
+        averager.load_states(states)
+    assert str(refused.value) == (
+        "states: DiLoCo has no rule for error among another number of ranks: continue with 2 "
+        "ranks, or start an averager from the mean model."
+    )
+    averager.finish()
 
 
 def refusal(algo: str, **settings: Any) -> str:

@@ -6,6 +6,7 @@ statistics and the state of the optimizer, after the last step and before `finis
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ CASES: dict[str, tuple[Any, Make, tuple[int, int], dict[str, Any]]] = {
         (3, 3),
         {"tau": 2, "base": "local_sgd", "optimizer_state": "mean"},
     ),
+    "sgd kept": ("diloco", sgd, (3, 3), {"period": 2}),
     "sgp joined": ("sgp", sgd, (2, 5), {"join": True}),
     "sgp skipped": ("sgp", sgd, (5, 5), {}),
     "local joined": ("local_sgd", sgd, (5, 0), {**LOCAL, "join": True}),
@@ -77,8 +79,10 @@ def train(case: str, rank: int) -> dict[str, Any]:
         averager.step()
     state = [value.clone() for p in model.parameters() for value in optimizer.state[p].values()]
     buffers = [buffer.clone() for buffer in averager.buffers]
+    saved = copy.deepcopy(averager.state_dict()) if case == "sgd kept" else None
     averager.finish()
-    return {"params": averager.runtime.worker.params, "buffers": buffers, "optimizer": state}
+    params = averager.runtime.worker.params
+    return {"params": params, "buffers": buffers, "optimizer": state, "saved": saved}
 
 
 def fail(rank: int) -> str:
