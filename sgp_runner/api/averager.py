@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.api.arguments import overrides_of
 from sgp_runner.api.local_state import BufferRule, OptimizerRule, average, period_of, with_rules
+from sgp_runner.api.loop_world import take_from_rank_0, world_on
 from sgp_runner.api.saved_states import PARTS, by_rank, check_state, resized
 from sgp_runner.api.step_counts import StepCounts
 from sgp_runner.api.wrapped_models import (
@@ -28,20 +29,17 @@ from sgp_runner.api.wrapped_models import (
     check_momentum,
     check_optimizer,
     check_parameters,
+    devices_of,
     inner_model,
 )
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
-from sgp_runner.core.problem import Compute
 from sgp_runner.core.state import State, outline
 from sgp_runner.distributed.loop_runtime import LoopRuntime
-from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.distributed.world import check_agreement
 from sgp_runner.topology.verify import topologies, verify
 from sgp_runner.utils.errors import ConfigError, LostConnection, RankLost
-from sgp_runner.utils.launchers import launched, rendezvous
-from sgp_runner.utils.messages import logger
 
 VERSION = 2  # of `Averager.state_dict`
 
@@ -66,6 +64,9 @@ class Averager:
         the same time: local, or mean
     join: whether ranks may take different numbers of steps. In `finish`, a rank without batches
         then exchanges messages, without local steps, until all ranks have finished
+    mesh: of two dimensions, replicas x devices, with all ranks in their order: a replica is a node,
+        the model is inside DDP over the devices of its replica, and each device sends a part of the
+        messages to the same device of other replicas; None: each rank is a node
     settings: the settings of the algorithm, as ``algo.*`` of `sgp-run`: ``tau=12``,
         ``topology="ring"``, ``base={"name": "osgp", "tau": 2}``
 
@@ -88,23 +89,26 @@ class Averager:
         optimizer_state: OptimizerRule | None = None,
         buffers: BufferRule = "local",
         join: bool = False,
+        mesh: DeviceMesh | None = None,
         **settings: Any,
     ) -> None:
-        self.model = inner_model(model)
+        devices = devices_of(mesh)
+        self.model = inner_model(model, mesh)
         self.optimizer = optimizer
         vector = ParameterVector(self.model)
         device = check_parameters(vector)
         check_optimizer(optimizer, vector)
         if steps is not None and steps < 1:
             raise ConfigError("steps", f"{steps} must be at least 1 step, or None.")
-        world = world_on(device)
+        world = world_on(device, devices)
+        nodes = world.size // devices
         optim = WrappedOptimizer(optimizer, vector)
-        algo = algorithm_of(algo, settings, world, optim)
+        algo = algorithm_of(algo, settings, world.paired, nodes, optim)
         self.algo = with_rules(algo, optimizer_state, buffers)
         is_slowmo = isinstance(algo, SlowMo)  # which treats the state of the optimizer itself
         self.rules = "local" if is_slowmo else optimizer_state or "local", buffers
         self.period = 0 if self.rules == ("local", "local") else period_of(self.algo)
-        world.connect(world.size)
+        world.connect(nodes)
         check_agreement(world, "algorithm", str(self.algo))
         sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
         check_agreement(world, "model", f"one of {sizes} in {len(vector.parameters)} parameters")
@@ -119,19 +123,19 @@ class Averager:
                 take_from_rank_0(tensor, world)
             self.runtime = LoopRuntime(world, self.algo, optim, vector, start, of_model, steps)
         fail = self.runtime.clock.post_error
-        self.counts = StepCounts(world.store, self.rank, self.size, fail, join)
-        self.finite = FiniteGradients(self.rank, list(vector.shapes))
+        self.counts = StepCounts(world.store, world.process_rank, world.size, fail, join)
+        self.finite = FiniteGradients(world.process_rank, list(vector.shapes))
         atexit.register(self.finish_at_exit)
         TRAINED.add(self.model)
 
     @property
     def rank(self) -> int:
-        """The rank of this process, from 0."""
+        """The rank of this process, from 0; with a mesh, that of its replica."""
         return self.runtime.worker.rank
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """The number of ranks; with a mesh, of replicas."""
         return self.runtime.worker.size
 
     @property
@@ -328,39 +332,21 @@ class Averager:
         vector.bind(worker.params)
 
 
-def world_on(device: torch.device) -> TorchWorld:
-    """Return the world of the script's process group, or of its launcher. Raises ConfigError."""
-    joins = dist.is_initialized()
-    if not joins:
-        process = launched()
-        if joins := process is None:
-            logger.warning(
-                "No launcher has started this process, so it trains alone and nothing is averaged: "
-                "start it with torchrun --nproc-per-node=2 SCRIPT."
-            )
-            store = dist.HashStore()  # type: ignore[attr-defined]
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        else:
-            os.environ.update(rendezvous(process))
-    has_nccl = not joins or "nccl" in str(dist.get_backend_config())
-    nccl = device.type == "cuda" and has_nccl
-    return TorchWorld(
-        compute=Compute(str(device)),
-        backend="nccl" if nccl else "gloo",
-        paired=nccl,
-        shares_memory=True,
-        joins=joins,
-    )
-
-
 def algorithm_of(
-    algo: str | Algorithm, settings: dict[str, Any], world: TorchWorld, optim: WrappedOptimizer
+    algo: str | Algorithm,
+    settings: dict[str, Any],
+    paired: bool,
+    nodes: int,
+    optim: WrappedOptimizer,
 ) -> Algorithm:
-    """Return the algorithm with these settings. Raises ConfigError."""
+    """Return the algorithm with these settings. Raises ConfigError.
+
+    paired: whether messages move in pairs, over NCCL
+    """
     if isinstance(algo, str):
         overrides = overrides_of("algo", {"name": algo, **settings})
         of_optim = [f"optim={optim.name}"] if optim.name in groups()["optim"] else []
-        algo = experiment_of([*overrides, *of_optim, f"nodes={world.size}"]).run.algo
+        algo = experiment_of([*overrides, *of_optim, f"nodes={nodes}"]).run.algo
     elif settings:
         raise ConfigError(
             "algo", "settings apply only to the name of an algorithm, not to an instance."
@@ -369,21 +355,14 @@ def algorithm_of(
     if algo.asynchronous or algo.servers:
         what = "is asynchronous" if algo.asynchronous else "has a server"
         raise ConfigError("algo", f"{title} {what}: run it with sgp-run.")
-    if any(epoch > 0 for epoch, _ in algo.phases(world.size)):
+    if any(epoch > 0 for epoch, _ in algo.phases(nodes)):
         raise ConfigError(
             "algo",
             f"{title} changes at an epoch, and a training loop has none: run it with sgp-run.",
         )
-    algo.check(world.size, optim)
+    algo.check(nodes, optim)
     if isinstance(algo, QGDSGDm):
         check_momentum(optim.optimizer)
-    for topology in topologies(algo) if world.paired else ():
-        verify(topology, world.size, "balanced", "NCCL", weighted=True)
+    for topology in topologies(algo) if paired else ():
+        verify(topology, nodes, "balanced", "NCCL", weighted=True)
     return algo
-
-
-def take_from_rank_0(tensor: Tensor, world: TorchWorld) -> None:
-    """Replace ``tensor`` by the tensor of rank 0, over gloo."""
-    on_host = tensor.cpu().contiguous()
-    world.broadcast(on_host, 0)
-    tensor.copy_(on_host)

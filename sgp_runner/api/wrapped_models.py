@@ -12,6 +12,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner.core.optim.wrapped import ParameterVector
@@ -42,8 +43,27 @@ def keep_bucket(state: object, bucket: dist.GradBucket) -> torch.futures.Future[
     return future
 
 
-def inner_model(model: object) -> nn.Module:
+def devices_of(mesh: DeviceMesh | None) -> int:
+    """Return the devices of a replica, the second dimension of a mesh of all ranks; 1 without one.
+
+    Raises ConfigError for another mesh.
+    """
+    if mesh is None:
+        return 1
+    ranks = mesh.mesh
+    if ranks.dim() != 2 or ranks.flatten().tolist() != list(range(dist.get_world_size())):
+        raise ConfigError(
+            "mesh",
+            f"{ranks.tolist()} must have the replicas as rows, and all ranks in their order: "
+            "init_device_mesh(kind, (replicas, devices)).",
+        )
+    return ranks.size(1)
+
+
+def inner_model(model: object, mesh: DeviceMesh | None = None) -> nn.Module:
     """Return the module to average: the one inside DDP, which then averages nothing itself.
+
+    mesh: replicas x devices; DDP then averages over the devices of one replica
 
     Raises ConfigError for a module that another tool or another averager averages or shards.
     """
@@ -54,8 +74,19 @@ def inner_model(model: object) -> nn.Module:
             if (reason := REFUSED.get(cls.__name__)) is not None:
                 where = f"the module {name} is" if name else "the model is"
                 raise ConfigError("model", f"{where} of the class {cls.__name__}, which {reason}")
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel) and module not in SILENT:
+    wrappers = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+    if mesh is not None:
+        ranks = mesh.mesh[dist.get_rank() // mesh.size(1)].tolist()
+        groups = [dist.get_process_group_ranks(each.process_group) for each in wrappers]
+        if groups != [ranks]:
+            raise ConfigError(
+                "model",
+                f"gradients must be averaged over the ranks {ranks} of a replica: "
+                "wrap the module in DistributedDataParallel(module, "
+                "process_group=mesh.get_group(1)).",
+            )
+    for module in wrappers if mesh is None else ():
+        if module not in SILENT:
             silence(module)
     inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
     if inner in TRAINED:

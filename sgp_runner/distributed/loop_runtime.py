@@ -173,7 +173,9 @@ class LoopRuntime:
             while True:
                 counts = self.world.gather((self.comm.num_sent, mailbox.num_delivered, sent))
                 if sum(pair[0] for pair in counts) == sum(pair[1] for pair in counts):
-                    return {src: of_rank.get(rank, 0) for src, (*_, of_rank) in enumerate(counts)}
+                    layout = self.world.layout
+                    peers = counts[layout.device :: layout.devices]
+                    return {src: of_rank.get(rank, 0) for src, (*_, of_rank) in enumerate(peers)}
                 time.sleep(POLL_SECONDS)
                 self.clock.catch_up()
 

@@ -123,7 +123,7 @@ def main(folder: Path, rank: int) -> int:
     for path in sorted(folder.glob("*/how.json")):
         how = json.loads(path.read_text())
         averager.world_on = (
-            (lambda device: TorchWorld(paired=True, joins=True)) if how.get("paired") else world_on
+            (lambda *at: TorchWorld(paired=True, joins=True)) if how.get("paired") else world_on
         )
         try:
             run(path, how, rank)
