@@ -19,6 +19,8 @@ from sgp_runner.cluster.connection_laws import slow_start_seconds
 NCCL_SLICE = 2**20
 # Largest number of bytes that Gloo sends at once, of which it has two in flight (its source).
 GLOO_SEGMENT = 2**20
+# Latencies of Gloo's pair of segments beyond their round trip, fitted on rings of 4 nodes.
+GLOO_DELAY = 0.035
 
 Library = Literal["nccl", "gloo"]
 
@@ -58,19 +60,22 @@ def segmented_ring(
     takes its own time and a latency. Then the host copies and adds the segment, and announces the
     next but one. Two segments are under way, so two of them take
 
-        max(2 x segment, 2 x latency + segment + host)
+        max(2 x segment, (2 + d) x latency + segment + host)
+
+    with d = 0.035, as measured times grow a little faster with delay than a round trip.
 
     Without delay this is the time of the bytes. With delay it is longer as soon as the round trip
     and the host take longer than a segment. Two ranks (two rounds) have one connection for both
     directions of the ring, so an announcement waits behind the segment that is being sent:
 
-        2 x latency + 2 x segment
+        (2 + d) x latency + 2 x segment
 
     segments: segments of a chunk
     host: time of the host for a segment
     """
     waits = max(host, segment) if rounds == 2 else host
-    return rounds * segments / 2 * max(2 * segment, 2 * latency + segment + waits)
+    round_trip = (2 + GLOO_DELAY) * latency
+    return rounds * segments / 2 * max(2 * segment, round_trip + segment + waits)
 
 
 def double_tree(ranks: int, whole: float, latency: float, part: float) -> float:

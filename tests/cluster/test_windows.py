@@ -18,14 +18,14 @@ from sgp_runner.utils.errors import ConfigError
         # 8 bytes on 4 nodes, one byte takes 1 s, latency 10 s: 6 rounds of 2 bytes
         ({}, 6 * 12),
         ({"library": "nccl"}, 4 * (10 + 8)),  # one slice: trees have fewer hops
-        ({"library": "gloo"}, 6 * (20 + 1)),
-        ({"library": "gloo", "host_seconds_per_byte": 0.5}, 6 * (20 + 1 + 0.5)),
+        ({"library": "gloo"}, 6 * (20.35 + 1)),
+        ({"library": "gloo", "host_seconds_per_byte": 0.5}, 6 * (20.35 + 1 + 0.5)),
         ({"ring_over": "devices", "devices_per_node": 2}, 14 * (10 + 1)),
         ({"window_bytes": 5.0}, 6 * (10 + 8)),  # 5 bytes in a round trip of 20 s
         ({"window_bytes": 5.0, "connections": 2}, 6 * (10 + 4)),
         ({"window_bytes": 5.0, "connections": 8}, 6 * (10 + 2)),
         # 12 bytes sent: 1, 2 and 4 bytes in round trips of 20 s, the rest at the rate
-        ({"library": "gloo", "first_window_bytes": 1.0}, 6 * (20 + 1) + 3 * 20 - 7),
+        ({"library": "gloo", "first_window_bytes": 1.0}, 6 * (20.35 + 1) + 3 * 20 - 7),
         # two devices, 2 s a byte, reduce and broadcast 8 bytes; the ring is that of the nodes
         (
             {"collective": "hierarchical", "devices_per_node": 2, "device_bandwidth": 4.0},

@@ -96,6 +96,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         ([*BETWEEN_REGIONS, "algo=ar_sgd", "algo.codec=int8"], 20),
         ([*BETWEEN_REGIONS, "algo=ar_sgd"], 0),
         ([*BETWEEN_REGIONS[:-1], "algo=ar_sgd", "algo.codec=int8"], 0),
+        (["cluster=aws_p3_10g_gloo", "algo=ar_sgd", "model=mlp"], 22),
     ],
 )
 def test_a_run_has_the_version_of_the_latest_correction_that_affects_it(
