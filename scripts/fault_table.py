@@ -90,6 +90,12 @@ exponential and depend on the seed. Each absence is a *crash and rejoin*: the no
 state, synchronous algorithms wait for it, and asynchronous algorithms continue without it. A timing
 study extrapolates from its sample, so make the sample long enough for many absences. A message,
 gradient or collective that more than 10,000 absences would interrupt is refused.
+
+With a trace (`faults=trace faults.trace=FILE`), nodes join and leave at recorded times: a file of
+lines `milliseconds,add|remove,node`, such as [Oobleck's
+traces](https://github.com/SymbioticLab/Oobleck) of spot machines. A node that joins takes the
+lowest free rank; a rank without a node is in a crash, so synchronous algorithms wait for it. Use as
+many nodes as the trace has at its most.
 """
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.cluster.checks import check_not_negative, check_positive, check_power, check_ranks
+from sgp_runner.cluster.trace import Trace, read_trace
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import Seconds
 
@@ -88,6 +89,9 @@ class Faults:
     churn_per_hour: mean number of crashes of a node per hour of presence, at exponential times; a
         parameter server never leaves
     absence_seconds: s; mean time until a node comes back, exponential
+    trace: path of a file of lines ``milliseconds,add|remove,node``, relative to the working
+        directory; a node is in a crash until it joins and after it leaves
+    trace_sha256: required checksum of the file; null: any checksum; config.yaml records it
     delay_seconds: s; mean extra travel time of a message. Messages from one sender to one receiver
         never overtake each other
     delay_law: constant | exponential | uniform (from 0 to twice the mean)
@@ -105,8 +109,14 @@ class Faults:
     resend_seconds: Seconds | None = 0.2
     churn_per_hour: float = 0.0
     absence_seconds: Seconds = 600.0
+    trace: str | None = None
+    trace_sha256: str | None = None
+    read: ClassVar[Trace | None] = None  # of the file
 
     def __post_init__(self) -> None:
+        if self.trace is not None:
+            trace = read_trace(self.trace, self.trace_sha256)
+            vars(self).update(read=trace, trace_sha256=trace.sha256)
         for key, factors in (("slow_nodes", self.slow_nodes), ("slow_links", self.slow_links)):
             for rank, factor in factors.items():
                 check_factor(f"faults.{key}.{rank}", factor)
@@ -132,7 +142,7 @@ class Faults:
         """Return the faults of only the ranks in ``new``, which maps old ranks to new ranks."""
         events = [
             replace(event, ranks=[new[rank] for rank in event.ranks if rank in new])
-            for event in self.events
+            for event in self.timed
             if {*event.ranks} & {*new}
         ]
         return replace(
@@ -148,6 +158,8 @@ class Faults:
                 for event in events
                 if event.what != "partition" or len(event.ranks) < len(new)
             ],
+            trace=None,
+            trace_sha256=None,
         )
 
     def check(self, nodes: int, servers: int) -> None:
@@ -155,7 +167,13 @@ class Faults:
 
         A parameter server has a link but computes no gradients.
         """
-        ranks = nodes + servers
+        ranks, trace = nodes + servers, self.read
+        if trace is not None and trace.most != nodes:
+            raise ConfigError(
+                "faults.trace",
+                f"{trace.line}: {trace.most} nodes are present, the most of the trace, and the run "
+                f"has {nodes}: use nodes={trace.most}.",
+            )
         check_ranks("faults.slow_nodes", self.slow_nodes, nodes)
         check_ranks("faults.slow_links", self.slow_links, ranks)
         for i, event in enumerate(self.events):
@@ -176,7 +194,7 @@ class Faults:
             "churn_per_hour": self.churn_per_hour,
         }
         names = [name for name, value in others.items() if value] + [
-            event.what for event in self.events if event.what not in REAL
+            event.what for event in self.timed if event.what not in REAL
         ]
         if names:
             raise ConfigError(
@@ -197,6 +215,15 @@ class Faults:
         return bool(self.all_events or self.disturbs_messages or self.churn_per_hour)
 
     @property
+    def timed(self) -> tuple[Event, ...]:
+        """The events, and the crashes of the trace."""
+        absences = self.read.absences if self.read is not None else ()
+        return *self.events, *(
+            Event("crash", (rank,), leaves, None if back == inf else back)
+            for rank, leaves, back in absences
+        )
+
+    @property
     def disturbs_messages(self) -> bool:
         return self.delay_seconds > 0 or self.drop_probability > 0
 
@@ -208,12 +235,12 @@ class Faults:
         links = [
             Event("slow_link", (rank,), factor=factor) for rank, factor in self.slow_links.items()
         ]
-        return *nodes, *links, *self.events
+        return *nodes, *links, *self.timed
 
     @property
     def deaths(self) -> list[Event]:
         """The crashes that never end."""
-        return [event for event in self.events if event.what == "crash" and event.end is None]
+        return [event for event in self.timed if event.what == "crash" and event.end is None]
 
     @property
     def for_good(self) -> list[str]:
@@ -223,7 +250,7 @@ class Faults:
             "crash": "are down",
             "partition": "are cut off from the others",
         }
-        lasting = [event for event in self.events if event.end is None and event.what in phrases]
+        lasting = [event for event in self.timed if event.end is None and event.what in phrases]
         return [
             f"ranks {list(event.ranks)} {phrases[event.what]} permanently, from {event.start} s on"
             for event in lasting

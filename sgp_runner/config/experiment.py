@@ -50,6 +50,8 @@ DEFAULTS_OF_NEW_KEYS: Mapping[str, object] = {
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,
     "absence_seconds": 600.0,
+    "trace": None,
+    "trace_sha256": None,
     "weights": "uniform",
     "bytes_per_parameter": None,
     "tokens": None,

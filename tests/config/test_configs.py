@@ -202,6 +202,10 @@ def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_pat
         words.append(f"algo.topology.path={tmp_path}/graph.txt")
     if "data=hf" in words:
         words += ["data.path=hf", "data.tokenizer=gpt2"]
+    if "faults=trace" in words:
+        lines = "".join(f"0,add,node{i}\n" for i in range(8))
+        (tmp_path / "trace.csv").write_text(lines)
+        words.append(f"faults.trace={tmp_path}/trace.csv")
     if {"data=text", "data=folder"} & {*words}:
         words.append(f"data.path={tmp_path}")
     if {f"data={name}" for name in OF_ANY_LENGTH} & {*words}:

@@ -51,14 +51,20 @@ def kill_rank(experiment: Experiment, rank: int) -> dict[str, object]:
     return launch(experiment, program=(REAL_RANK, f"{rank}dies"))
 
 
-def test_the_survivors_end_with_the_simulators_parameters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "fault", ["faults.events=[{what: crash, ranks: [2], start: 0.7}]", "faults=trace"]
+)
+def test_the_survivors_end_with_the_simulators_parameters(fault: str, tmp_path: Path) -> None:
     """Rank 2 has taken three steps when it goes; the others have come as far as they can without
-    it.
+    it. A trace in which it leaves is the same.
     """
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0,add,a\n0,add,b\n0,add,c\n0,add,d\n700,remove,c\n")
+    path = [f"faults.trace={trace}"] if fault == "faults=trace" else []
     settings = (*SETTINGS, "algo=sgp", "epochs=1")
     machines = (
         "cluster.step_seconds.default=0.2",
-        "faults.events=[{what: crash, ranks: [2], start: 0.7}]",
+        *(fault, *path),
     )
     simulated, real = (
         make_experiment(tmp_path, *settings, *machines, "on_failure=continue"),

@@ -61,7 +61,7 @@ class Sim:
                 "leave gpus_per_node out, or use network=gloo.",
             )
         run.cluster.check(run.nodes, run.algo.servers)
-        if run.faults.events and not run.model.trains and run.study.real != run.study.simulated:
+        if run.faults.timed and not run.model.trains and run.study.real != run.study.simulated:
             every = "a timing study repeats its sample of the schedule, and events have a time"
             raise ConfigError(
                 "faults.events",
