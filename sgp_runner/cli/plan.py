@@ -62,12 +62,12 @@ def main(argv: Sequence[str]) -> int:
         values = json.dumps(documents if second else documents[0], indent=2)
         write("--json", options["--json"], values + "\n")
     if "--html" in options:
-        write_explorer(options["--html"], both_ends(overrides)[0], search, plans[0])
+        write_explorer(options["--html"], both_ends(overrides)[0], search, plans[0], every)
     return 0
 
 
 def write_explorer(
-    path: str, overrides: Sequence[str], search: Sequence[str], plan: PlannedMethods
+    path: str, overrides: Sequence[str], search: Sequence[str], plan: PlannedMethods, every: bool
 ) -> None:
     """Simulate the grid of a plan's request, and write the page about it."""
     from sgp_runner.plan.explorer import explorer_page
@@ -75,7 +75,9 @@ def write_explorer(
 
     grid = simulated_grid(overrides, search, plan=plan)
     title = f"{grid['machines']}, {grid['parameters']:,} parameters"
-    page = explorer_page([{**grid, "title": title}], "Which method fits these machines?")
+    page = explorer_page(
+        [{**grid, "title": title}], "Which method fits these machines?", plan, every=every
+    )
     write("--html", path, page)
     put(f"explorer in {path}")
 

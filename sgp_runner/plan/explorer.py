@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sgp_runner.plan.comparison import PlannedMethods
 from sgp_runner.plan.methods import SAVES
+from sgp_runner.plan.table import entries, legend
 from sgp_runner.report.render.write import asset, filled
 
 SLIDERS = {
@@ -22,8 +24,19 @@ LEGEND = (
 )
 
 
-def explorer_page(grids: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Return a page without network use about grids (`simulated_grid`), each with a ``title``."""
+def explorer_page(
+    grids: Sequence[Mapping[str, Any]],
+    title: str,
+    plan: PlannedMethods | None = None,
+    *,
+    every: bool = False,
+) -> str:
+    """Return a page without network use about grids (`simulated_grid`), each with a ``title``.
+
+    plan: of the request of the only grid, whose table the page has as the text (`text_of`) has it
+    every: as of the text
+    """
+    rows = () if plan is None else plan.shown(every)
     return filled(
         "explorer.html",
         grids,
@@ -32,4 +45,6 @@ def explorer_page(grids: Sequence[Mapping[str, Any]], title: str) -> str:
         style=asset("explorer.css"),
         legend=LEGEND,
         sliders=SLIDERS.items(),
+        rows=entries(rows),
+        columns="" if plan is None else " ".join(legend(plan, rows)),
     )

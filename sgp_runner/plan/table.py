@@ -40,6 +40,7 @@ def amount(value: float | None) -> str:
 
 
 COLUMNS: tuple[tuple[str, Callable[[MethodCost], str]], ...] = (
+    ("", lambda row: row.title),
     ("s/step", lambda row: short_number(row.timing.seconds)),
     ("comp.", lambda row: f"{100 * row.timing.computing:.0f} %"),
     ("hours", lambda row: short_number(row.hours)),
@@ -96,16 +97,21 @@ def hidden(count: int) -> str:
     return f"{counted(count, 'slower method')} more: --all shows them." if count else ""
 
 
+def entries(rows: Sequence[MethodCost]) -> list[tuple[str, ...]]:
+    """Return the head and the rows of the table, without columns that have no numbers."""
+    columns = {name: texts for name, form in COLUMNS if any(texts := [form(row) for row in rows])}
+    return [tuple(columns), *zip(*columns.values(), strict=True)]
+
+
 def table(rows: Sequence[MethodCost]) -> list[str]:
-    """Return the lines of the table; a column without numbers is left out, and titles may break."""
+    """Return the lines of the table; titles may break."""
+    (_, *names), *body = entries(rows)
     grid = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1))
     grid.add_column(overflow="fold")
-    columns = {name: [form(row) for row in rows] for name, form in COLUMNS}
-    columns = {name: texts for name, texts in columns.items() if any(texts)}
-    for name in columns:
+    for name in names:
         grid.add_column(name, justify="right", no_wrap=True)
-    for row, *texts in zip(rows, *columns.values(), strict=True):
-        grid.add_row(row.title, *texts)
+    for texts in body:
+        grid.add_row(*texts)
     return plain_lines(grid)
 
 

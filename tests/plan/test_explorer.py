@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sgp_runner.plan.comparison import compare
 from sgp_runner.plan.explorer import explorer_page
 from sgp_runner.plan.grid import Axes, axes_of, including, simulated_grid
 from sgp_runner.plan.request import read_request
+from sgp_runner.plan.table import entries, table, text_of
 from sgp_runner.plan.timing import Timing, at_rate, time_steps
 
 # A billion parameters of 4 bytes: a step of 1 s, and 32e9 / rate seconds for 2 nodes.
@@ -146,6 +148,28 @@ def test_page_and_text_have_the_same_answer(browser: Any, tmp_path: Path) -> Non
     page.locator("#methods tr", has_text="DiLoCo").locator("input").check()
     assert page.inner_text("#answer b") == "DiLoCo, H 30: 1.13 h"
     page.close()
+
+
+def test_page_and_text_have_the_same_rows() -> None:
+    """With sites, also one replica per site, and the memory of a device."""
+    words = ["parameters=1e9", "step=1s", "nodes=4", "sites=2"]
+    words += ["site_bandwidth=8Gbit/s", "site_latency=0", "bandwidth=80Gbit/s", "latency=0"]
+    plan = compare(read_request([*words, "methods=ar_sgd,diloco", "periods=30"]), rates=False)
+    page = explorer_page([], "Which method?", plan)
+    head, *body = (
+        [html.unescape(text) for text in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)]
+        for row in rows(page)
+    )
+    assert [tuple(texts) for texts in (head, *body)] == entries(plan.shown())
+    assert [texts[0] for texts in body] == [row.title for row in plan.rows]
+    assert "DiLoCo, H 30, per site" in [texts[0] for texts in body] and "memory" in head
+    assert all(line in text_of(plan) for line in table(plan.shown()))
+
+
+def rows(page: str) -> list[str]:
+    """Return the rows of the table of the plan, with its head."""
+    part = page.partition("The plan of these machines")[2].partition("</table>")[0]
+    return re.findall(r"<tr>(.*?)</tr>", part)
 
 
 def test_what_does_not_fit_is_no_answer_of_the_page() -> None:
