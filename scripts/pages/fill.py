@@ -14,7 +14,7 @@ from pathlib import Path
 
 import explorer
 from pages import algorithms, animation, api, features, figures, settings
-from validation import page
+from validation import page, sources
 
 DOCS = algorithms.ROOT / "docs"
 PARTS: Mapping[str, Callable[[str], str]] = {
@@ -48,6 +48,8 @@ def generated(names: str = "*") -> Iterator[tuple[Path, str]]:
             yield path, filled(text)
     if fnmatch("explorer", names):
         yield explorer.PAGE, explorer.explorer_page(explorer.stored_grids(), explorer.TITLE)
+    if fnmatch("validation", names):
+        yield DOCS / "validation.svg", sources.picture()
     for algo in figures.algorithms(names):
         yield DOCS / f"algorithms/{algo}.svg", figures.draw(figures.traced(algo, nodes=4))
         moving = animation.draw(figures.traced(algo, nodes=8))

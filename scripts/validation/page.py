@@ -1,47 +1,28 @@
-"""Generated parts of ``docs/validation.md``: cells with their errors, and valid profiles."""
+"""Generated parts of ``docs/validation.md``: cells with their errors, and sources."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pages.settings import table
-from sgp_runner.config.run import Run
-from sgp_runner.utils.units import bit_rate, num_bytes
-from validation.cells import Cell, cells, mean_and_worst, run_of, scored
+from validation import sources
+from validation.cells import Cell, cells, mean_and_worst, scored
 
-# Profiles that model machines with known times, and the constants that were fitted.
-FITTED = {
-    "sgp_ethernet": "gradient, host, duplex",
-    "slowmo_ethernet": "gradients, rate, input",
-    "slowmo_ethernet_in_memory": "gradients, rate, input",
-    "diloco_l40s_5g": "step, rate of each link, first connection",
-    "diloco_l40s_1g": "step, rate of each link, first connection",
-    "diloco_l40s_200m": "step, rate of each link, first connection",
-    "diloco_l40s_50m": "step, rate of each link, first connection",
-    "diloco_l40s": "step, rate of each link, first connection",
-    "aws_p3_10g": "share, rates, windows",
-    "aws_p3_10g_gloo": "share, rates, windows, host",
-    "aws_10_regions": "rate, window of each receiver",
-    "bert_40g": "rate",
-    "p3_16xlarge_25g": "rate",
-}
-# Cells on a profile with other constants than its own.
-CHANGED = ("tcp", "delay", "torchft")
 # Heads of the first columns of tables. Further words of a cell are the head of its own column.
 HEADS = {
     "delay": ("ranks", "rate", "size", "delay"),
     "diloco": ("rate",),
-    "rings": ("nodes", "delay", "rate"),
+    "script": ("delay", "rate"),
     "sends": ("delay", "rate"),
     "tcp": ("rate",),
 }
 
 
 def times(names: str) -> str:
-    """Return the table of the cells of some tables and a sentence, or the table of profiles."""
-    if names == "profiles":
-        head = ("`cluster=`", "law", "nodes", "rate", "model", "times", "mean", "worst")
-        return table(map(profile, FITTED), (*head, "fitted"))
+    """Return the table of the cells of some tables and a sentence, or the table of sources."""
+    if names == "sources":
+        head = ("", "`cluster=`", "fitted constants", "times", "mean", "worst")
+        return table(sources.lines_of_table(), head)
     listed = [cell for cell in cells() if cell.table in names.split()]
     head = HEADS.get(listed[0].table, ("",))
     if len(head) < len(listed[0].labels):
@@ -50,33 +31,6 @@ def times(names: str) -> str:
         body = [(*cell.labels, real(cell), f"{cell.simulated:.4g}", error(cell)) for cell in listed]
         text = table(body, (*head, "real", "simulated", "error"))
     return f"{text}\n\n{summary(listed)}"
-
-
-def profile(name: str) -> tuple[str, ...]:
-    """Return a line on the cells of a profile."""
-    measured = [
-        cell for cell in cells() if cell.table not in CHANGED and of(cell).cluster.name == name
-    ]
-    cluster, errors = of(measured[0]).cluster, scored(measured)
-    limits = cluster.validated
-    rate = limits.bandwidth or cluster.links.regions[0].bandwidth_up
-    count = f"{len(errors)}" if errors else f"{len(measured)} fitted"
-    mean, worst = mean_and_worst(errors or [cell.error for cell in measured])
-    return (
-        f"`{name}`",
-        cluster.collectives.library or "",
-        str(limits.nodes or of(measured[0]).nodes),
-        bit_rate(rate),
-        num_bytes(limits.most_bytes) if limits.most_bytes else "",
-        count,
-        f"{mean:.1f} %",
-        f"{worst:.1f} %",
-        FITTED[name],
-    )
-
-
-def of(cell: Cell) -> Run:
-    return run_of(*cell.settings.split())
 
 
 def pivot(listed: Sequence[Cell], head: Sequence[str]) -> str:
