@@ -275,26 +275,42 @@ class TimesByRate:
             )
         return self.seconds[rate]
 
+    def bounds(self, rate: float) -> tuple[float, float]:
+        """Return the least and the largest possible seconds of a step at ``rate``.
 
-def highest_rate(gain: Callable[[float], float], start: float) -> float:
+        A higher rate takes no longer, and no step is shorter than its gradient.
+        """
+        if rate in self.seconds or self.run.algo.asynchronous:
+            return self.at(rate), self.at(rate)
+        slower = (seconds for other, seconds in self.seconds.items() if other < rate)
+        faster = (seconds for other, seconds in self.seconds.items() if other > rate)
+        return max(self.compute, *faster, 0.0), min(slower, default=inf)
+
+
+def highest_rate(
+    gain: Callable[[float], float], start: float, pays: Callable[[float], bool] | None = None
+) -> float:
     """Return the highest rate at which ``gain`` is positive; 0 or inf at the ends of the range.
+
+    pays: whether it is positive; None: by ``gain``
 
     ``gain`` has one change of sign. The search begins at ``start``, brackets the rate by factors of
     8, and halves the bracket in the logarithm of the rate, so that searches from the same rate try
     the same ones. It ends with the line through both ends in 1 / rate, as times are nearly linear
     in it.
     """
-    here = gain(start) > 0
+    pays = pays or (lambda rate: gain(rate) > 0)
+    here = pays(start)
     end, factor = (FASTEST, 8.0) if here else (SLOWEST, 1 / 8)
-    if (gain(end) > 0) == here:
+    if pays(end) == here:
         return inf if here else 0.0
     rate = start
-    while (gain(rate * factor) > 0) == here:
+    while pays(rate * factor) == here:
         rate *= factor
     low, high = sorted([rate, rate * factor])
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if gain(middle) > 0 else (low, middle)
+        low, high = (middle, high) if pays(middle) else (low, middle)
     share = gain(low) / (gain(low) - gain(high))
     return 1 / ((1 - share) / low + share / high)
 
@@ -312,6 +328,14 @@ def half_computing_rate(times: TimesByRate) -> float:
 
 def break_even(times: TimesByRate, data_parallel: TimesByRate) -> float:
     """Return the rate below which a run saves `SAVES` of the time of ``data_parallel``."""
-    return highest_rate(
-        lambda rate: (1 - SAVES) * data_parallel.at(rate) - times.at(rate), rate_of(times.run)
-    )
+
+    def gain(rate: float) -> float:
+        return (1 - SAVES) * data_parallel.at(rate) - times.at(rate)
+
+    def pays(rate: float) -> bool:
+        """Whether there is a gain, without a simulation if the bounds tell."""
+        least, most = times.bounds(rate)
+        goal = (1 - SAVES) * data_parallel.at(rate)
+        return most < goal or (least < goal and gain(rate) > 0)
+
+    return highest_rate(gain, rate_of(times.run), pays)

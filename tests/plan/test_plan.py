@@ -24,9 +24,13 @@ from sgp_runner.plan.request import machines, read_request
 from sgp_runner.plan.table import assumptions, faults, quality, table
 from sgp_runner.plan.timing import (
     LEAST_VARYING_STEPS,
+    TimesByRate,
+    break_even,
     highest_rate,
     latency_of,
+    rate_of,
     steps_of,
+    time_steps,
     with_latency,
 )
 from sgp_runner.plan.words import both_ends
@@ -364,6 +368,22 @@ def test_a_plan_outside_the_validated_range_says_so() -> None:
 @pytest.mark.parametrize("rate", [2e7, 3e9, 7e11])
 def test_the_highest_rate_of_a_gain_is_found(rate: float) -> None:
     assert highest_rate(lambda each: 1 / each - 1 / rate, 10e9) == pytest.approx(rate, rel=0.02)
+
+
+def test_rates_whose_times_are_bounded_are_not_simulated() -> None:
+    diloco = method("DiLoCo, H 10", "diloco", "period=10")
+    words = read_request(WORDS.split()).overrides
+    runs = [experiment_of([*words, *each.overrides]).run for each in (DATA_PARALLEL, diloco)]
+    base, times = (TimesByRate(run, time_steps(run).seconds) for run in runs)
+    present = rate_of(runs[1])
+    assert times.bounds(present) == (times.seconds[present], times.seconds[present])
+    assert times.bounds(8 * present) == (1, times.seconds[present])
+    assert times.bounds(present / 8) == (times.seconds[present], float("inf"))
+    # DiLoCo takes 1.4 s and data parallel 5 s; at the highest rate both take 1 s.
+    found = break_even(times, base)
+    every = TimesByRate(runs[1], times.seconds[present])
+    assert found == highest_rate(lambda rate: (1 - SAVES) * base.at(rate) - every.at(rate), present)
+    assert len(times.seconds) < len(every.seconds)
 
 
 def test_a_gain_that_has_one_sign_has_no_highest_rate() -> None:
