@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.cluster.checks import check_not_negative, check_positive, check_power, check_ranks
-from sgp_runner.cluster.trace import Trace, read_trace
+from sgp_runner.cluster.spot_trace import SpotTrace, read_trace
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import Seconds
 
@@ -111,7 +111,7 @@ class Faults:
     absence_seconds: Seconds = 600.0
     trace: str | None = None
     trace_sha256: str | None = None
-    read: ClassVar[Trace | None] = None  # of the file
+    read: ClassVar[SpotTrace | None] = None  # of the file
 
     def __post_init__(self) -> None:
         if self.trace is not None:

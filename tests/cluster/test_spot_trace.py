@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sgp_runner.cluster.faults import Event, Faults
-from sgp_runner.cluster.trace import read_trace
+from sgp_runner.cluster.spot_trace import read_trace
 from sgp_runner.utils.errors import ConfigError
 
 LINES = ("0,add,a", "0,add,b", "1500,add,c", "2000,remove,a", "2500,remove,c", "3000,add,d")

@@ -21,7 +21,7 @@ LINE = re.compile(r"([0-9]{1,15}),(add|remove),([^,\s]{1,80})")
 
 
 @dataclass(frozen=True)
-class Trace:
+class SpotTrace:
     """The absences of ranks, and the largest number of nodes at a time.
 
     absences: (rank, seconds at which it leaves, seconds at which it is back or infinity)
@@ -35,7 +35,7 @@ class Trace:
     sha256: str
 
 
-def read_trace(path: str, checksum: str | None = None) -> Trace:
+def read_trace(path: str, checksum: str | None = None) -> SpotTrace:
     """Read a trace; raise ConfigError with the line number for an invalid line."""
     try:
         content = read_bytes(path, MAX_BYTES)
@@ -67,7 +67,7 @@ def read_trace(path: str, checksum: str | None = None) -> Trace:
         if len(places) > most:
             most, line = len(places), where
     absences += [(rank, moment, inf) for rank, moment in left.items() if moment < inf]
-    return Trace(absences, most, line, actual)
+    return SpotTrace(absences, most, line, actual)
 
 
 def changes_of(text: str, path: str) -> list[tuple[str, float, bool, str]]:
