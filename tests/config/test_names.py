@@ -29,6 +29,7 @@ FREE = {
     "Wandb.entity",
     "Wandb.group",
     "Edges.sha256",  # compared with the file
+    "Faults.trace_sha256",
     "Gutenberg.sha256",
     "HelpEnDe.sha256",
     "IdxImages.sha256",
@@ -82,6 +83,7 @@ NAMES = {
     "HubText.path": ("model=hf:gpt2 data=hf:./nowhere", "data.path"),
     "HubText.tokenizer": ("model=gpt data=hf:org/text data.tokenizer=./nowhere", "data.tokenizer"),
     "Text.path": ("data=text model=gpt_small data.path=nowhere", "data.path"),
+    "Faults.trace": ("faults=trace faults.trace=nowhere", "faults.trace"),
     "Edges.path": ("algo=sgp algo.topology=edges algo.topology.path=nowhere", "algo.topology.path"),
     "Cifar.root": ("data=cifar10 data.root=nowhere", "data.root"),
     "IdxImages.root": ("data=mnist data.root=nowhere", "data.path"),
