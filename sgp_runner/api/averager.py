@@ -228,6 +228,7 @@ class Averager:
         for tensor in (mean, *self.buffers):
             world.mean(tensor)
         self.runtime.vector.bind(mean)
+        self.runtime.vector.separate()
 
     @torch.no_grad()
     def finish(self) -> None:

@@ -50,6 +50,11 @@ class ParameterVector:
             for p, part in self.parts(vector):
                 p.data = part
 
+    def separate(self) -> None:
+        """Give each parameter memory of its own, without which safetensors does not save it."""
+        for p in self.parameters:
+            p.data = p.data.clone()
+
     def detach_gradient(self, scale: Tensor | None = None) -> list[Tensor]:
         """Return the parts of the gradient, as vectors, and remove it from the parameters.
 
