@@ -64,7 +64,7 @@ def test_extras_are_whole() -> None:
     ]
     (names,) = extras["all"]
     assert set(re.findall(r"\w+", names)) - {"sgp", "runner"} == {
-        *("hf", "loggers", "mpi", "optuna", "report", "slurm", "text", "vision")
+        *("hf", "hosts", "loggers", "mpi", "optuna", "report", "slurm", "text", "vision")
     }
     asked = re.findall(
         r"require\(\s*\"[\w./]+\", \"(\w+)\"",
