@@ -28,6 +28,7 @@ import pytest
 from helpers.paths import ROOT
 
 from sgp_runner.cli import download, new, replay, report, study, sweep
+from sgp_runner.cli.export_texts import HOSTS
 from sgp_runner.cli.options import load
 from sgp_runner.cli.sweep import combinations, is_sweep, plan
 from sgp_runner.config.choices import groups
@@ -174,7 +175,7 @@ def test_settings_of_the_others_make_a_run(
 
 CHECKED: set[str] = set()  # commands of other pages, which are the same here
 # Commands that read or write files of their page.
-OF_A_FILE = re.compile(r"\./|\.\w+(?: |$)|^sgp-run (?:new|calibrate|study|download)\b")
+OF_A_FILE = re.compile(r"\./|\.\w+(?: |$)|^sgp-run (?:new|calibrate|study|download|export)\b")
 
 
 def covering(settings: Sequence[Setting]) -> list[list[str]]:
@@ -214,6 +215,9 @@ def dry_run(words: list[str]) -> None:
         return
     if words[:1] == ["download"]:
         assert words[1] in download.NAMES, words
+        return
+    if words[:1] == ["export"]:
+        assert words[2] == "--to" and words[3] in HOSTS and len(words) == 5
         return
     if words[:1] == ["plan"]:
         read_request(words[1:])

@@ -86,6 +86,7 @@ examples
   sgp-run new algorithm NAME      start one, with a test; or model, data
   sgp-run download fashion_mnist  get the data; or mnist, gutenberg, ...
   sgp-run study mine.yaml         compare methods: searches, seeds, tests
+  sgp-run export RUN --to ddp F   the method of a run for other training loops
   sgp-run diff RUN RUN            what differs between two runs
   sgp-run calibrate nodes=4 ...   measure this machine for the simulator
   sgp-run check network=nccl ...  has this machine what a run needs?

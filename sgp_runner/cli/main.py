@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "diff": "diff",
     "download": "download",
     "doctor": "doctor",
+    "export": "export",
     "new": "new",
     "plan": "plan",
     "study": "study",
