@@ -40,24 +40,24 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 26740,
+    "sgp_runner": 27100,
     "algorithms": 1576,
-    "api": 730,
+    "api": 710,
     "assembly": 2030,
     "calibration report": 2275,
-    "cli": 1560,
-    "cluster data topology": 3620,
+    "cli": 1590,
+    "cluster data topology": 3660,
     "config": 1686,
     "console": 226,
     "core": 2472,
-    "distributed simulator": 3310,
-    "hosts": 180,
+    "distributed simulator": 3280,
+    "hosts": 170,
     "jobs": 340,
     "models": 618,
-    "plan": 1245,
+    "plan": 1265,
     "recording": 1517,
     "replay": 434,
-    "studies": 2100,
+    "studies": 2210,
     "utils": 1212,
 }
 
