@@ -67,7 +67,8 @@ keys of a study, besides the settings of sgp-run that all arms share
   matters      the smallest difference that matters, such as 0.02 nats; pilot runs
                then tell how many seeds find it with a power of 80 %
   clusters     machines to time the arms on, such as sgp_ethernet bandwidth=1Gbit/s
-  measures     loss, accuracy, time, bytes, time_to_loss(0.5), bytes_to_accuracy(90%)
+  measures     loss, accuracy, bleu (translations), time, bytes,
+               time_to_loss(0.5), bytes_to_accuracy(90%)
   amended      the reason of a change after the first run
   published    what a paper reports
   transfer     the rule by which arms with of: ARM, at: transferred and settings:

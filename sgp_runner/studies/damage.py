@@ -13,7 +13,17 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import MIB, parse_json, read_json, read_lines, read_text, read_yaml
 
 MAX_TABLE = 16 * MIB
-NUMBERS = ("time_s", "step", "epoch", "lr", "loss", "accuracy", "bytes_sent", "bytes_per_node")
+NUMBERS = (
+    "time_s",
+    "step",
+    "epoch",
+    "lr",
+    "loss",
+    "accuracy",
+    "bleu",
+    "bytes_sent",
+    "bytes_per_node",
+)
 # What reading damaged files raises, and computing with their contents.
 DAMAGE = (
     *(OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError),

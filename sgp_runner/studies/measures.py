@@ -21,13 +21,14 @@ from sgp_runner.studies.statistics import Reached, horizon_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import BYTES, SECONDS, Unit, duration, num_bytes
 
-QUALITIES = ("loss", "accuracy")
+QUALITIES = ("loss", "accuracy", "bleu")
 COSTS = {"time": "time_s", "bytes": "bytes_per_node"}  # names in a summary
-EXAMPLES = "loss, accuracy, time, bytes, time_to_loss(0.5) or bytes_to_accuracy(0.9)"
-UNITS = {"loss": "nats", "accuracy": "points"}
+EXAMPLES = "loss, accuracy, bleu, time, bytes, time_to_loss(0.5) or bytes_to_accuracy(0.9)"
+UNITS = {"loss": "nats", "accuracy": "points", "bleu": "BLEU"}
 AMOUNTS = {  # the units of a difference, by cost or quality
     "loss": Unit("nats", "0.02 nats", {"nats": Fraction(1)}),
     "accuracy": Unit("share", "0.5 points", {"points": Fraction(1, 100)}),
+    "bleu": Unit("BLEU", "0.3 BLEU", {"BLEU": Fraction(1)}),
     "time": SECONDS,
     "bytes": BYTES,
 }
@@ -51,8 +52,8 @@ class Measure:
     """A quantity that a study compares.
 
     cost: time (s of the run's clock) | bytes (sent by a node); empty: ``quality`` itself
-    quality: loss | accuracy of the averaged model on the validation set; empty: the cost of the
-        whole run
+    quality: loss | accuracy | bleu of the averaged model on the validation set; empty: the cost of
+        the whole run
     target: the quality to reach; None without one
     """
 
@@ -97,6 +98,8 @@ class Measure:
                 return sign + duration(size)
             case "bytes":
                 return sign + num_bytes(size)
+        if self.quality == "bleu":
+            return f"{value:.2f}"
         return f"{100 * value:.2f} %" if self.quality == "accuracy" else f"{value:.4f}"
 
     def amount(self, text: str) -> float | None:
@@ -166,18 +169,28 @@ class RunResult:
         times = [float(point["time_s"]) for point in self.curve]
         if cost == "time":
             return times
-        return [float(sent) for sent in bytes_at(np.array(times), self.records)]
+        sent = bytes_at(np.array(times), self.records)
+        return [
+            float(point.get("bytes_sent", between))
+            for point, between in zip(self.curve, sent, strict=True)
+        ]
 
     def value(self, measure: Measure) -> float:
         """Return a measure without a target; of a diverged run that of guessing."""
         if not self.job.diverged:
             if measure.cost:
                 return number(self.job, COSTS[measure.cost])
+            if measure.quality not in self.curve[-1]:
+                raise ConfigError(
+                    "measures", f"{measure.quality} is not evaluated on this data: use loss."
+                )
             return float(self.curve[-1][measure.quality])
         if measure.cost:
             return inf
         if measure.quality == "accuracy":
             return 1 / (self.classes or inf)
+        if measure.quality == "bleu":
+            return 0.0
         if self.classes is not None:
             return log(self.classes)
         return next(float(record["loss"]) for record in self.records if record["kind"] == "train")
