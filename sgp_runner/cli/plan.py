@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
     from sgp_runner.plan.table import text_of
 
     every = "--all" in argv
-    words = [word for word in argv if word != "--all"]
-    overrides, pairs = split_options(words, ("--json", "--html", "--config-dir"))
+    arguments = [word for word in argv if word != "--all"]
+    overrides, pairs = split_options(arguments, ("--json", "--html", "--config-dir"))
     options = dict(pairs)
     for option in ("--json", "--html"):
         if option in options:

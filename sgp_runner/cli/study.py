@@ -79,8 +79,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command with the arguments after its name and return the exit code."""
     action = ACTIONS.get(argv[0]) if argv else None
     if action is not None:
-        words = [f"{DRY_RUN}=yes" if word == DRY_RUN else word for word in argv[1:]]
-        return action(*split(words, OPTIONS.get(argv[0], ())))
+        flagged = [f"{DRY_RUN}=yes" if word == DRY_RUN else word for word in argv[1:]]
+        return action(*split(flagged, OPTIONS.get(argv[0], ())))
     flags = {"--dry-run", "--sbatch"} & {*argv}
     arguments, pairs = split([argument for argument in argv if argument not in flags], ("--hours",))
     if not arguments or (len(arguments) > 1 and "--sbatch" not in flags):
@@ -198,15 +198,15 @@ def board(folders: Sequence[str], options: Options) -> int:
     return 1 if site.refused else 0
 
 
-def audit(words: Sequence[str], options: Options) -> int:
+def audit(arguments: Sequence[str], options: Options) -> int:
     """Make the rows of the audit that are missing, or print their hours."""
     from sgp_runner.studies.run_study import run_study
     from sgp_runner.studies.study_file import SHIPPED, read_study
     from sgp_runner.utils.errors import nearest
     from sgp_runner.utils.units import duration
 
-    if words:
-        raise ConfigError("study", f"audit takes its rows as --rows={words[0]}.")
+    if arguments:
+        raise ConfigError("study", f"audit takes its rows as --rows={arguments[0]}.")
     rows = {path.stem: path for path in sorted(SHIPPED.glob("audit/*.yaml"))}
     chosen = [value for option, value in options if option == ROWS]
     names = [name for value in chosen for name in value.split(",")] or [*rows]

@@ -42,8 +42,8 @@ def bytes_of_vectors(run: Run, problem: Problem) -> int:
     """
     nodes = run.nodes if run.network.clock == "simulated" else 1
     devices = run.gpus_per_node if getattr(run.network, "shard", "none") == "state" else 1
-    own = nodes * (2 + kept_by_optimizer(run)) if problem.trains else 0
-    return vector_bytes(run, problem) * (2 * devices + own) // devices
+    vectors = nodes * (2 + kept_by_optimizer(run)) if problem.trains else 0
+    return vector_bytes(run, problem) * (2 * devices + vectors) // devices
 
 
 def gpu_memory(run: Run, problem: Problem, free: int) -> str:

@@ -46,13 +46,13 @@ class PackagedData:
 
         Raises ConfigError if they are missing, damaged or others than those of ``sha256``.
         """
-        own = Path(root) / self.name
-        place = Path(path) if path else own if os.path.exists(own) else Path(self.installed)
+        default = Path(root) / self.name
+        place = Path(path) if path else default if os.path.exists(default) else Path(self.installed)
         get = f"sgp-run download {self.name}" + (
             "" if root == ROOT else f" data.root={quote(root)}"
         )
         if not os.path.exists(place):  # unlike Path.exists, accepts any name
-            missing = f"there is no {place}" if path else f"{own} is missing"
+            missing = f"there is no {place}" if path else f"{default} is missing"
             raise ConfigError(
                 "data.path", f"{missing}; get it with: {get}, or name a folder or package with it."
             )

@@ -74,23 +74,23 @@ class SharedMean:
         length, dtype = sum(part.numel() for part in parts), parts[0].dtype
         if length * dtype.itemsize < SMALLEST:
             return [self.mean_over_tcp(torch.cat(parts))]
-        own = self.memory.empty(length, dtype)
+        slot = self.memory.empty(length, dtype)
         where = torch.zeros(self.size, dtype=torch.int64)
         where[self.rank] = NOWHERE
-        if own is not None:
-            torch.cat(parts, out=own)
-            where[self.rank] = min(self.memory.share(own, other) for other in self.others)
+        if slot is not None:
+            torch.cat(parts, out=slot)
+            where[self.rank] = min(self.memory.share(slot, other) for other in self.others)
         dist.all_reduce(where, group=self.group)
-        if own is None or NOWHERE in where:  # no memory is left on some process
-            if own is not None:
-                self.memory.take_back(own)
+        if slot is None or NOWHERE in where:  # no memory is left on some process
+            if slot is not None:
+                self.memory.take_back(slot)
             return [self.mean_over_tcp(torch.cat(parts))]
         vectors = [
-            own if rank == self.rank else self.memory.message(rank, offset, length, dtype)
+            slot if rank == self.rank else self.memory.message(rank, offset, length, dtype)
             for rank, offset in enumerate(where.tolist())
         ]
         ends = self.ends(length)
-        self.add_up(vectors, own, ends[self.rank], ends[self.rank + 1])
+        self.add_up(vectors, slot, ends[self.rank], ends[self.rank + 1])
         dist.all_reduce(torch.zeros(1), group=self.group)
         means = (vectors[rank][ends[rank] : ends[rank + 1]] for rank in range(self.size))
         return [mean for mean in means if mean.numel()]
@@ -104,16 +104,16 @@ class SharedMean:
         step = -(-length // (LINE * self.size)) * LINE
         return [min(rank * step, length) for rank in range(self.size + 1)]
 
-    def add_up(self, vectors: list[Tensor], own: Tensor, begin: int, end: int) -> None:
+    def add_up(self, vectors: list[Tensor], slot: Tensor, begin: int, end: int) -> None:
         """Write the mean of ``vectors`` from ``begin`` to ``end`` into ``own``, one of them."""
-        total = own.new_empty(min(PIECE, end - begin))
+        total = slot.new_empty(min(PIECE, end - begin))
         for start in range(begin, end, PIECE):
             where = slice(start, min(start + PIECE, end))
             piece = total[: where.stop - start]
             torch.add(vectors[0][where], vectors[1][where], out=piece)
             for vector in vectors[2:]:
                 piece += vector[where]
-            torch.div(piece, self.size, out=own[where])
+            torch.div(piece, self.size, out=slot[where])
 
     def mean_over_tcp(self, vector: Tensor) -> Tensor:
         """Average ``vector`` in place. This is a collective, for `start` or `call`."""

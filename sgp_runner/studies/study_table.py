@@ -110,9 +110,9 @@ def difference_note(comparison: Comparison | None) -> str:
     mark = MARKS[comparison.verdict]
     if comparison.p is None:
         return f"{mark} {signed(measure, effect.mean)} for every seed"
-    own = "" if comparison.primary else ", unadjusted"
+    note = "" if comparison.primary else ", unadjusted"
     return (
-        f"{mark} {signed(measure, effect.mean, unit=False)} ({between(measure, effect)}{own}), "
+        f"{mark} {signed(measure, effect.mean, unit=False)} ({between(measure, effect)}{note}), "
         f"p {p_text(comparison.p)}"
     )
 

@@ -124,7 +124,9 @@ def search(space: Space, budget: int, further: int = 0, earlier: bool = False) -
     everything = sorted(by_candidate(scores), key=lambda candidate: (score(candidate), candidate))
     if earlier:
         return (yield from settle_earlier(everything, scores, budget))
-    finalists = finalists_of([each for each in everything if isfinite(score(each).value)])
+    finalists = finalists_of(
+        [candidate for candidate in everything if isfinite(score(candidate).value)]
+    )
     due = [
         Trial(candidate, FIRST_SEED + number)
         for number in range(1, further + 1)
@@ -133,7 +135,7 @@ def search(space: Space, budget: int, further: int = 0, earlier: bool = False) -
     scores |= zip(due, (yield due) if due else (), strict=True)
     means = means_of(finalists or everything[:1], by_candidate(scores))
     lowest = min(means, key=lambda candidate: (means[candidate], candidate))
-    chosen, expected = vertex(lowest, {each: mean.value for each, mean in means.items()})
+    chosen, expected = vertex(lowest, {candidate: mean.value for candidate, mean in means.items()})
     return result(chosen, scores, edges_of(lowest, everything), expected)
 
 
@@ -150,7 +152,11 @@ def result(
 
 def finalists_of(ordered: Sequence[Candidate]) -> list[Candidate]:
     """Return the first of ``ordered``, its neighbours by rate, and the next ones: `FINALISTS`."""
-    alike = [each for each in ordered if with_rate(each).others == with_rate(ordered[0]).others]
+    alike = [
+        candidate
+        for candidate in ordered
+        if with_rate(candidate).others == with_rate(ordered[0]).others
+    ]
     by_rate = sorted(alike, key=rate_of)
     place = by_rate.index(ordered[0]) if ordered else 0
     near = by_rate[max(0, place - 1) : place + 2]
@@ -160,7 +166,10 @@ def finalists_of(ordered: Sequence[Candidate]) -> list[Candidate]:
 def means_of(
     candidates: Sequence[Candidate], scores: Mapping[Candidate, Sequence[Score]]
 ) -> dict[Candidate, Score]:
-    return {each: Score(*map(fmean, zip(*scores[each], strict=True))) for each in candidates}
+    return {
+        candidate: Score(*map(fmean, zip(*scores[candidate], strict=True)))
+        for candidate in candidates
+    }
 
 
 def vertex(best: Candidate, means: Mapping[Candidate, float]) -> tuple[Candidate, float]:
@@ -170,8 +179,12 @@ def vertex(best: Candidate, means: Mapping[Candidate, float]) -> tuple[Candidate
     Returns the ``best`` one if the three differ in other settings, or the parabola has no minimum.
     """
     others = with_rate(best).others
-    three = {rate_of(each): y for each, y in means.items() if isfinite(y) and rate_of(each) > 0}
-    if len(three) < FINALISTS or any(with_rate(each).others != others for each in means):
+    three = {
+        rate_of(candidate): y
+        for candidate, y in means.items()
+        if isfinite(y) and rate_of(candidate) > 0
+    }
+    if len(three) < FINALISTS or any(with_rate(candidate).others != others for candidate in means):
         return best, means[best]
     (x0, y0), (x1, y1), (x2, y2) = ((log(rate), three[rate]) for rate in sorted(three))
     slope = (y1 - y0) / (x1 - x0)
@@ -206,7 +219,7 @@ def settle_earlier(
         due = [Trial(candidate, FIRST_SEED + seeds - 1) for candidate in left]
         scores |= zip(due, (yield due), strict=True)
         left = near_ties(left, by_candidate(scores))
-    edges = {each for each in everything if RATE in edges_of(each, everything)}
+    edges = {candidate for candidate in everything if RATE in edges_of(candidate, everything)}
     best_first = left if seeds > 1 else left[:1]
     chosen = min(best_first, key=lambda candidate: (candidate in edges, rate_of(candidate)))
     return result(chosen, scores, (RATE,) if chosen in edges else ())
@@ -284,10 +297,10 @@ def edges_of(best: Candidate, candidates: Sequence[Candidate]) -> tuple[str, ...
     out = []
     for key, value in numbers_of(best).items():
         tried = {
-            numbers_of(each)[key]
-            for each in candidates
-            if key in numbers_of(each)
-            and (key != RATE or with_rate(each).others == with_rate(best).others)
+            numbers_of(candidate)[key]
+            for candidate in candidates
+            if key in numbers_of(candidate)
+            and (key != RATE or with_rate(candidate).others == with_rate(best).others)
         }
         if len(tried) > 1 and value in (min(tried), max(tried)):
             out.append(key)

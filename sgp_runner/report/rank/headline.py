@@ -104,9 +104,9 @@ def doubt(timed: Sequence[Row], equal: Sequence[Row]) -> str:
 
 def named(row: Row, sizes: set[int]) -> str:
     """Name a row by its algorithm, settings and, where they differ, number of nodes."""
-    words = [row.setting.algorithm, *map(short_key, row.overrides)]
+    parts = [row.setting.algorithm, *map(short_key, row.overrides)]
     size = f" on {counted(row.setting.nodes, 'node')}" if len(sizes) > 1 else ""
-    return f"{' '.join(words)}{size}"
+    return f"{' '.join(parts)}{size}"
 
 
 def some(names: Sequence[str], kind: str) -> str:
