@@ -91,6 +91,8 @@ def experiment_in(folder: Path) -> Experiment:
 
 def values_of(experiment: Experiment, folder: Path, host: str, module: str) -> Mapping[str, str]:
     """Return what replaces the upper-case names in the texts. Raises ConfigError."""
+    from sgp_runner.algorithms.slowmo import SlowMo
+
     run, algo = experiment.run, experiment.run.algo
     if algo.asynchronous or algo.servers:
         what = "is asynchronous" if algo.asynchronous else "has a server"
@@ -107,6 +109,10 @@ def values_of(experiment: Experiment, folder: Path, host: str, module: str) -> M
     config: Any = experiment.config
     settings = dict(config["algo"])
     name = settings.pop("name")
+    if isinstance(algo, SlowMo):  # `Averager` has another name for this setting
+        rules = {"keep": "local", "average": "mean", "reset": "reset"}
+        if (rule := settings.pop("buffers")) in rules:
+            settings["optimizer_state"] = rules[rule]
     clip = getattr(optim, "clip", None)
     return {
         "MODULE": module,
