@@ -16,6 +16,7 @@ from helpers.experiments import make_experiment
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.simulated.times import simulate_times
 from sgp_runner.config.choices import groups
+from sgp_runner.core.optim.adam import frozen_divisor
 from sgp_runner.core.zeros import Zeros, zeros
 
 TYPES = [torch.float32, torch.float64]
@@ -134,6 +135,8 @@ def test_vectors_of_the_meta_device_lose_their_values_to_other_operations() -> N
     assert type(code) is torch.Tensor and code.is_meta
     step = (x / (x.sqrt() + 1e-8)).addcmul_(x, x, value=0.1)
     assert type(step) is Zeros and step.memory.tensor is None and len(step) == 4
+    divisor: Any = frozen_divisor(step, 1e-8, {"x": (4,)})
+    assert type(divisor) is Zeros and step.memory.tensor is divisor.memory.tensor is None
     table = step.view(2, 2) + step[:2]
     assert type(table) is torch.Tensor and table.is_meta and table.shape == (2, 2)
 
