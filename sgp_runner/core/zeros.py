@@ -48,6 +48,7 @@ class Zeros:
     dtype = property(lambda self: self.memory.dtype)
     device = property(lambda self: torch.device(self.memory.device))
     is_meta = property(lambda self: self.memory.device == "meta")
+    nbytes = property(lambda self: self.length * self.memory.dtype.itemsize)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ def the_same(vector: Any, tensor: torch.Tensor) -> None:
     """Assert that a vector without values has the bytes of ``tensor``."""
     assert type(vector) is Zeros and vector.memory.tensor is None
     assert vector.shape == tensor.shape and vector.dtype == tensor.dtype
+    assert vector.nbytes == tensor.nbytes and vector.memory.tensor is None
     assert deepcopy(vector).tensor().numpy().tobytes() == tensor.numpy().tobytes()
 
 
