@@ -64,7 +64,7 @@ class Ringleader(Algorithm):
             i, g = await server.comm.recv_any()
             server.log("staleness", server.counter("k") - sent[i])
             sums = later if i in served else now
-            counted = torch.cat([g, g.new_ones(1)])
+            counted = torch.cat([g, g.new_full((1,), 1)])
             sums[i] = sums[i] + counted if i in sums else counted
             if sums is later or len(now) < server.size:
                 server.comm.send(i, x.new_empty(0))
