@@ -40,16 +40,16 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 27100,
+    "sgp_runner": 27190,
     "algorithms": 1576,
-    "api": 710,
-    "assembly": 2030,
+    "api": 690,
+    "assembly": 2095,
     "calibration report": 2275,
     "cli": 1590,
     "cluster data topology": 3660,
     "config": 1686,
     "console": 226,
-    "core": 2472,
+    "core": 2510,
     "distributed simulator": 3280,
     "hosts": 170,
     "jobs": 340,
