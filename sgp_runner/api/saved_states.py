@@ -1,27 +1,13 @@
-"""States of `Averager`: their check, and states for another number of ranks.
-
-All ranks continue from one model: the mean of the former ranks, weighted by their push-sum weights.
-The state of the optimizer, BatchNorm's statistics, and the state of an algorithm that has a rule
-become their means; whole numbers are those of rank 0.
-"""
+"""States of `Averager`: their check, and states for another number of ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
-from torch import Tensor
-
+from sgp_runner.core.mean_state import check_alike, mean, mean_worker
 from sgp_runner.core.state import State, outline
 from sgp_runner.utils.errors import ConfigError
 
-#: Named state of algorithms whose mean over the ranks is the state of a rank among fewer or more.
-HAS_MEAN = {
-    *("outer", "outer_momentum"),  # DiLoCo
-    *("slowmo_x0", "slowmo_u", "slowmo_start"),
-    "quasi_global_momentum",
-}
 PARTS = ("worker", "optimizer")  # of a state: what is replaced
 
 
@@ -46,47 +32,19 @@ def check_state(state: object, identity: State) -> None:
             )
 
 
-def mean(values: Sequence[Any]) -> Any:
-    """Return the mean of plain data of one shape, in its floating-point tensors."""
-    first = values[0]
-    if isinstance(first, dict):
-        return {name: mean([value[name] for value in values]) for name in first}
-    if isinstance(first, list | tuple):
-        return type(first)(map(mean, zip(*values, strict=True)))
-    if isinstance(first, Tensor) and first.is_floating_point():
-        return sum(values[1:], first) / len(values)
-    return first
-
-
 def resized(states: Sequence[State], title: str) -> State:
     """Return the parts of a state of any rank, from those of all former ranks, by rank.
 
     title: of the algorithm. Raises ConfigError if there is no rule for what the states contain
     """
-    workers = [state["worker"] for state in states]
-    for worker in workers:
-        without_rule = sorted(worker["state"].keys() - HAS_MEAN)
-        if without_rule or worker["comm"]["mailbox"]:
-            what = ", ".join(without_rule) or "messages in flight"
-            raise ConfigError(
-                "states",
-                f"{title} has no rule for {what} among another number of ranks: continue with "
-                f"{len(states)} ranks, or start an averager from the mean model.",
-            )
-    parts = [
-        (state["optimizer"], worker["state"]) for state, worker in zip(states, workers, strict=True)
-    ]
-    counts = [[worker["steps_taken"], worker["taken"]] for worker in workers]
-    for what, values in (("states", parts), ("numbers of steps", counts)):
-        if len({str(dict(outline(value))) for value in values}) > 1:
-            raise ConfigError("states", f"the ranks have different {what}: save them together.")
-    weights = torch.stack([worker["push_sum"][-1] for worker in workers])
-    shares = weights / weights.sum() * len(workers)
-    push_sum = mean([w["push_sum"] * share for w, share in zip(workers, shares, strict=True)])
-    push_sum[-1] = 1
-    averaged = {name: mean([w[name] for w in workers]) for name in ("state", "model_buffers")}
-    worker = {**workers[0], **averaged, "push_sum": push_sum}
-    return {"worker": worker, "optimizer": mean([state["optimizer"] for state in states])}
+    optimizers = [state["optimizer"] for state in states]
+    way_out = f"continue with {len(states)} ranks, or start an averager from the mean model"
+    try:
+        worker = mean_worker([state["worker"] for state in states], title)
+        check_alike("states", optimizers)
+    except ValueError as error:
+        raise ConfigError("states", f"{error}: {way_out}.") from error
+    return {"worker": worker, "optimizer": mean(optimizers)}
 
 
 def by_rank(states: Sequence[State], identity: State) -> list[State]:
