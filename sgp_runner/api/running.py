@@ -256,4 +256,4 @@ def execute(experiment: Experiment) -> Result:
     with saving_on_interrupt(), collecting_garbage():
         summary = run_experiment(experiment)
     assert summary is not None  # no launcher has started this process
-    return Result(experiment.directory.resolve(), summary)
+    return Result(Path(str(summary["run_dir"])).resolve(), summary)

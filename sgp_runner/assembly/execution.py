@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sgp_runner.assembly import start
 from sgp_runner.assembly.extension import extend, shorter_run
+from sgp_runner.assembly.resizing import resize
 from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import (
     FORMAT,
@@ -58,6 +59,8 @@ def run_experiment(
     a ConfigError, for example if the settings do not fit the data, no new files are left behind.
     """
     rank = launched_rank()
+    if experiment.run.resume == "resize":
+        experiment = resize(experiment)
     shorter = shorter_run(experiment)
     if shorter is None and rank in (None, 0) and experiment.run.resume == "auto":
         refuse_other_settings(experiment)

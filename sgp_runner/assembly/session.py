@@ -152,7 +152,7 @@ class Session:
             checkpoint = backend.open()
             membership = (
                 full_membership(run)
-                if checkpoint is None
+                if checkpoint is None or checkpoint.origin is not None
                 else membership_of(
                     run, [*checkpoint.original_ranks, *checkpoint.back], verify_calls
                 )

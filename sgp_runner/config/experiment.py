@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from sgp_runner.cluster.validated import LIMITS
 from sgp_runner.config import corrections
@@ -21,7 +22,7 @@ from sgp_runner.config.plugins.from_python import InMemory
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes, named
 from sgp_runner.config.run import Run
-from sgp_runner.config.schema import IDENTITY, Tree, join
+from sgp_runner.config.schema import IDENTITY, RESIZED, Tree, join
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
@@ -126,6 +127,20 @@ def digest_of(settings: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The checkpoint of a run with another number of nodes, from which a run continues.
+
+    run, digest: name and digest of the former run. steps: number in the name of the checkpoint.
+    nodes: of the former run
+    """
+
+    run: str
+    digest: str
+    steps: int
+    nodes: int
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A run with its resolved configuration and its folder.
 
@@ -195,6 +210,12 @@ class Experiment:
         return self.directory / "checkpoints"
 
     @property
+    def origin(self) -> Origin | None:
+        """The checkpoint of another run from which this run continues, if any (resume=resize)."""
+        origin: Any = self.config.get(RESIZED)
+        return None if origin is None else Origin(**origin)
+
+    @property
     def facts(self) -> dict[str, object]:
         """Columns of tables that describe the run; results are in other columns."""
         run = self.run
@@ -236,7 +257,7 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     version = tree.get(corrections.KEY, corrections.results_version(config))
     used = [(key, plugin) for key, plugin in extensions_in(part, "") if plugin.hash is not None]
     digests = hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
-    identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests}
+    identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests, RESIZED: tree.get(RESIZED)}
     config |= {key: value for key, value in identity.items() if value}
     return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
 

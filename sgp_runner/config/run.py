@@ -82,7 +82,8 @@ class Run:
         model that the preset sets for this purpose
     on_failure: stop | continue: after the loss of a rank, stop or continue without it; continue
         needs a gossip or asynchronous algorithm, and network=sim or gloo
-    resume: auto: resume an interrupted run, report a finished one; never: start from scratch
+    resume: auto: resume an interrupted run, report a finished one; never: start from scratch;
+        resize: continue a synchronous run that was saved with another number of nodes, as a new run
     name: name of the folder in results/runs; null: derived from the settings
     results: folder of all results, relative to the working directory of the command
     algo: the algorithm
@@ -113,7 +114,7 @@ class Run:
     row: str | None = None
     rehearsal: bool = False
     on_failure: Literal["stop", "continue"] = "stop"
-    resume: Literal["auto", "never"] = "auto"
+    resume: Literal["auto", "never", "resize"] = "auto"
     name: str | None = None
     results: str = "results"
     algo: Algorithm

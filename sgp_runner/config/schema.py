@@ -24,7 +24,8 @@ from sgp_runner.utils.errors import ConfigError, nearest
 from sgp_runner.utils.reading import MAX_DIGITS
 
 NAME = "name"
-IDENTITY = (corrections.KEY, KEY_OF_PLUGINS)  # in addition to settings
+RESIZED = "resized_from"  # the checkpoint of another run that a run continues
+IDENTITY = (corrections.KEY, KEY_OF_PLUGINS, RESIZED)  # in addition to settings
 # The files of clusters are data, not choices of code: omitted keys are not stored.
 PROFILE = "cluster"
 PARTS_OF_PROFILE = {f"{PROFILE}.{name}": cls for name, cls in GROUPS.items()}

@@ -22,13 +22,13 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 from sgp_runner.config.checkpoints import Checkpoints
-from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.experiment import Experiment, Origin
 from sgp_runner.utils.errors import ConfigError, DataError, Stopped
 from sgp_runner.utils.files import checksum, replace_file
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import open_regular, read_json
 from sgp_runner.utils.signals import cause, stop_signals
-from sgp_runner.utils.units import rank_list
+from sgp_runner.utils.units import counted, rank_list
 
 VERSION = 7
 MANIFEST = "manifest.json"
@@ -69,6 +69,9 @@ class Trigger:
 
 def resume_message(checkpoint: Found, lost: Sequence[int] = ()) -> str:
     step = checkpoint.path.name.replace("-", " ")
+    if (origin := checkpoint.origin) is not None:
+        had = counted(len(checkpoint.original_ranks), "node")
+        return f"This run continues from {step} of {origin.run}, which had {had}."
     message = f"This run resumes from {step}"
     if checkpoint.back:
         return f"{message}, with the state of rank 0 for {rank_list(checkpoint.back)}, lost before."
@@ -103,11 +106,13 @@ class Found:
 
     original_ranks: original ranks of the participants
     back: original ranks that were lost before the checkpoint and rejoin now
+    origin: of the checkpoint, if it is of a run with another number of nodes
     """
 
     path: Path
     original_ranks: list[int]
     back: Sequence[int] = ()
+    origin: Origin | None = None
 
 
 class UnusableCheckpoint(ConfigError):
@@ -150,7 +155,7 @@ class Candidates:
         self, experiment: Experiment, device: str = "cpu", files: Sequence[str] | None = None
     ) -> None:
         self.device = device
-        self.ranks = experiment.run.ranks
+        self.experiment = experiment
         self.paths = valid_checkpoints(experiment, files)
         self.refused: UnusableCheckpoint | None = None
 
@@ -163,11 +168,16 @@ class Candidates:
             try:
                 with using(path):
                     state = read(path / name, self.device)
-                    return Found(path, ranks_in(state, self.ranks)), state
+                    origin = origin_at(path, self.experiment)
+                    ranks = self.experiment.run.ranks if origin is None else origin.nodes
+                    return Found(path, ranks_in(state, ranks), origin=origin), state
             except UnusableCheckpoint as error:
                 self.refuse(error)
         if self.refused is not None:
             raise self.refused
+        if self.experiment.run.resume == "auto" and (origin := self.experiment.origin) is not None:
+            path = origin_path(origin, self.experiment)
+            raise UnusableCheckpoint(path, "it is missing or damaged.")
         return None
 
     def refuse(self, error: UnusableCheckpoint) -> None:
@@ -191,6 +201,19 @@ def valid_checkpoints(experiment: Experiment, files: Sequence[str] | None = None
     """
     if experiment.run.resume == "auto":
         yield from valid(experiment.checkpoints, experiment.digest, files)
+        if (origin := experiment.origin) is not None:
+            path = origin_path(origin, experiment)
+            if invalid_reason(path, origin.digest, files) is None:
+                yield path
+
+
+def origin_path(origin: Origin, experiment: Experiment) -> Path:
+    return experiment.directory.parent / origin.run / "checkpoints" / f"step-{origin.steps}"
+
+
+def origin_at(path: Path, experiment: Experiment) -> Origin | None:
+    """Return the origin of a run if ``path`` is its checkpoint; None for a run's own checkpoint."""
+    return None if path.parent == experiment.checkpoints else experiment.origin
 
 
 def read(path: Path, device: str = "cpu") -> dict[str, Any]:

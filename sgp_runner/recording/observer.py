@@ -19,6 +19,7 @@ from sgp_runner.config.run import Run
 from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.worker import Worker
+from sgp_runner.recording.checkpoint import Found
 from sgp_runner.recording.divergence import check_loss, check_parameters
 from sgp_runner.recording.epoch_average import EpochAverage, averages_in, mean_min_max
 from sgp_runner.recording.latest_model import LatestModel
@@ -124,6 +125,23 @@ class Observer:
                 stamp
                 | {"ranks": ranks, "epoch": epoch, "nodes": membership.run.nodes, "steps": total}
             )
+
+    def resize(
+        self, checkpoint: Found, saved: Mapping[str, Any], now: float, epoch: float, records: bool
+    ) -> None:
+        """Begin at ``epoch`` with the checkpoint of another run, whose observer was ``saved``.
+
+        records: whether to record the change
+        """
+        assert checkpoint.origin is not None
+        self.follow(self.membership, self.problem, now, epoch, records=False)
+        self.lost_state = list(map(str, saved.get("unsaved", ())))
+        if records:
+            before = {"run": checkpoint.origin.run, "step": checkpoint.origin.steps}
+            before |= {"nodes_before": len(checkpoint.original_ranks), "epoch": epoch}
+            run = self.membership.run
+            after = {"nodes": run.nodes, "steps": run.total_steps(self.problem)}
+            self.recorder.write(self.stamp("resized", now) | before | after)
 
     @property
     def gone(self) -> list[int]:

@@ -15,6 +15,8 @@
 * ``lost``: ``ranks epoch time_s clock nodes``; these ranks were lost, and ``nodes`` continued from
   ``epoch``
 * ``rejoined``: same fields; these lost ranks took part again after the run was resumed
+* ``resized``: ``run step nodes_before epoch time_s clock nodes steps``; the first record of a run
+  that continues step ``step`` of ``run``, which had ``nodes_before`` nodes (resume=resize)
 * ``summary``: once, last
 
 ``time_s`` is in seconds of the clock ``clock``, ``"simulated"`` or ``"wall"``.
@@ -51,7 +53,7 @@ from sgp_runner.utils.units import number
 
 OPENING = os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block
 ONE_LINE = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
-KINDS = ("train", "server", "eval", "average", "lost", "rejoined", "summary")
+KINDS = ("train", "server", "eval", "average", "lost", "rejoined", "resized", "summary")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from sgp_runner.assembly.real.part_listener import PartListener, evaluate_with_o
 from sgp_runner.assembly.real.saving import RankSaver, check_fits, serve
 from sgp_runner.assembly.real.trace_recorder import TraceRecorder
 from sgp_runner.assembly.real.watchdog import BUILT, Watchdog
+from sgp_runner.assembly.resizing import continued
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.membership import Membership, common_epoch, membership_of
 from sgp_runner.console.estimate import Work
@@ -33,6 +34,7 @@ from sgp_runner.recording.checkpoint import (
     Candidates,
     Found,
     UnusableCheckpoint,
+    origin_at,
     read,
     using,
     verify,
@@ -106,6 +108,8 @@ class RankBackend:
             )
         if not name:
             return None
+        if (origin := origin_at(Path(name), self.experiment)) is not None:
+            return Found(Path(name), names, origin=origin)
         back = [rank for rank in range(self.experiment.run.ranks) if rank not in names]
         return Found(Path(name), names, back)
 
@@ -139,6 +143,10 @@ class RankBackend:
         if world.process_rank == 0:
             world.alarm.set(BUILT, "")
         if checkpoint is None or self.saved is None or layout.device:
+            return START
+        if checkpoint.origin is not None:
+            states = self.saved["workers"]
+            self.snapshot, self.epoch = continued(states, membership.run, self.problem)
             return START
         if world.process_rank in checkpoint.back:
             return Position(num_whole_lines(self.experiment.directory, world.process_rank))
@@ -177,6 +185,12 @@ class RankBackend:
     def read(self, checkpoint: Found) -> State:
         """Read the file of this process, and what the devices of its node share from the first."""
         world, layout, compute = self.world, self.world.layout, self.problem.compute
+        if checkpoint.origin is not None:
+            names = [f"rank{rank}.pt" for rank in range(len(checkpoint.original_ranks))]
+            for name in names:
+                verify(checkpoint.path, checkpoint.origin.digest, name)
+            states = [read(checkpoint.path / name, compute.device) for name in names]
+            return states[0] | {"workers": [state["worker"] for state in states]}
         device = 0 if world.leader_mode else layout.device
         source = world.process_rank - layout.device + device
         number = 0 if source in checkpoint.back else checkpoint.original_ranks.index(source)
@@ -228,10 +242,17 @@ class RankBackend:
 
     def restore(self, observer: Observer | None) -> None:
         assert self.checkpoint is not None and self.saved is not None
+        self.runtime.clock.start = time.monotonic() - self.saved["now"]
+        if self.checkpoint.origin is not None:
+            assert self.snapshot is not None
+            self.take_over(self.snapshot, self.snapshot["num_bytes_sent"], self.epoch)
+            if observer is not None:
+                records, saved = self.original_rank == 0, self.saved["observer"]
+                observer.resize(self.checkpoint, saved, self.now(), self.epoch, records)
+            return
         if not self.checkpoint.back:
             self.worker.load_state_dict(self.saved["worker"])
             self.runtime.gradients.load_state_dict(self.saved["devices"])
-        self.runtime.clock.start = time.monotonic() - self.saved["now"]
         if observer is not None:
             observer.load_state_dict(self.saved["observer"])
         if observer is not None and self.checkpoint.back:

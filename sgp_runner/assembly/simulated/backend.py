@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from math import inf, log10
 from statistics import fmean
@@ -16,15 +16,18 @@ from sgp_runner.assembly.build import (
 )
 from sgp_runner.assembly.dry_run import verify_calls
 from sgp_runner.assembly.networks.sim import Sim
+from sgp_runner.assembly.resizing import continued
+from sgp_runner.assembly.simulated.common_step import states_at_common_step
 from sgp_runner.assembly.simulated.saver import Saver
 from sgp_runner.assembly.simulated.times import fastest_times, simulate, simulate_times
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.membership import Membership, common_epoch
+from sgp_runner.config.membership import Membership, common_epoch, membership_of
 from sgp_runner.config.run import Run, steps_in
 from sgp_runner.console.estimate import Work, bfloat16_hint, gpu_memory
 from sgp_runner.core.push_sum import check_mass
 from sgp_runner.core.scheduler import Deadlock
+from sgp_runner.core.state import State
 from sgp_runner.core.step_hooks import StepListener
 from sgp_runner.core.survivors import take_over
 from sgp_runner.core.timing_study import Study
@@ -86,7 +89,12 @@ class SimulatedBackend:
         self, membership: Membership, checkpoint: Found | None, listener: StepListener
     ) -> Position:
         self.membership, self.listener = membership, listener
-        self.problem = build_problem(membership.run, self.network.compute)
+        self.checkpoint = checkpoint
+        if resizes := checkpoint is not None and checkpoint.origin is not None:
+            assert checkpoint is not None and checkpoint.origin is not None
+            former = replace(membership.run, nodes=checkpoint.origin.nodes)
+            self.membership = membership_of(former, checkpoint.original_ranks, verify_calls)
+        self.problem = build_problem(self.membership.run, self.network.compute)
         pretrain(self.problem, self.experiment)
         if self.network.device.startswith("cuda"):
             record_gpus(self.experiment.directory, [gpu(self.network.device)])
@@ -101,15 +109,39 @@ class SimulatedBackend:
             return START
         with using(checkpoint.path):
             self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
-            at_steps = (
+            at_steps = [
                 read(checkpoint.path / f"rank{worker.rank}.pt", self.network.device)
                 for worker in self.workers
-            )
+            ]
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
             self.before = self.steps_begun() - pending - self.simulation.computed
-            return position_in(self.saved["observer"])
+            position = position_in(self.saved["observer"])
+        if not resizes:
+            return position
+        self.resize(membership, at_steps)
+        return START
+
+    def resize(self, membership: Membership, at_steps: Sequence[State]) -> None:
+        """Move from the machines of a checkpoint to those of another number of nodes."""
+        states = states_at_common_step(self.simulation, self.workers, at_steps)
+        now = self.simulation.clock.now
+        self.engine.close()
+        self.membership = membership
+        self.problem = divide_problem(self.problem, membership.run)
+        worker, self.epoch = continued(states, membership.run, self.problem)
+        self.make_machines()
+        self.begin_at(now)
+        for new in self.workers:
+            take_over(new, worker, worker["num_bytes_sent"], self.epoch)
+        self.before = self.begun = self.steps_begun()
+
+    def begin_at(self, now: float) -> None:
+        """Begin the present simulation at ``now`` seconds."""
+        self.simulation.clock.now = now
+        busy_until = self.simulation.machines.compute.busy_until
+        busy_until[:] = [now] * len(busy_until)
 
     def find_periods(self) -> Periods | None:
         """Search for periods if ``model.periods`` is true and the run may have them."""
@@ -152,8 +184,12 @@ class SimulatedBackend:
             self.trace.follow(self.simulation)
 
     def restore(self, observer: Observer | None) -> None:
-        assert observer is not None
-        observer.load_state_dict(self.saved["observer"])
+        assert observer is not None and self.checkpoint is not None
+        saved = self.saved["observer"]
+        if self.checkpoint.origin is None:
+            observer.load_state_dict(saved)
+        else:
+            observer.resize(self.checkpoint, saved, self.now(), self.epoch, records=True)
 
     def make_saver(self, observer: Observer | None) -> Saver:
         assert observer is not None
@@ -199,9 +235,7 @@ class SimulatedBackend:
         epochs = [at_step["taken"] / per_epoch for at_step in at_steps]
         epoch = common_epoch(membership.run, epochs, (left[0].budget.taken - dropped) / per_epoch)
         after = self.simulation
-        after.clock.now = before.clock.now
-        busy_until = after.machines.compute.busy_until
-        busy_until[:] = [before.clock.now] * len(busy_until)
+        self.begin_at(before.clock.now)
         for old, new, at_step in zip(left, self.workers, at_steps, strict=True):
             take_over(new, at_step, old.comm.num_bytes_sent, epoch)
             after.coding_seconds[new.rank] = before.coding_seconds[old.rank]

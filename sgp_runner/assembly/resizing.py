@@ -1,0 +1,111 @@
+"""Continuation of a saved run with another number of nodes (``resume=resize``), as a new run.
+
+The former run stays as it is. The new run begins at the newest checkpoint of that run, and saves
+and resumes its own checkpoints afterwards. Its stored configuration has the `Origin`, so it has
+another name than a run that has this number of nodes from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from sgp_runner.config.experiment import FORMAT, Experiment, Origin, digest_of, settings_of
+from sgp_runner.config.run import Run
+from sgp_runner.config.schema import RESIZED
+from sgp_runner.core.mean_state import continued_step, mean_worker
+from sgp_runner.core.problem import Problem
+from sgp_runner.core.state import State
+from sgp_runner.recording.checkpoint import valid
+from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.reading import read_yaml
+
+
+def resize(experiment: Experiment) -> Experiment:
+    """Return the run that continues from a checkpoint of the same run with other ``nodes``.
+
+    Of several such runs, the one that has read the most samples continues. Raises ConfigError if
+    there is none, or the run cannot continue so.
+    """
+    run = experiment.run
+    if (reason := obstacle(run)) is not None:
+        raise ConfigError(
+            "resume", f"{reason}, so it cannot be resized: use resume=auto with the former nodes."
+        )
+    saved = sorted(saved_runs(experiment), key=lambda each: (each.steps * each.nodes, each.run))
+    former = [origin for origin in saved if origin.nodes != run.nodes]
+    if not former and saved:
+        raise ConfigError(
+            "nodes",
+            f"{saved[-1].run} was saved with {run.nodes} nodes too: use another number of nodes, "
+            "or resume=auto.",
+        )
+    if not former:
+        raise ConfigError(
+            "resume",
+            f"{run.results}/runs has no checkpoint of a run that differs only in nodes: "
+            "checkpoint.every_steps saves one, or use resume=auto.",
+        )
+    experiment = experiment.with_values(resume="auto")
+    return replace(experiment, config={**experiment.config, RESIZED: asdict(former[-1])})
+
+
+def obstacle(run: Run) -> str | None:
+    """Return why a run cannot continue on another number of nodes, if so."""
+    if run.algo.servers:
+        return f"{run.algo.title} has a server"
+    if run.algo.asynchronous:
+        return f"{run.algo.title} is asynchronous"
+    if not run.model.trains:
+        return "a timing study has no model"
+    if run.record:
+        return "a recording (record=true) has the whole run"
+    if run.network.clock == "wall" and run.gpus_per_node > 1:
+        return "the state of a node is divided among its devices (gpus_per_node)"
+    return None
+
+
+def saved_runs(experiment: Experiment) -> Iterator[Origin]:
+    """Yield the newest checkpoint of each run that differs at most in ``nodes``."""
+    for folder in sorted(Path(experiment.run.results, "runs").glob("*/checkpoints")):
+        try:
+            config = read_yaml(folder.parent / "config.yaml")
+            there = settings_of(config)
+            nodes = int(str(there["nodes"]))
+        except (OSError, ValueError, AttributeError, KeyError):
+            continue
+        alike = without_nodes(there) == without_nodes(experiment.settings)
+        if config.get("format") == FORMAT and alike:
+            for path in [*valid(folder, digest_of(there))][:1]:
+                steps = int(path.name.partition("-")[2])
+                yield Origin(folder.parent.name, digest_of(there), steps, nodes)
+
+
+def without_nodes(settings: Mapping[str, object]) -> str:
+    """Return a hash of all settings but ``nodes``."""
+    return digest_of({key: settings[key] for key in settings if key not in ("nodes", RESIZED)})
+
+
+def continued(workers: Sequence[State], run: Run, problem: Problem) -> tuple[State, float]:
+    """Return the state from which all workers of ``run`` continue, and their epoch.
+
+    workers: states of the former workers at the start of one step
+    problem: divided among the nodes of ``run``
+
+    Raises ConfigError if the method has no rule for its state.
+    """
+    nodes = len(workers)
+    try:
+        worker = mean_worker(workers, run.algo.title)
+    except ValueError as error:
+        raise ConfigError("resume", f"{error}: use resume=auto with {nodes} nodes.") from error
+    sent = round(sum(each["num_bytes_sent"] for each in workers) / nodes)
+    before, after = (
+        round(problem.subset(size, run.batch_size).sampler.steps_per_epoch)
+        for size in (nodes, run.nodes)
+    )
+    step = continued_step(worker["taken"], (nodes, before), (run.nodes, after))
+    # Messages of the same step that faster workers had sent are sent again.
+    comm = {"mailbox": [], "collectives": 0}
+    return {**worker, "comm": comm, "num_bytes_sent": sent}, step / after
