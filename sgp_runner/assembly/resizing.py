@@ -17,7 +17,7 @@ from sgp_runner.config.schema import RESIZED
 from sgp_runner.core.mean_state import continued_step, mean_worker
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
-from sgp_runner.recording.checkpoint import valid
+from sgp_runner.recording.checkpoint import Found, read, valid, verify
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_yaml
 
@@ -85,6 +85,18 @@ def saved_runs(experiment: Experiment) -> Iterator[Origin]:
 def without_nodes(settings: Mapping[str, object]) -> str:
     """Return a hash of all settings but ``nodes``."""
     return digest_of({key: settings[key] for key in settings if key not in ("nodes", RESIZED)})
+
+
+def read_all_ranks(checkpoint: Found, origin: Origin, device: str) -> State:
+    """Return what rank 0 saved in a checkpoint of a real run, and the ``workers`` of all ranks.
+
+    Raises UnusableCheckpoint for a damaged file.
+    """
+    states = []
+    for rank in range(len(checkpoint.original_ranks)):
+        verify(checkpoint.path, origin.digest, f"rank{rank}.pt")
+        states.append(read(checkpoint.path / f"rank{rank}.pt", device))
+    return states[0] | {"workers": [state["worker"] for state in states]}
 
 
 def continued(workers: Sequence[State], run: Run, problem: Problem) -> tuple[State, float]:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 from sgp_runner.assembly.build import build_problem, build_worker, divide_problem
 from sgp_runner.assembly.dry_run import verify_calls
-from sgp_runner.assembly.real.node_results import results_of, throughput_of
+from sgp_runner.assembly.real.node_results import evaluated, throughput_of
 from sgp_runner.assembly.real.part_listener import PartListener, evaluate_with_others
 from sgp_runner.assembly.real.saving import RankSaver, check_fits, serve
 from sgp_runner.assembly.real.trace_recorder import TraceRecorder
 from sgp_runner.assembly.real.watchdog import BUILT, Watchdog
-from sgp_runner.assembly.resizing import continued
+from sgp_runner.assembly.resizing import continued, read_all_ranks
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.membership import Membership, common_epoch, membership_of
 from sgp_runner.console.estimate import Work
 from sgp_runner.core.budget import Budget, OwnBudget
-from sgp_runner.core.parts import norm
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.step_hooks import StepListener
@@ -29,7 +27,7 @@ from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.torch_collectives import named
 from sgp_runner.distributed.torch_world import TorchWorld
-from sgp_runner.distributed.world import World, check_agreement, check_alike, checksum
+from sgp_runner.distributed.world import World, check_agreement, checksum
 from sgp_runner.recording.checkpoint import (
     Candidates,
     Found,
@@ -40,7 +38,7 @@ from sgp_runner.recording.checkpoint import (
     verify,
 )
 from sgp_runner.recording.chrome_trace import traced
-from sgp_runner.recording.observer import Observer, cost_of, position_in
+from sgp_runner.recording.observer import Observer, position_in
 from sgp_runner.recording.pretrained import pretrain
 from sgp_runner.recording.recorder import START, Position, num_whole_lines, record_gpus
 from sgp_runner.recording.throughput import Throughput
@@ -108,10 +106,9 @@ class RankBackend:
             )
         if not name:
             return None
-        if (origin := origin_at(Path(name), self.experiment)) is not None:
-            return Found(Path(name), names, origin=origin)
-        back = [rank for rank in range(self.experiment.run.ranks) if rank not in names]
-        return Found(Path(name), names, back)
+        origin = origin_at(Path(name), self.experiment)
+        ranks = range(self.experiment.run.ranks if origin is None else 0)
+        return Found(Path(name), names, [rank for rank in ranks if rank not in names], origin)
 
     def refuse(self, error: UnusableCheckpoint) -> None:
         if self.world.process_rank == 0:
@@ -186,11 +183,7 @@ class RankBackend:
         """Read the file of this process, and what the devices of its node share from the first."""
         world, layout, compute = self.world, self.world.layout, self.problem.compute
         if checkpoint.origin is not None:
-            names = [f"rank{rank}.pt" for rank in range(len(checkpoint.original_ranks))]
-            for name in names:
-                verify(checkpoint.path, checkpoint.origin.digest, name)
-            states = [read(checkpoint.path / name, compute.device) for name in names]
-            return states[0] | {"workers": [state["worker"] for state in states]}
+            return read_all_ranks(checkpoint, checkpoint.origin, compute.device)
         device = 0 if world.leader_mode else layout.device
         source = world.process_rank - layout.device + device
         number = 0 if source in checkpoint.back else checkpoint.original_ranks.index(source)
@@ -392,28 +385,7 @@ class RankBackend:
 
     def evaluate(self, observer: Observer | None) -> dict[str, object] | None:
         """Evaluate every rank's model and their average (or the server's)."""
-        worker, world = self.worker, self.world
         if observer is None:
-            evaluate_with_others(worker, world)
+            evaluate_with_others(self.worker, self.world)
             return None
-        observer.recorder.check()  # while the other ranks can still learn of an error
-        run = self.membership.run
-        observer.record_training(worker)
-        facts: dict[str, Any] = {
-            "cost": cost_of(worker, observer.throughput),
-            "weight": float(worker.push_sum[-1]),
-            "checksum": checksum(worker.params),
-            "metrics": observer.evaluate(worker, run.epochs),
-        }
-        mean = worker.own_model.clone()
-        if not worker.is_server:
-            world.mean(mean)
-            facts["square"] = float(norm(worker.own_model - mean, worker.shapes)) ** 2
-        mean = worker.gathered(mean)
-        processes = world.gather(facts)
-        if world.cut is None:
-            check_alike(processes, world.layout)
-        if self.original_rank != 0:
-            return None
-        ranks = [end for end in processes if end is not None and "cost" in end]
-        return results_of(observer, worker, ranks, mean)
+        return evaluated(observer, self.worker, self.world, self.membership)

@@ -1,0 +1,193 @@
+"""Runs that continue with another number of nodes, from the mean model of a saved run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from sgp_runner.assembly import execution
+from sgp_runner.cli.main import main
+from sgp_runner.core.mean_state import continued_step, mean_worker
+from sgp_runner.data.sampler import IID
+
+TINY = (
+    *("model=quadratic", "data.samples=96", "data.dimension=4", "batch_size=4", "dtype=float64"),
+    *("logger=jsonl", "epochs=2", "optim.schedule=cosine", "optim.momentum=0.9", "eval_every=9"),
+    *("checkpoint.every_steps=4", "checkpoint.keep=99", "log_every=1"),
+)
+# Each of four nodes has 6 steps in an epoch, and each of two has 12.
+DILOCO = ("algo=diloco", "algo.period=3")
+D_PSGD = ("algo=d_psgd", "algo.topology=ring")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execution, "keep_only", lambda *_: None)  # as after an interruption
+
+
+def folder(nodes: int) -> Path:
+    (path,) = Path("results/runs").glob(f"*-n{nodes}-*")
+    return path
+
+
+def save(*words: str) -> None:
+    """Leave a run of four nodes with the checkpoint before their step 4."""
+    assert main([*TINY, *words, "nodes=4"]) == 0
+    for path in folder(4).glob("checkpoints/*"):
+        if path.name != "step-4":
+            shutil.rmtree(path)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def last_checkpoint(path: Path) -> torch.Tensor:
+    """Return the push-sum vectors of the two ranks at step 20 of a run."""
+    states = [torch.load(path / f"checkpoints/step-20/rank{rank}.pt") for rank in (0, 1)]
+    workers = [state.get("worker", state) for state in states]
+    return torch.stack([worker["push_sum"] for worker in workers])
+
+
+@pytest.mark.parametrize("words", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
+def test_two_nodes_continue_a_run_of_four(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(*words)
+    former = folder(4)
+    before = {path: path.read_bytes() for path in former.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main([*TINY, *words, "nodes=2", "resume=resize"]) == 0
+    said = f"This run continues from step 4 of {former.name}, which had 4 nodes.\n"
+    assert said in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    config = yaml.safe_load((folder(2) / "config.yaml").read_text())
+    origin = config["resized_from"]
+    assert (origin["run"], origin["steps"], origin["nodes"]) == (former.name, 4, 4)
+    first, *others = records(folder(2))
+    assert first.pop("time_s") > 0
+    assert first == {
+        "kind": "resized",
+        "clock": "simulated",
+        **{"run": former.name, "step": 4, "nodes_before": 4},
+        **{"epoch": 8 / 12, "nodes": 2, "steps": 24},
+    }
+    own = [record for record in others if record["kind"] == "train" and record["rank"] == 0]
+    assert [record["step"] for record in own[:-1]] == list(range(8, 24))
+    (as_before,) = [
+        record
+        for record in records(former)
+        if (record["kind"], record.get("rank"), record.get("step")) == ("train", 0, 4)
+    ][:1]
+    assert own[0]["epoch"] == as_before["epoch"] == 8 / 12
+    assert main([*TINY, *words, "nodes=2", "resume=resize"]) == 0
+    assert "This run has finished already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
+def test_real_ranks_continue_as_in_the_simulator(words: tuple[str, ...]) -> None:
+    models = []
+    for network in ("sim", "gloo"):
+        shutil.rmtree("results", ignore_errors=True)
+        save(*words, f"network={network}")
+        assert main([*TINY, *words, f"network={network}", "nodes=2", "resume=resize"]) == 0
+        models.append(last_checkpoint(folder(2)))
+    assert records(folder(2))[0]["epoch"] == 8 / 12
+    assert torch.allclose(models[0], models[1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("before", "after"), [((4, 6), (2, 12)), ((2, 12), (4, 6))])
+def test_each_sample_of_the_epoch_is_read_once(
+    before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    samplers = {
+        nodes: IID().sampler(range(96), nodes, 4, seed=1)  # type: ignore[arg-type]
+        for nodes, _ in (before, after)
+    }
+    step = 8 // before[0] * 2 + before[1]  # in the second epoch
+    there = continued_step(step, before, after)
+    steps = {before[0]: range(before[1], step), after[0]: range(there, 2 * after[1])}
+    read = [
+        sample
+        for nodes, its_steps in steps.items()
+        for k in its_steps
+        for worker in range(nodes)
+        for sample in samplers[nodes].indices(worker, k).tolist()
+    ]
+    assert sorted(read) == list(range(96))
+
+
+def test_fewer_batches_than_nodes_are_left_out() -> None:
+    """32 batches: after 5 of 16 steps of two nodes, three nodes have begun 4 of 10 steps."""
+    assert continued_step(5, (2, 16), (3, 10)) == 4
+    assert continued_step(16 + 16, (2, 16), (3, 10)) == 20
+    assert continued_step(15, (2, 16), (3, 10)) == 10
+
+
+def test_the_mean_model_is_weighted() -> None:
+    common = {"steps_taken": 3, "taken": 3, "model_buffers": [], "comm": {"mailbox": []}}
+    workers = [
+        {
+            **common,
+            "push_sum": torch.tensor([value, weight]),
+            "buffers": {"momentum": torch.tensor([10 * value])},
+            "state": {"outer": torch.tensor([value])},
+        }
+        for value, weight in ((1.0, 0.5), (3.0, 1.5))
+    ]
+    mean = mean_worker(workers, "DiLoCo")
+    assert mean["push_sum"].tolist() == [2.5, 1.0]
+    assert mean["buffers"]["momentum"].tolist() == [20.0]
+    assert mean["state"]["outer"].tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("algo=ad_psgd",),
+            "resume: AD-PSGD is asynchronous, so it cannot be resized: use resume=auto with the "
+            "former nodes.\n",
+        ),
+        (
+            ("algo=ps_sgd",),
+            "resume: PS-SGD has a server, so it cannot be resized: use resume=auto with the "
+            "former nodes.\n",
+        ),
+        (
+            ("algo=ar_sgd",),
+            "resume: results/runs has no checkpoint of a run that differs only in nodes: "
+            "checkpoint.every_steps saves one, or use resume=auto.\n",
+        ),
+    ],
+)
+def test_runs_that_cannot_be_resized(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TINY, *words, "nodes=2", "resume=resize"]) == 2
+    assert capsys.readouterr().err == f"sgp-run: {said}"
+    assert not Path("results").exists()
+
+
+def test_state_without_a_rule_and_the_same_nodes_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save("algo=osgp")
+    capsys.readouterr()
+    assert main([*TINY, "algo=osgp", "nodes=2", "resume=resize"]) == 2
+    assert capsys.readouterr().err == (
+        "sgp-run: resume: OSGP has no rule for expected among another number of ranks: use "
+        "resume=auto with 4 nodes.\n"
+    )
+    assert main([*TINY, "algo=osgp", "nodes=4", "resume=resize"]) == 2
+    assert capsys.readouterr().err == (
+        f"sgp-run: nodes: {folder(4).name} was saved with 4 nodes too: use another number of "
+        "nodes, or resume=auto.\n"
+    )
