@@ -26,7 +26,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("dtype=float16", "dtype", "'float16' is none of float32, float64. Did you mean 'float64'?"),
     ("eval_every=0", "eval_every", "0 must be positive, for example 1 or 0.25."),
     ("log_every=0", "log_every", "0 must be at least 1."),
-    ("resume=maybe", "resume", "'maybe' is none of auto, never."),
+    ("resume=maybe", "resume", "'maybe' is none of auto, never, resize."),
     (
         "name=a/b",
         "name",
