@@ -15,6 +15,7 @@ from sgp_runner.assembly import execution
 from sgp_runner.cli.main import main
 from sgp_runner.core.mean_state import continued_step, mean_worker
 from sgp_runner.data.sampler import IID
+from sgp_runner.recording.recorder import read_metrics
 
 TINY = (
     *("model=quadratic", "data.samples=96", "data.dimension=4", "batch_size=4", "dtype=float64"),
@@ -49,11 +50,24 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
 
 
-def last_checkpoint(path: Path) -> torch.Tensor:
-    """Return the push-sum vectors of the two ranks at step 20 of a run."""
-    states = [torch.load(path / f"checkpoints/step-20/rank{rank}.pt") for rank in (0, 1)]
-    workers = [state.get("worker", state) for state in states]
-    return torch.stack([worker["push_sum"] for worker in workers])
+def parameters(path: Path) -> dict[int, list[float]]:
+    """Return the push-sum vectors before step 20 by rank; in the simulator, of the ranks there."""
+    files = (path / f"checkpoints/step-20/rank{rank}.pt" for rank in (0, 1))
+    workers = [(state := torch.load(file)).get("worker", state) for file in files]
+    return {
+        rank: worker["push_sum"].tolist()
+        for rank, worker in enumerate(workers)
+        if worker["step"] == 19
+    }
+
+
+def losses(path: Path) -> dict[tuple[str, int, int], float]:
+    """Return the losses of all ranks, in all steps and at the end."""
+    return {
+        (record["kind"], record["rank"], record["step"]): record["loss"]
+        for record in read_metrics(path)
+        if record["kind"] in ("train", "eval")
+    }
 
 
 @pytest.mark.parametrize("words", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
@@ -93,14 +107,18 @@ def test_two_nodes_continue_a_run_of_four(
 
 @pytest.mark.parametrize("words", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
 def test_real_ranks_continue_as_in_the_simulator(words: tuple[str, ...]) -> None:
-    models = []
+    models, curves = [], []
     for network in ("sim", "gloo"):
         shutil.rmtree("results", ignore_errors=True)
         save(*words, f"network={network}")
         assert main([*TINY, *words, f"network={network}", "nodes=2", "resume=resize"]) == 0
-        models.append(last_checkpoint(folder(2)))
+        models.append(parameters(folder(2)))
+        curves.append(losses(folder(2)))
     assert records(folder(2))[0]["epoch"] == 8 / 12
-    assert torch.allclose(models[0], models[1], rtol=0, atol=1e-10)
+    assert sorted(models[0]) == [1] and sorted(models[1]) == [0, 1]
+    assert models[0][1] == pytest.approx(models[1][1], rel=0, abs=1e-10)
+    assert len(curves[0]) == 2 * (24 - 8) + 2
+    assert curves[0] == pytest.approx(curves[1], rel=0, abs=1e-10)
 
 
 @pytest.mark.parametrize(("before", "after"), [((4, 6), (2, 12)), ((2, 12), (4, 6))])
