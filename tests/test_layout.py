@@ -40,10 +40,10 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 27190,
+    "sgp_runner": 27225,
     "algorithms": 1576,
     "api": 690,
-    "assembly": 2095,
+    "assembly": 2150,
     "calibration report": 2275,
     "cli": 1590,
     "cluster data topology": 3660,
