@@ -1,8 +1,8 @@
 """States of simulated workers at the start of one step.
 
-A checkpoint has workers at different steps (`sgp_runner.simulator.snapshot`). The simulation goes
-on until all have begun the latest of these steps, and then to where all wait to begin a later one,
-which shows whether messages are in flight between two steps.
+A checkpoint has workers at different steps (`sgp_runner.simulator.snapshot`). The simulation
+continues until all have begun the latest of these steps, and then until all have come to the start
+of a later one, which shows whether messages are in flight between two steps.
 """
 
 from __future__ import annotations
