@@ -109,10 +109,8 @@ class SimulatedBackend:
             return START
         with using(checkpoint.path):
             self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
-            at_steps = [
-                read(checkpoint.path / f"rank{worker.rank}.pt", self.network.device)
-                for worker in self.workers
-            ]
+            files = [checkpoint.path / f"rank{worker.rank}.pt" for worker in self.workers]
+            at_steps = (read(file, self.network.device) for file in files)
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
@@ -120,7 +118,8 @@ class SimulatedBackend:
             position = position_in(self.saved["observer"])
         if not resizes:
             return position
-        self.resize(membership, at_steps)
+        # Workers that have been restored share the memory of their named state with ``at_steps``.
+        self.resize(membership, [read(file, self.network.device) for file in files])
         return START
 
     def resize(self, membership: Membership, at_steps: Sequence[State]) -> None:
