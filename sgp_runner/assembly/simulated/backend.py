@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from math import inf, log10
 from statistics import fmean
@@ -133,7 +134,7 @@ class SimulatedBackend:
         self.make_machines()
         self.begin_at(now)
         for new in self.workers:
-            take_over(new, worker, worker["num_bytes_sent"], self.epoch)
+            take_over(new, deepcopy(worker), worker["num_bytes_sent"], self.epoch)
         self.before = self.begun = self.steps_begun()
 
     def begin_at(self, now: float) -> None:
