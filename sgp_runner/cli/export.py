@@ -19,9 +19,10 @@ EPILOG = """examples
   sgp-run export results/runs/NAME --to trainer averaging.py
   sgp-run export results/studies/NAME --to ddp averaging.py
 
-FILE has the algorithm, its settings and the optimizer of the run, or of the best arm of the
-study, and what a training loop imports from it. test_FILE beside it trains 20 steps on two
-ranks, or on as many as the algorithm needs: python -m pytest test_FILE"""
+FILE has the algorithm, its settings and the optimizer of the run, or of the
+best arm of the study, and what a training loop imports from it. test_FILE
+beside it trains 20 steps on two ranks, or on as many as the algorithm needs:
+python -m pytest test_FILE"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,6 +59,8 @@ def check_files(file: Path, test: Path) -> None:
         raise ConfigError(
             "export", f"{file} cannot be imported: name it, for example, averaging.py."
         )
+    if not file.parent.is_dir():
+        raise ConfigError("export", f"there is no folder {file.parent} for {file.name}: create it.")
     for path in (file, test):
         if path.exists():
             raise ConfigError("export", f"{path} exists: choose another name, or delete it.")
@@ -69,24 +72,45 @@ def experiment_in(folder: Path) -> Experiment:
 
     if (folder / "config.yaml").is_file():
         return load_experiment(folder / "config.yaml", None)
-    if not folder.is_dir():
-        raise ConfigError("export", f"there is no folder {folder}.")
-    if not (folder / "study.json").is_file():
-        raise ConfigError("export", f"{folder} holds neither a run nor a study.")
-    if not (folder / "table.csv").is_file():
-        raise ConfigError("export", f"the study in {folder} has no table.csv yet: finish it.")
-    import pandas as pd
-
-    from sgp_runner.studies.arms import RunMaker
+    check_study(folder)
     from sgp_runner.studies.study_file import study_of
     from sgp_runner.studies.study_record import read_versions
 
     versions = read_versions(folder / "study.json")
     study = study_of(versions[-1]["content"], folder.name)
-    best = pd.read_csv(folder / "table.csv", keep_default_na=False).iloc[0]
-    arm = next(arm for arm in study.arms if arm.name == best["arm"])
+    import pandas as pd
+
+    from sgp_runner.studies.arms import RunMaker
+
+    try:
+        best = pd.read_csv(folder / "table.csv", keep_default_na=False).iloc[0]
+        arm = {arm.name: arm for arm in study.arms}[best["arm"]]
+        settings = str(best["settings"]).split()
+    except (OSError, ValueError, LookupError):  # pandas' errors are ValueErrors
+        raise ConfigError(
+            "export",
+            f"{folder / 'table.csv'} lacks the arms of the study: make it again with "
+            "sgp-run study FILE.",
+        ) from None
     maker = RunMaker(study)
-    return maker.experiment(maker.overrides(arm, str(best["settings"]).split()))
+    return maker.experiment(maker.overrides(arm, settings))
+
+
+def check_study(folder: Path) -> None:
+    """Raise ConfigError, with the folder that was perhaps meant, unless a study has ended there."""
+    roots = (Path("results/runs"), Path("results/studies"))
+    if not folder.is_dir():
+        what = f"there is no folder {folder}"
+        near = [folder.parent] if folder.is_file() else [root / folder.name for root in roots]
+    elif (folder / "study.json").is_file():
+        if (folder / "table.csv").is_file():
+            return
+        raise ConfigError("export", f"the study in {folder} has no table.csv yet: finish it.")
+    else:
+        what, near = f"{folder} is not the folder of a run or a study", []
+    meant = next((str(path) for path in near if path.is_dir()), "")
+    names = meant or " or ".join(f"{root}/NAME" for root in roots)
+    raise ConfigError("export", f"{what}: write {names}.")
 
 
 def values_of(experiment: Experiment, folder: Path, host: str, module: str) -> Mapping[str, str]:
@@ -101,7 +125,11 @@ def values_of(experiment: Experiment, folder: Path, host: str, module: str) -> M
         )
     optim = run.optim
     if optim.name not in OPTIMIZERS:
-        raise ConfigError("export", f"optim={optim.name} is none of {', '.join(OPTIMIZERS)}.")
+        raise ConfigError(
+            "export",
+            f"optim={optim.name} has no torch.optim optimizer here: make the run with optim=sgd, "
+            "adam or adamw.",
+        )
     scale = run.nodes * run.batch_size / optim.lr_reference_batch if optim.lr_reference_batch else 1
     fields = {**vars(optim), "lr": optim.lr * scale}
     if optim.name == "sgd":

@@ -124,6 +124,9 @@ def test_a_study_exports_the_arm_of_the_first_rank(tmp_path: Path) -> None:
     (folder / "study.json").write_text(json.dumps({"versions": [version]}))
     command = ["export", str(folder), "--to", "accelerate", str(file)]
     assert main(command) == 2 and not file.exists()  # it has no table yet
+    for table in ("", "rank,arm,settings\n", "rank,arm,settings\n1,AR-SGD,\n"):
+        (folder / "table.csv").write_text(table)
+        assert main(command) == 2 and not file.exists()
     (folder / "table.csv").write_text("rank,arm,settings\n1,D-PSGD,optim.lr=0.02\n2,SGP,\n")
     assert main(command) == 0
     text = file.read_text()
@@ -136,7 +139,10 @@ def test_a_study_exports_the_arm_of_the_first_rank(tmp_path: Path) -> None:
     [
         (["algo=ad_psgd"], "AD-PSGD is asynchronous, which a training loop cannot be: run it with"),
         (["algo=ps_sgd"], "PS-SGD has a server, which a training loop cannot be: run it with sgp-"),
-        (["algo=sgp", "optim=muon"], "optim=muon is none of sgd, adam, adamw."),
+        (
+            ["algo=sgp", "optim=muon"],
+            "optim=muon has no torch.optim optimizer here: make the run with",
+        ),
     ],
 )
 def test_runs_that_no_loop_can_make_are_refused(
@@ -149,18 +155,31 @@ def test_runs_that_no_loop_can_make_are_refused(
 
 
 def test_folders_and_files_that_cannot_work_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refusal(folder: Path, file: Path) -> str:
         assert main(["export", str(folder), "--to", "ddp", str(file)]) == 2
         return capsys.readouterr().err
 
     file = tmp_path / "averaging.py"
-    assert refusal(tmp_path / "none", file) == (
-        f"sgp-run: export: there is no folder {tmp_path / 'none'}.\n"
+    monkeypatch.chdir(tmp_path)
+    usual = "write results/runs/NAME or results/studies/NAME.\n"
+    assert refusal(Path("none"), file) == f"sgp-run: export: there is no folder none: {usual}"
+    assert refusal(Path("."), file) == (
+        f"sgp-run: export: . is not the folder of a run or a study: {usual}"
     )
-    assert refusal(tmp_path, file) == (
-        f"sgp-run: export: {tmp_path} holds neither a run nor a study.\n"
+    run = tmp_path / "results" / "runs" / "mine"
+    run.mkdir(parents=True)
+    assert refusal(Path("mine"), file) == (
+        "sgp-run: export: there is no folder mine: write results/runs/mine.\n"
+    )
+    (run / "summary.json").write_text("{}")
+    assert refusal(Path("results/runs/mine/summary.json"), file) == (
+        "sgp-run: export: there is no folder results/runs/mine/summary.json: "
+        "write results/runs/mine.\n"
+    )
+    assert refusal(run, Path("scripts/averaging.py")) == (
+        "sgp-run: export: there is no folder scripts for averaging.py: create it.\n"
     )
     assert refusal(tmp_path, tmp_path / "my-file.py") == (
         f"sgp-run: export: {tmp_path / 'my-file.py'} cannot be imported: "
@@ -181,6 +200,22 @@ def test_the_help_does_not_import_torch() -> None:
         "assert not code and 'torch' not in sys.modules"
     )
     command = [sys.executable, "-c", text]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: sgp-run export [-h] --to")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_damaged_study_is_refused_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    (tmp_path / "table.csv").write_text("rank,arm,settings\n")
+    text = (
+        "import sys\nfrom sgp_runner.cli.main import main\n"
+        "code = main(['export', sys.argv[1], '--to', 'ddp', sys.argv[2]])\n"
+        "assert code == 2 and not {'torch', 'pandas'} & {*sys.modules}"
+    )
+    command = [sys.executable, "-c", text, str(tmp_path), str(tmp_path / "averaging.py")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "study.json cannot be read" in done.stderr
