@@ -200,7 +200,6 @@ def board(folders: Sequence[str], options: Options) -> int:
 
 def audit(arguments: Sequence[str], options: Options) -> int:
     """Make the rows of the audit that are missing, or print their hours."""
-    from sgp_runner.studies.run_study import run_study
     from sgp_runner.studies.study_file import SHIPPED, read_study
     from sgp_runner.utils.errors import nearest
     from sgp_runner.utils.units import duration
@@ -218,6 +217,8 @@ def audit(arguments: Sequence[str], options: Options) -> int:
             )
     studies = {name: read_study(rows[name]) for name in names}
     if DRY_RUN not in dict(options):
+        from sgp_runner.studies.run_study import run_study
+
         for study in studies.values():
             show(run_study(study))
         return 0

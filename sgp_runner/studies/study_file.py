@@ -141,7 +141,12 @@ def read_study(path: Path) -> StudyFile:
     except (OSError, ValueError, Unbounded) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise ConfigError("study", f"{path} cannot be read: {reason}.") from None
-    return study_of(tree, path.stem)
+    study = study_of(tree, path.stem)
+    if str(study.measures[0]) == "accuracy" and isinstance(
+        value := tree.get("matters"), int | float
+    ):
+        raise ConfigError("matters", f"{value:g} may be a share or points: write {value:g} points.")
+    return study
 
 
 def located(path: Path) -> Path:
@@ -174,8 +179,8 @@ def study_of(tree: object, name: str) -> StudyFile:
         raise ConfigError("primary", f"'{primary}' is the baseline too; choose another arm.")
     if alone and "matters" in tree:
         raise ConfigError("matters", "a study of one arm compares nothing; leave it out.")
-    limits = limits_in(tree.get("seeds"), "matters" in tree)
-    seeds = () if limits else seeds_in(tree.get("seeds"), "matters" in tree)
+    limits = limits_in(tree.get("seeds"), tree.get("matters") is not None)
+    seeds = () if limits else seeds_in(tree.get("seeds"), tree.get("matters") is not None)
     measures = tuple(map(measure_of, several("measures", tree.get("measures", ["loss"]))))
     question = f"How good is {primary}?" if alone else f"Is {primary} better than {baseline}?"
     return StudyFile(
@@ -228,11 +233,15 @@ def limits_in(value: object, matters: bool) -> tuple[int, int] | None:
     if match is None:
         return None
     low, high = int(match[1]), int(match[2])
-    if not (2 <= low <= high and matters):
+    if not 2 <= low <= high:
+        raise ConfigError(
+            "seeds", f"'{value}' must go from 2 or more up to a larger number, such as 6 to 16."
+        )
+    if not matters:
         raise ConfigError(
             "seeds",
-            f"'{value}' needs matters:, which tells the number of seeds in the range, and at least "
-            "2 seeds; write seeds: 5 for a number.",
+            f"'{value}' needs matters:, which tells the number of seeds in the range; write "
+            "seeds: 5 for a number.",
         )
     return low, high
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +144,13 @@ def test_a_study_without_published_settings_has_no_gain() -> None:
             "matters: '0.25 %' is no positive difference of loss: write 0.02 nats.",
         ),
         (
-            {"matters": None, "seeds": "2 to 1"},
-            "seeds: '2 to 1' needs matters:, which tells the number of seeds in the range, and at "
-            "least 2 seeds; write seeds: 5 for a number.",
+            {"matters": None, "seeds": "2 to 3"},
+            "seeds: '2 to 3' needs matters:, which tells the number of seeds in the range; write "
+            "seeds: 5 for a number.",
+        ),
+        (
+            {"seeds": "16 to 6"},
+            "seeds: '16 to 6' must go from 2 or more up to a larger number, such as 6 to 16.",
         ),
     ],
 )
@@ -159,6 +166,30 @@ def test_rows_of_the_audit_can_be_run() -> None:
         study = read_study(path)
         assert check_arms(RunMaker(study)) and study.matters is not None
         assert study.content["published"] and study.limits == (6, 16)
+
+
+def test_a_difference_of_accuracies_needs_a_unit(tmp_path: Path) -> None:
+    file = tmp_path / "gain.yaml"
+    file.write_text(json.dumps(content(measures=["accuracy"], matters=0.25)))
+    with pytest.raises(ConfigError) as error:
+        read_study(file)
+    assert str(error.value) == "matters: 0.25 may be a share or points: write 0.25 points."
+
+
+def test_rows_without_an_option_are_refused_without_torch() -> None:
+    text = (
+        "import sys\nfrom sgp_runner.cli.study import audit\n"
+        "from sgp_runner.utils.errors import ConfigError\n"
+        "try: audit(['slowmo_sgp'], [])\n"
+        "except ConfigError as error: print(error)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", text], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "study: audit takes its rows as --rows=slowmo_sgp.\n",
+        "",
+    )
 
 
 def test_an_unknown_row() -> None:
