@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
+from sgp_runner.utils.extras import require
+
+try:
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
+except ModuleNotFoundError:
+    require("accelerate", "accelerate", "accelerate")
+    raise
 from torch import nn
 
 from sgp_runner.algorithms import Algorithm
@@ -59,7 +65,7 @@ def averager_of(
         resumed.folder = Path(folder)
 
     def place(models: list[nn.Module]) -> int:
-        return next(i for i, each in enumerate(models) if each in (model, averager.model))
+        return next(i for i, item in enumerate(models) if item in (model, averager.model))
 
     accelerator.register_save_state_pre_hook(save)
     accelerator.register_load_state_pre_hook(load)

@@ -7,9 +7,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.trainer.states import TrainerFn
+from sgp_runner.utils.extras import require
+
+try:
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.strategies import DDPStrategy
+    from lightning.pytorch.trainer.states import TrainerFn
+except ModuleNotFoundError:
+    require("lightning", "lightning", "lightning")
+    raise
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.api.averager import Averager

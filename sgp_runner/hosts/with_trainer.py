@@ -8,8 +8,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
-from transformers.training_args import TrainingArguments
+from sgp_runner.utils.extras import require
+
+try:
+    from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+    from transformers.training_args import TrainingArguments
+except ModuleNotFoundError:
+    require("trainer", "trainer", "transformers", "accelerate")
+    raise
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.api.averager import Averager

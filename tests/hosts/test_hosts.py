@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 import torch
 from helpers.paths import RANKS, ROOT
 from safetensors.torch import load_file
+
+from sgp_runner.utils.errors import ConfigError
 
 LIBRARIES = {"accelerate": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 VARIANTS = ("local_sgd", "diloco")
@@ -176,3 +179,20 @@ def test_the_script_of_the_page_learns(ended: tuple[str, int, Path]) -> None:
     printed = (folder / "printed_0").read_text()
     (loss,) = re.findall(r"validation loss (\d\.\d\d)", printed)
     assert float(loss) < 3.3, printed  # 4.5 before training
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_an_absent_library_is_named_with_its_command(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"sgp_runner.hosts.with_{library}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == LIBRARIES[library]:
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, LIBRARIES[library], None)
+    with pytest.raises(ConfigError) as error:
+        importlib.import_module(module)
+    assert str(error.value) == (
+        f"{library}: {LIBRARIES[library]} is not installed: pip install 'sgp-runner[{library}]'."
+    )
