@@ -8,6 +8,7 @@ from typing import Any, Literal, Union
 
 from hydra.plugins.completion_plugin import CompletionPlugin
 
+from sgp_runner.cli.export_texts import HOSTS
 from sgp_runner.cli.options import OPTIONS, SHORT, read
 from sgp_runner.config import old_names
 from sgp_runner.config.check import annotation, kind_of
@@ -37,6 +38,10 @@ def candidates(line: str) -> list[str]:
     """Return the completions of the last word of ``line``, a command line without the command."""
     argv = line.split()
     word = argv.pop() if argv and not line[-1].isspace() else ""
+    if argv[:1] == ["export"]:
+        if argv[-1] == "--to":
+            return starting(word, HOSTS)
+        return starting(word, ["--to"]) if word.startswith("-") else []  # the shell completes files
     if argv[:1] in (["calibrate"], ["check"]):
         del argv[0]
     if argv[:1] in (["plan"], ["doctor"]):

@@ -39,6 +39,22 @@ USAGE = (
     f"cifar10; {' and '.join(ARCHIVES)} take url=URL of the archive, the others data.path=FOLDER "
     "or package."
 )
+HELP = """usage: sgp-run download NAME [data.root=FOLDER] [url=URL | data.path=PATH]
+
+Download, check and unpack a data set that needs no account; an interrupted
+download continues.
+
+  NAME        {names}
+  data.root   the folder with all data sets (default: {root})
+  url         another address of the archive ({archives})
+  data.path   a folder or package that has the data (the others)
+
+example
+  sgp-run download fashion_mnist""".format(
+    names=f"{', '.join(ARCHIVES)},\n              {', '.join(PUBLISHED)}",
+    root=ROOT,
+    archives=", ".join(ARCHIVES),
+)
 TIMEOUT = 60.0  # seconds without an answer
 PIECE = 2**20  # bytes
 

@@ -12,10 +12,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 
 from sgp_runner._version import __version__
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.exits import run_command
+from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import QUIET_LIBRARIES, LaunchError, launched
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.signals import defer, enable
@@ -72,6 +74,8 @@ def dispatch(argv: Sequence[str]) -> int:
             return 0
         code: int = module.main(argv[1:])
         return code
+    if argv and (meant := get_close_matches(argv[0], SUBCOMMANDS, n=1, cutoff=0.8)):
+        raise ConfigError(argv[0], f"this is not a command. Did you mean '{meant[0]}'?")
     if "--version" in argv:
         put(f"sgp-run {__version__}")
         return 0

@@ -15,6 +15,25 @@ from pathlib import Path
 from sgp_runner.cli.new_cluster import write_cluster
 from sgp_runner.utils.errors import ConfigError
 
+HELP = """usage: sgp-run new algorithm|model|data NAME
+       sgp-run new cluster NAME rates=FILE round_trips=FILE regions=A,B
+           [nodes=N] [base=CLUSTER]
+
+The first form writes the folder NAME with a plug-in and its test. The second
+one writes NAME.yaml, a cluster of regions, from measurements between them. Both
+files are CSV with the columns source and destination; rates have mbit_per_s,
+and round_trips have min_rtt_ms or mean_rtt_ms.
+
+  regions   names in the columns source and destination, two or more
+  nodes     of each region (default: 1)
+  base      the cluster whose nodes and links inside a region these are
+            (ethernet_10g)
+
+examples
+  sgp-run new algorithm mine
+  sgp-run new cluster clouds rates=throughput.csv round_trips=rtt.csv \\
+    regions=aws:us-east-1,gcp:europe-west3-a"""
+
 ALGORITHM = '''"""NAME: gossip on a graph, and an exact average every few steps."""
 
 from dataclasses import dataclass, field

@@ -41,7 +41,9 @@ from sgp_runner.cli.main import main
 assert main(["--help"]) == 0 and main(["--version"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy", "transformers", "datasets"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
-assert main(["check", "--help"]) == 0 and main(["study", "--help"]) == 0
+for name in ("check", "study", "new", "download"):
+    assert main([name, "--help"]) == 0
+assert main(["exprot", "results/runs/mine"]) == 2
 from sgp_runner.cli.completion import candidates
 for words in (
     "nodez=4",
@@ -77,6 +79,21 @@ def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str
     ]
     assert "\n  nodes=8                number of optimisation workers;" in text
     assert "sgp-run experiment=compare " in text
+
+
+@pytest.mark.parametrize("command", ["new", "download"])
+def test_the_help_of_small_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: sgp-run {command} ")
+    assert max(map(len, out.splitlines())) <= 80 and "{" not in out
+
+
+def test_a_misspelt_command_is_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exprot", "results/runs/mine"]) == 2
+    assert capsys.readouterr().err == (
+        "sgp-run: exprot: this is not a command. Did you mean 'export'?\n"
+    )
 
 
 def test_help_names_every_setting_of_a_run_and_no_others(
@@ -318,6 +335,9 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("plan --h", ["--help", "--html"]),
         ("doctor traffic=z", ["traffic=zero3"]),
         ("doctor --", ["--measure"]),
+        ("export results/runs/mine --", ["--to"]),
+        ("export results/runs/mine --to t", ["trainer"]),
+        ("export results/ru", []),
         ("experiment=goyal_8", ["experiment=goyal_8k", "experiment=goyal_8k_no_warmup"]),
         ("--config-dir own experiment=min", ["experiment=mine"]),
         ("results=./ow", ["results=./own"]),
