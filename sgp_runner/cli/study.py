@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +96,8 @@ def main(argv: Sequence[str]) -> int:
     if "--dry-run" in flags:
         from sgp_runner.studies.cost import describe_cost
 
-        put("\n".join(describe_cost(study, None if hours is None else hours_in(hours))))
+        for line in describe_cost(study, None if hours is None else hours_in(hours)):
+            put(textwrap.fill(line, 80, subsequent_indent="    ", break_on_hyphens=False))
         return 0
     if hours is not None:
         raise ConfigError("--hours", "it plans a study: write --dry-run too.")

@@ -286,6 +286,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     out = capsys.readouterr().out
     assert "\n  sgp: at most 4 runs of its search, 3 runs that decide; " in out
     assert "\n14 runs at most, about " in out and "3 seeds find a difference between" in out
+    assert max(map(len, out.splitlines())) <= 80
     assert not (tmp_path / "results").exists()
     assert main(["study", "none.yaml"]) == 2 and main(["study"]) == 2
     assert "there is no file 'none.yaml'; sgp-run study new" in capsys.readouterr().err
