@@ -40,7 +40,7 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 27225,
+    "sgp_runner": 27300,
     "algorithms": 1576,
     "api": 690,
     "assembly": 2150,
