@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from rich.progress import Progress
-
 from sgp_runner.cli import download_packaged
 from sgp_runner.data import gutenberg, help_en_de, idx_images
 from sgp_runner.data.packaged import ROOT
@@ -148,6 +146,8 @@ def save(answer: HTTPResponse, path: Path, received: int, size: int) -> None:
 
     A terminal shows a progress bar. The rest of the answer, if any, is not read.
     """
+    from rich.progress import Progress
+
     with (
         path.open("ab" if received else "wb") as file,
         Progress(transient=True, disable=not sys.stdout.isatty()) as progress,
