@@ -23,6 +23,7 @@ from benchmarks.start_up import PROGRAM
 NODES, STEPS, RUNS = (64, 512, 4096), (100, 1000, 10_000), (10, 100, 1000)
 ALGORITHMS = ("sgp", "ad_psgd", "ar_sgd")
 MOST = 1.1  # exponent
+LONG = ("epochs=1000000", "log_every=1000000")  # a schedule of more steps than are simulated
 SHORTEST = 0.01  # s, that a command is taken to need beyond its start
 
 
@@ -79,7 +80,7 @@ def study(algo: str, nodes: int, steps: int) -> Callable[[], float]:
         f"nodes={nodes}",
         f"model.sample_steps={steps}",
     ]
-    return partial(processor_seconds, [*words, "log_every=1000000", "name=run"])
+    return partial(processor_seconds, [*words, *LONG, "name=run"])
 
 
 def report(folder: Path) -> Callable[[], float]:
