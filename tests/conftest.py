@@ -87,3 +87,13 @@ def no_plug_in_outlives_its_test() -> Iterator[None]:
     """The choices of plug-ins belong to a process, and a process runs many tests."""
     yield
     plugins.forget()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -169,11 +169,7 @@ class RunResult:
         times = [float(point["time_s"]) for point in self.curve]
         if cost == "time":
             return times
-        sent = bytes_at(np.array(times), self.records)
-        return [
-            float(point.get("bytes_sent", between))
-            for point, between in zip(self.curve, sent, strict=True)
-        ]
+        return [float(sent) for sent in bytes_at(np.array(times), self.records)]
 
     def value(self, measure: Measure) -> float:
         """Return a measure without a target; of a diverged run that of guessing."""

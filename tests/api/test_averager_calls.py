@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,14 +26,6 @@ from sgp_runner.topology.graphs import DirectedExponential, Ring
 from sgp_runner.utils.errors import ConfigError
 
 PAGE = ROOT / "docs/averager.md"
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def net() -> nn.Linear:

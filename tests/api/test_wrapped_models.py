@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from helpers.paths import RANKS
 from helpers.processes import run_world
 from helpers.ranks.wrapped_rank import CASES
@@ -25,14 +23,6 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     folder = tmp_path_factory.mktemp("wrapped")
     run_world(folder, 1, str(RANKS / "wrapped_rank.py"), str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -45,9 +45,7 @@ def ended(
         write_script(library, folder)
     command = [sys.executable, str(RANKS / "host_rank.py"), library, str(folder), str(size)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, timeout=1000
-    )
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     (folder / "stderr").write_text(done.stderr)
     errors = [path.read_text() for path in folder.glob("error *")]
     assert (done.returncode, errors) == (0, [])

@@ -245,8 +245,6 @@ def curve_of(records: Sequence[Mapping[str, object]], kind: str) -> pd.DataFrame
     for name, key in (("averaged", metric), ("consensus", CONSENSUS)):
         out[name] = averages[key].astype(float).reindex(out.index) if key in averages else np.nan
     out["bytes"] = bytes_at(out["time_s"].to_numpy(), records)
-    if "bytes_sent" in averages:
-        out["bytes"] = averages["bytes_sent"].astype(float).reindex(out.index).fillna(out["bytes"])
     out = out.reset_index()
     out.attrs["metric"] = metric
     return out
@@ -268,7 +266,13 @@ def bytes_at(
         np.interp(times, part["t"].astype(float), part["bytes"].astype(float))
         for _, part in sent.groupby("rank")
     ]
-    return np.mean(ranks, axis=0) if ranks else np.full(len(times), np.nan)
+    between = np.mean(ranks, axis=0) if ranks else np.full(len(times), np.nan)
+    exact = {
+        r["time_s"]: r["bytes_sent"]
+        for r in records
+        if r["kind"] == "average" and "bytes_sent" in r
+    }
+    return np.array([exact.get(t, sent) for t, sent in zip(times, between, strict=True)], float)
 
 
 def version(folder: Path) -> dict[str, object]:
