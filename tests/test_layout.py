@@ -40,13 +40,13 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 27300,
+    "sgp_runner": 27310,
     "algorithms": 1576,
     "api": 690,
     "assembly": 2150,
     "calibration report": 2275,
-    "cli": 1600,
-    "cluster data topology": 3660,
+    "cli": 1620,
+    "cluster data topology": 3665,
     "config": 1686,
     "console": 226,
     "core": 2510,
@@ -54,7 +54,7 @@ CEILINGS = {
     "hosts": 180,
     "jobs": 340,
     "models": 618,
-    "plan": 1265,
+    "plan": 1270,
     "recording": 1517,
     "replay": 434,
     "studies": 2210,
