@@ -17,14 +17,17 @@ from sgp_runner.utils.errors import ConfigError
 
 HELP = """usage: sgp-run new algorithm|model|data NAME
        sgp-run new cluster NAME rates=FILE round_trips=FILE regions=A,B
-           [nodes=N] [base=CLUSTER]
+           [prices=FILE] [nodes=N] [base=CLUSTER]
 
 The first form writes the folder NAME with a plug-in and its test. The second
-one writes NAME.yaml, a cluster of regions, from measurements between them. Both
-files are CSV with the columns source and destination; rates have mbit_per_s,
-and round_trips have min_rtt_ms or mean_rtt_ms.
+one writes NAME.yaml, a cluster of regions, from measurements between them. All
+files are CSV with the columns source (or src) and destination (or dst); rates
+have mbit_per_s, round_trips min_rtt_ms or mean_rtt_ms, and prices price_per_gb
+(or cost), which sgp-run plan adds to the cost.
 
   regions   names in the columns source and destination, two or more
+  prices    a table without names of clouds is one cloud's: regions of another
+            one are its destination internet
   nodes     of each region (default: 1)
   base      the cluster whose nodes and links inside a region these are
             (ethernet_10g)

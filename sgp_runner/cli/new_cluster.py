@@ -17,33 +17,39 @@ USAGE = (
     "example: sgp-run new cluster clouds rates=throughput.csv round_trips=rtt.csv "
     "regions=aws:us-east-1,gcp:europe-west3-a."
 )
-ENDS = ("source", "destination")  # columns of both files
-RATE, ROUND_TRIPS = ("mbit_per_s",), ("min_rtt_ms", "mean_rtt_ms")  # the first one there counts
+# Columns of the files, of which the first one there counts.
+ENDS = ("source", "src"), ("destination", "dst")
+RATE, ROUND_TRIPS, PRICE = ("mbit_per_s",), ("min_rtt_ms", "mean_rtt_ms"), ("price_per_gb", "cost")
+INTERNET = "internet"  # the destination of prices outside of a cloud
 Pairs = dict[tuple[str, str], float]
 
 
 def write_cluster(argv: Sequence[str]) -> str:
     """Write NAME.yaml and return a sentence about it. Raises ConfigError for files without a pair.
 
-    argv: the name, then rates=, round_trips=, regions= and, optionally, nodes= (of each region, 1)
-        and base=, the cluster whose computing and other links are taken (ethernet_10g)
+    argv: the name, then rates=, round_trips=, regions= and, optionally, prices=, nodes= (of each
+        region, 1) and base=, the cluster whose computing and other links are taken (ethernet_10g)
     """
     name, *settings = argv or [""]
     keys = {key: value for key, _, value in (word.partition("=") for word in settings)}
     wanted = {"rates", "round_trips", "regions"}
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not wanted <= keys.keys():
         raise ConfigError("new", USAGE)
-    if unknown := sorted(keys.keys() - wanted - {"nodes", "base"}):
+    if unknown := sorted(keys.keys() - wanted - {"prices", "nodes", "base"}):
         raise ConfigError("new", f"'{unknown[0]}' is not a key; {USAGE}")
     regions, nodes = keys["regions"].split(","), keys.get("nodes", "1")
     if not re.fullmatch(r"[1-9]\d{0,5}", nodes):
         raise ConfigError("nodes", f"'{nodes}' is not a number of nodes per region, such as 1.")
     if len(set(regions)) != len(regions) or len(regions) < 2:
         raise ConfigError("regions", "write two or more different regions.")
-    files = {key: Path(keys[key]) for key in ("rates", "round_trips")}
+    files: dict[str, Path] = {
+        key: Path(keys[key]) for key in ("rates", "round_trips", "prices") if key in keys
+    }
     rates = pairs_in("rates", files["rates"], RATE)
     trips = pairs_in("round_trips", files["round_trips"], ROUND_TRIPS)
-    text = text_of(name, regions, int(nodes), keys.get("base", "ethernet_10g"), rates, trips, files)
+    prices = pairs_in("prices", files["prices"], PRICE, free=True) if "prices" in files else {}
+    base = keys.get("base", "ethernet_10g")
+    text = text_of(name, regions, int(nodes), base, rates, trips, prices, files)
     path = Path(f"{name}.yaml")
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -59,10 +65,12 @@ def write_cluster(argv: Sequence[str]) -> str:
     )
 
 
-def pairs_in(key: str, path: Path, columns: Sequence[str]) -> Pairs:
+def pairs_in(key: str, path: Path, columns: Sequence[str], free: bool = False) -> Pairs:
     """Return the number of each source and destination: that of the first of ``columns``.
 
     Raises ConfigError for a file without these columns, or with a value that is not positive.
+
+    free: whether zero is allowed
     """
     try:
         reader = csv.DictReader(read_text(path).splitlines())
@@ -70,23 +78,38 @@ def pairs_in(key: str, path: Path, columns: Sequence[str]) -> Pairs:
         raise ConfigError(key, f"cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
         raise ConfigError(key, f"{path} is not a text file: {error}.") from error
-    column = next((name for name in columns if name in (reader.fieldnames or ())), None)
-    if column is None or not set(ENDS) <= set(reader.fieldnames or ()):
-        raise ConfigError(
-            key, f"{path} needs the columns {', '.join((*ENDS, ' or '.join(columns)))}."
-        )
+    there = [
+        next((name for name in names if name in (reader.fieldnames or ())), None)
+        for names in (*ENDS, columns)
+    ]
+    if None in there:
+        listed = ", ".join(" or ".join(names) for names in (*ENDS, columns))
+        raise ConfigError(key, f"{path} needs the columns {listed}.")
+    source, destination, column = map(str, there)
+    least = "zero or a positive" if free else "a positive"
     pairs: Pairs = {}
     for row in reader:
         try:
             value = float(row[column])
         except (TypeError, ValueError):
-            value = 0.0
-        if not 0 < value < float("inf"):
+            value = -1.0
+        if not 0 <= value < float("inf") or not (value or free):
             raise ConfigError(
-                key, f"line {reader.line_num} of {path}: {column} must be a positive number."
+                key, f"line {reader.line_num} of {path}: {column} must be {least} number."
             )
-        pairs[row["source"], row["destination"]] = value
+        pairs[row[source], row[destination]] = value
     return pairs
+
+
+def priced_pair(here: str, there: str, prices: Pairs) -> tuple[str, str]:
+    """Return the source and destination by which a table of one cloud's ``prices`` lists a pair.
+
+    Such a table names regions without the cloud, and all places outside of it ``internet``.
+    """
+    if any(":" in region for pair in prices for region in pair):
+        return here, there
+    (cloud, _, source), (other, _, destination) = here.partition(":"), there.partition(":")
+    return source, destination if cloud == other else INTERNET
 
 
 def text_of(
@@ -96,6 +119,7 @@ def text_of(
     base: str,
     rates: Pairs,
     trips: Pairs,
+    prices: Pairs,
     files: Mapping[str, Path],
 ) -> str:
     """Return the file of the cluster.
@@ -111,8 +135,12 @@ def text_of(
         what = f"has no region {missing}" if missing else f"has no row from {ends[0]} to {ends[1]}"
         raise ConfigError(key, f"{files[key]} {what}: add it, or leave the region out.")
 
+    def price(here: str, there: str) -> float:
+        return number("prices", prices, priced_pair(here, there, prices))
+
+    measured = "rates, round trips and prices" if prices else "rates and round trips"
     lines = [
-        f"# {counted(len(regions), 'region')} with measured rates and round trips, of",
+        f"# {counted(len(regions), 'region')} with measured {measured}, of",
         *(f"# {path.name}, SHA-256 {checksum(path)}" for path in files.values()),
         f"# Computing, and links inside of a region, are those of {base}.",
         "defaults:",
@@ -139,4 +167,7 @@ def text_of(
             f"      bandwidth_down: {down:.4e}",
             f"      latency_seconds: [{seconds}]",
         ]
+        if prices:
+            left = (0 if here == there else price(here, there) for there in regions)
+            lines.append(f"      price_per_gb: [{', '.join(f'{value:g}' for value in left)}]")
     return "\n".join(lines) + "\n"

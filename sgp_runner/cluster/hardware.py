@@ -198,6 +198,16 @@ class Cluster:
             return (self.leaders or nodes) - 1
         return ceil(log2(nodes))
 
+    def ring_price(self, nodes: int, num_bytes: float, gathers: bool) -> float:
+        """Return the price of the bytes between regions of an all-gather, or of an all-reduce."""
+        ranks, price = self.ranks_of_ring(nodes), 0.0
+        for here, there in self.links.ring():
+            crossing = 2 * (ranks - 1) / ranks
+            if gathers:  # without what the region itself, or its first node, has
+                crossing = nodes - (self.links.regions[there].nodes if self.leaders else 1)
+            price += crossing * num_bytes * self.links.regions[here].price_to(there)
+        return price
+
     @property
     def inside_region(self) -> Cluster:
         """The cluster without links between regions."""

@@ -133,12 +133,14 @@ class Links:
         window = self.window_bytes if receiver.window_bytes is None else receiver.window_bytes
         return latency, link, connection_rate(link, 2 * latency, window, self.connections)
 
+    def ring(self) -> list[tuple[int, int]]:
+        """Return the regions that follow each other in a ring of all ranks."""
+        inhabited = [number for number, region in enumerate(self.regions) if region.nodes]
+        return list(pairwise([*inhabited, inhabited[0]])) if len(inhabited) > 1 else []
+
     def crossings(self) -> list[tuple[float, float, float]]:
         """Return each `hop` between regions in a ring of all ranks, with its start seconds."""
-        inhabited = [number for number, region in enumerate(self.regions) if region.nodes]
-        if len(inhabited) < 2:
-            return []
-        hops = (self.hop(*pair) for pair in pairwise([*inhabited, inhabited[0]]))
+        hops = (self.hop(*pair) for pair in self.ring())
         return [
             (latency + self.message_overhead_seconds, link, rate) for latency, link, rate in hops
         ]

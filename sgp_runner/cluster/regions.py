@@ -28,6 +28,8 @@ class Region:
         no effect
     window_bytes: largest window of a connection from another region; null: that of
         ``cluster.links``; 0: no limit
+    price_per_gb: price of 10^9 bytes that leave the region, for ``sgp-run plan``: one number, or a
+        list with one number per region, in order; null: free
     """
 
     nodes: int
@@ -35,6 +37,7 @@ class Region:
     bandwidth_down: BitsPerSecond
     latency_seconds: Seconds | Sequence[Seconds]
     window_bytes: Bytes | None = None
+    price_per_gb: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         key = "cluster.links.regions"
@@ -47,6 +50,8 @@ class Region:
             check_not_negative(f"{key}.latency_seconds", seconds)
         if self.window_bytes is not None:
             check_not_negative(f"{key}.window_bytes", self.window_bytes)
+        for price in as_list(self.price_per_gb or 0.0):
+            check_not_negative(f"{key}.price_per_gb", price)
 
     def latency_to(self, other: int) -> float:
         return entry(self.latency_seconds, other)
@@ -54,6 +59,10 @@ class Region:
     def rate_to(self, other: int) -> float:
         """Return the bits per second that leave for region ``other``."""
         return entry(self.bandwidth_up, other)
+
+    def price_to(self, other: int) -> float:
+        """Return the price of a byte that leaves for region ``other``."""
+        return entry(self.price_per_gb or 0.0, other) / 1e9
 
 
 def as_list(values: float | Sequence[float]) -> Sequence[float]:
@@ -73,8 +82,8 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
     """
     key, sizes = "cluster.links.regions", [region.nodes for region in regions]
     for number, region in enumerate(regions):
-        for name in ("latency_seconds", "bandwidth_up"):
-            count = len(as_list(getattr(region, name)))
+        for name in ("latency_seconds", "bandwidth_up", "price_per_gb"):
+            count = len(as_list(getattr(region, name) or 0.0))
             if count not in (1, len(regions)):
                 raise ConfigError(
                     f"{key}[{number}].{name}",

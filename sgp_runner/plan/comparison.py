@@ -229,6 +229,8 @@ def priced(
             cost = node_hours * budget.price_per_hour
         if kwh is not None and budget.kwh_price is not None:
             cost = (cost or 0.0) + kwh * budget.kwh_price
+        if request.traffic_has_price:
+            cost = (cost or 0.0) + timing.traffic_price * budget.steps
     memory = request.memory.parts(request.parameters, timing.vectors, request.devices)
     return MethodCost(
         method,
@@ -279,6 +281,7 @@ def row_as_json(row: MethodCost) -> dict[str, object]:
         "hours": row.hours,
         "kwh": row.kwh,
         "cost": row.cost,
+        "traffic_price_per_step": row.timing.traffic_price,
         "memory_bytes_per_device": dict(row.memory),
         "fits": row.fits,
         "quality": [figure.text for figure in known_quality(row.method)],

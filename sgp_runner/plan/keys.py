@@ -44,6 +44,7 @@ KEYS: Mapping[str, Key] = {
     "samples": Key("count", "samples of an epoch"),
     "steps": Key("count", "budget: steps of a node"),
     "price_per_hour": Key("number", "price of a node", zero=True),
+    "site_price_per_gb": Key("number", "price of a GB that leaves a site", zero=True),
     "watts": Key("number", "power of a node"),
     "kwh_price": Key("number", "price of a kWh", zero=True),
     "methods": Key("text", "algorithms to compare, such as diloco,sgp; default: all"),
@@ -61,6 +62,7 @@ NEEDED = {
     "samples": ("epochs",),
     "step_flops": ("device_flops",),
     "price_per_hour": BUDGETS,
+    "site_price_per_gb": ("sites",),
     "watts": BUDGETS,
     "kwh_price": ("watts",),
 }

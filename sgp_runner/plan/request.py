@@ -66,6 +66,11 @@ class Request:
     quality: StudyQuality | None = None
     memory: DeviceMemory = field(default_factory=DeviceMemory)
 
+    @property
+    def traffic_has_price(self) -> bool:
+        """Whether the bytes that leave sites are part of the cost."""
+        return any(region.price_per_gb is not None for region in self.cluster.links.regions)
+
 
 def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Request:
     """Return the request of a command line. Raises ConfigError for one that cannot be planned.
@@ -196,7 +201,8 @@ def regions_of(
         )
     sizes = (nodes // sites + (site < nodes % sites) for site in range(sites))
     each = round(window / connections)
-    return tuple(Region(size, rate, rate, latency, each) for size in sizes), assumed
+    price = settings.number("site_price_per_gb")
+    return tuple(Region(size, rate, rate, latency, each, price) for size in sizes), assumed
 
 
 def regions_word(regions: Sequence[Region]) -> str:

@@ -123,6 +123,8 @@ def legend(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:
         never = " never: neither at the present rate nor below it."
     coding = "coding: s of a step. " if any(row.timing.coding for row in rows) else ""
     cost = "" if rows[0].cost is None else "cost: in the currency of the prices. "
+    if cost and plan.request.traffic_has_price:
+        cost = "cost: in the currency of the prices, with the traffic between sites. "
     site = ""
     if any(row.per_site for row in rows):
         site = " per site: one replica per site, whose nodes are data parallel."

@@ -43,6 +43,7 @@ class Timing:
 
     seconds: simulated time. compute: its part for the gradient. num_bytes: bytes that a node sends.
     coding: part for encoding and decoding
+    traffic_price: price of the bytes of all nodes that leave their regions
     vectors: number of vectors of the size of the model that a worker holds, by part: state of its
         optimizer and of the algorithm, and the copy that is exchanged
     whole: simulated time of all steps that were simulated
@@ -52,6 +53,7 @@ class Timing:
     compute: float
     num_bytes: float
     coding: float
+    traffic_price: float
     vectors: Mapping[str, float]
     whole: float
 
@@ -62,13 +64,14 @@ class Timing:
 
 
 class Ends:
-    """The ends of steps, with the bytes sent until then."""
+    """The ends of steps, with the bytes sent until then and the price of their traffic."""
 
     def __init__(self, nodes: int, warm_up: int, measured: int) -> None:
         self.marks = {warm_up * nodes, (warm_up + measured) * nodes}
         self.ended = 0
         self.workers: dict[int, Worker] = {}
-        self.readings: list[tuple[float, float]] = []
+        self.readings: list[tuple[float, float, float]] = []
+        self.traffic_price: Callable[[], float] = lambda: 0.0
 
     def start_of_step(self, worker: Worker) -> None:
         self.workers[worker.rank] = worker
@@ -76,7 +79,7 @@ class Ends:
     def end_of_step(self, worker: Worker) -> None:
         self.ended += 1
         if self.ended in self.marks:
-            self.readings.append((worker.now, self.num_bytes))
+            self.readings.append((worker.now, self.num_bytes, self.traffic_price()))
 
     @property
     def num_bytes(self) -> float:
@@ -95,16 +98,19 @@ def time_steps(run: Run) -> Timing:
     simulation, workers = simulate_times(
         run, problem, wrap=lambda transport: Noting(transport, largest), listener=ends
     )
+    ends.traffic_price = lambda: simulation.fabric.traffic_price
     simulation.run()
     if run.algo.asynchronous:  # messages may fall ever further behind the gradients
-        ends.readings = [(0.0, 0.0), (simulation.now(), ends.num_bytes)]
-    (begin, before), (end, after) = ends.readings
+        whole = simulation.now(), ends.num_bytes, ends.traffic_price()
+        ends.readings = [(0.0, 0.0, 0.0), whole]
+    (begin, before, free), (end, after, price) = ends.readings
     counted = sum(steps) + TAIL if run.algo.asynchronous else steps[1]
     return Timing(
         (end - begin) / counted,
         run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),
         (after - before) / counted / run.nodes,
         sum_in_order(simulation.coding_seconds[: run.nodes]) / run.nodes / (sum(steps) + TAIL),
+        (price - free) / counted,
         vectors_of(workers[0], largest[0]),
         simulation.now(),
     )

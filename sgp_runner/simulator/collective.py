@@ -172,6 +172,7 @@ class SimulatedCollectives:
             rounds, cost = cluster.all_gather_rounds, cluster.all_gather_seconds
         else:
             rounds, cost = cluster.all_reduce_rounds, cluster.all_reduce_seconds
+        self.fabric.traffic_price += cluster.ring_price(size, num_bytes, collective.gathers)
         delay = self.fabric.collective_delay(collective.number, size, rounds(size))
         if collective.number == 0:
             delay += laws.connect_seconds

@@ -151,6 +151,7 @@ class Fabric:
         self.enter_free = [0.0] * len(links.regions)
         self.channels: list[dict[int, Channel]] = [{} for _ in range(size)]  # by src, then dst
         self.in_flight = 0  # messages
+        self.traffic_price = 0.0  # of the bytes that left regions so far
         # For rendezvous: messages of each sender that have not arrived, with their bytes and the
         # first moment at which the receiver can know of them; and senders that each receiver knows
         # to have a message for it. The first message of the first sender moves.
@@ -279,6 +280,7 @@ class Fabric:
         free[region] = begin + num_bytes * 8 / rate
         end = max(free[region], now + tail)
         if leaves:
+            self.traffic_price += num_bytes * regions[src].price_to(dst)
             onward = begin + regions[src].latency_to(dst)
             self.clock.at(onward, "cross", sent, num_bytes, end - begin, False)
             return
@@ -334,10 +336,7 @@ class Fabric:
         return default_rng(seed_of(self.seed, *what))
 
     def collective_delay(self, number: int, size: int, rounds: int) -> float:
-        """Return the extra seconds of a collective.
-
-        Each of its ``rounds`` waits for the latest of ``size`` messages.
-        """
+        """Return the extra seconds of a collective; each round waits for its latest message."""
         if not self.faults.disturbs_messages or not rounds:
             return 0.0
         extra = self.faults.extra_seconds(self.random(_COLLECTIVE, number), (rounds, size))

@@ -327,7 +327,10 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("cluster.bandwidth=", ["cluster.bandwidth=10000000000.0"]),
         ("calibrate nod", ["nodes="]),
         ("check nod", ["nodes="]),
-        ("plan site", ["site_bandwidth=", "site_latency=", "site_window=", "sites="]),
+        (
+            "plan site",
+            ["site_bandwidth=", "site_latency=", "site_price_per_gb=", "site_window=", "sites="],
+        ),
         ("plan nodes=4 methods=sgp,str", ["methods=sgp,streaming_diloco"]),
         ("plan model=gpt2_x", ["model=gpt2_xl"]),
         ("plan nodes=4 cluster=ideal cluster.links.du", ["cluster.links.duplex="]),

@@ -22,6 +22,12 @@ a:1,b:2,20,21
 b:2,a:1,22,23
 c:3,a:1,80,81
 """
+PRICES = """\
+src,dst,cost
+1,internet,0.09
+1,2,0.02
+2,1,0
+"""
 WORDS = ["new", "cluster", "clouds", "rates=rates.csv", "round_trips=trips.csv"]
 
 
@@ -30,6 +36,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rates.csv").write_text(RATES)
     Path("trips.csv").write_text(TRIPS)
+    Path("prices.csv").write_text(PRICES)
 
 
 def test_regions_have_the_measured_rates_and_half_of_the_round_trips(
@@ -58,6 +65,21 @@ def test_a_round_trip_that_was_measured_once_holds_in_both_directions() -> None:
     assert (one.rate_to(1), other.rate_to(0)) == (100e6, 200e6)
 
 
+def test_prices_of_one_cloud_hold_inside_of_it_and_to_the_internet() -> None:
+    for name, text in (("rates.csv", RATES), ("trips.csv", TRIPS)):
+        Path(name).write_text(text.replace("b:2", "a:2"))
+    with Path("prices.csv").open("a") as file:
+        file.write("2,internet,0.12\n3,internet,0.2\n")
+    with Path("rates.csv").open("a") as file:
+        file.write("a:2,c:3,64,100\nc:3,a:2,64,200\n")
+    with Path("trips.csv").open("a") as file:
+        file.write("a:2,c:3,50,50\n")
+    assert main([*WORDS, "regions=a:1,a:2,c:3", "prices=prices.csv"]) == 0
+    run = experiment_of(["cluster=./clouds.yaml", "nodes=3", "model=timing_only"]).run
+    prices = [list(region.price_per_gb or []) for region in run.cluster.links.regions]
+    assert prices == [[0, 0.02, 0.09], [0, 0, 0.12], [0.2, 0.2, 0]]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -69,12 +91,26 @@ def test_a_round_trip_that_was_measured_once_holds_in_both_directions() -> None:
         ("regions=a:1,b:2 rates=no.csv", "rates: cannot read no.csv: No such file or directory."),
         (
             "regions=a:1,b:2 rates=trips.csv",
-            "rates: trips.csv needs the columns source, destination, mbit_per_s.",
+            "rates: trips.csv needs the columns source or src, destination or dst, mbit_per_s.",
+        ),
+        (
+            "regions=a:1,b:2 prices=trips.csv",
+            "prices: trips.csv needs the columns source or src, destination or dst, price_per_gb "
+            "or cost.",
+        ),
+        (
+            "regions=a:1,b:2 prices=prices.csv",
+            "prices: prices.csv has no row from 2 to internet: add it, or leave the region out.",
+        ),
+        (
+            "regions=a:1,b:2 prices=negative.csv",
+            "prices: line 2 of negative.csv: price_per_gb must be zero or a positive number.",
         ),
         ("", "new: write sgp-run new cluster NAME rates=FILE round_trips=FILE regions="),
     ],
 )
 def test_what_is_refused(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("negative.csv").write_text("source,destination,price_per_gb\na:1,b:2,-1\n")
     assert main([*WORDS, *words.split()]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
     assert not Path("clouds.yaml").exists()

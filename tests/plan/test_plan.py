@@ -50,6 +50,24 @@ def row(plan: PlannedMethods, title: str) -> MethodCost:
     return next(each for each in plan.rows if each.title == title)
 
 
+def test_bytes_between_sites_are_part_of_the_cost() -> None:
+    made = plan(
+        "parameters=1e9 step=1s nodes=4 sites=2 bandwidth=10Gbit/s site_bandwidth=1Gbit/s "
+        "site_latency=30ms steps=1000 site_price_per_gb=0.02 methods=ar_sgd,diloco,sgp periods=100"
+    )
+    # GB per step and direction: 4 in a ring of two leaders; the codes of two nodes, or of a site;
+    # of SGP's messages, one per site crosses in every other step, and two in the others.
+    for title, gigabytes in {
+        "Data parallel": 4,
+        "Data parallel, int8": 2,
+        "Data parallel, int8, per site": 1,
+        "DiLoCo, H 100": 0.04,
+        "SGP": 6,
+        "SGP, per site": 4,
+    }.items():
+        assert row(made, title).cost == pytest.approx(1000 * 2 * gigabytes * 0.02, rel=2e-3), title
+
+
 def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
     made = plan(
         f"{WORDS} methods=diloco periods=100 steps=3600 price_per_hour=2 watts=500 kwh_price=0.5"
@@ -517,6 +535,10 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
         ),
         (f"{WORDS} steps=9 kwh_price=3", "kwh_price: it has no effect without watts=."),
         (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: it has no effect without sites=."),
+        (
+            f"{WORDS} steps=9 site_price_per_gb=1",
+            "site_price_per_gb: it has no effect without sites=.",
+        ),
         (f"{WORDS} site_window=1MB", "site_window: it has no effect without sites=."),
         (
             f"{WORDS} bandwidth=1G",
