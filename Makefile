@@ -13,7 +13,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims logs faults explorer docs board bench lint lock release-check clean
+.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims logs faults explorer docs audit board bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ explorer: .venv/.installed  ## simulate the plans of docs/explorer.html again, a
 docs: .venv/.docs  ## write the generated parts of docs/ and build the site into site/; a warning is an error
 	OMP_NUM_THREADS=1 .venv/bin/python scripts/write_pages.py
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+audit: .venv/.installed  ## judge the archives of the audit's rows again, into results/audit.md
+	.venv/bin/python scripts/audit_page.py
 
 board: .venv/.installed  ## verify the archives in studies/board/ and build their site into site-board/
 	set -e; for archive in $(wildcard studies/board/*.zip); do .venv/bin/sgp-run study verify "$$archive"; done

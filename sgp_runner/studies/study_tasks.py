@@ -15,6 +15,7 @@ CLOCK = (
     "timed_as.num_parameters=25557032",
     "timed_as.batch_size=256",
 )
+SELDOM = "log_every=100"  # an archive has all records of a hundred runs
 NODES = 8
 PIECES = 2000  # size of the vocabulary of the real texts
 
@@ -107,6 +108,7 @@ FASHION = StudyTask(
         "optim.schedule.warmup_epochs=0.5",
         "data=fashion_mnist",
         *CLOCK,
+        SELDOM,
     ),
     epochs=4,
     update=128,
@@ -121,6 +123,7 @@ BOOKS = StudyTask(
         f"data.pieces={PIECES}",
         "optim.schedule.warmup=0.1",
         *CLOCK,
+        SELDOM,
     ),
     epochs=1,
     update=64,
@@ -136,6 +139,7 @@ TRANSLATION = StudyTask(
         "data.max_pieces=32",
         f"data.pieces={PIECES}",
         *CLOCK,
+        SELDOM,
     ),
     epochs=6,
     update=64,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers.studied import CONTENT
 
+from audit_page import row_in
 from sgp_runner.cli.study import main
 from sgp_runner.config.choices import CONFIGS
 from sgp_runner.studies.arms import RunMaker, check_arms
@@ -96,6 +97,8 @@ def test_published_settings_are_not_searched(
     )
     sign = re.search(r"The gain .*: ([+-])", page.answer)
     assert sign is not None and searched != published
+    row = row_in(page.page.with_name("study.zip"))
+    assert row.gain is not None and str(row.gain) in row.answer == page.answer
 
 
 def test_margins_and_limits_decide_the_number_of_seeds() -> None:

@@ -1,0 +1,56 @@
+"""The page and the picture of the audit, from gains with literal effects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from audit_page import AuditRow, draw, page
+from sgp_runner.config.choices import CONFIGS
+from sgp_runner.studies.audit import Gain
+from sgp_runner.studies.measures import measure_of
+from sgp_runner.studies.statistics import Interval
+from sgp_runner.studies.study_file import read_study
+
+DESIGNS = CONFIGS / "study" / "audit"
+
+
+def row(name: str, transferred: tuple[float, float], tuned: tuple[float, float]) -> AuditRow:
+    at, after = (Interval(mean, mean - half, mean + half, 8) for mean, half in (transferred, tuned))
+    gain = Gain(measure_of("accuracy"), at, after, margin=0.0025)
+    return AuditRow(name, read_study(DESIGNS / f"{name}.yaml"), gain, "An answer.", seeds=8)
+
+
+def test_each_row_has_its_effects_verdict_paper_and_archive() -> None:
+    rows = [row("slowmo_local_sgd", (0.015, 0.004), (0.0005, 0.001))]
+    text = page(rows, {"slowmo_sgp": read_study(DESIGNS / "slowmo_sgp.yaml")})
+    assert (
+        "| [SlowMo, not local SGD](#slowmo_local_sgd) | **collapses** | +1.5 points [+1.1, +1.9] | "
+        "+0.05 points [-0.05, +0.15] | 0.25 points | 8 |\n"
+    ) in text
+    assert (
+        '<a id="slowmo_local_sgd"></a>\n\n## Does SlowMo improve local SGD on Fashion-MNIST?\n\n'
+        "Published: SlowMo over local SGD reaches 93.20 instead of 91.73 % on CIFAR-10 (Wang et "
+        "al. 2020).\n\nAn answer.\n\n    sgp-run study verify results/audit/slowmo_local_sgd.zip\n"
+    ) in text
+    assert text.endswith(
+        "## Set down, but not run yet\n\n- Does SlowMo improve SGP on Fashion-MNIST? "
+        "`sgp-run study audit --rows slowmo_sgp`\n"
+    )
+
+
+def test_without_archives_the_page_lists_designs_alone() -> None:
+    text = page([], {"slowmo_sgp": read_study(DESIGNS / "slowmo_sgp.yaml")})
+    assert "| gain |" not in text and "audit.svg" not in text
+    assert "- Does SlowMo improve SGP on Fashion-MNIST?" in text
+
+
+def test_the_picture_is_the_same_bytes_again(tmp_path: Path) -> None:
+    rows = [
+        row("slowmo_local_sgd", (0.015, 0.004), (0.0005, 0.001)),
+        row("slowmo_sgp", (0.03, 0.004), (0.02, 0.003)),
+    ]
+    for path in (first := tmp_path / "a.svg", second := tmp_path / "b.svg"):
+        draw(rows, path)
+    assert ElementTree.parse(first).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert first.read_bytes() == second.read_bytes()
