@@ -13,7 +13,7 @@ import sys; sys.version_info >= (3, 11) or sys.exit("sgp-runner needs Python 3.1
 name a newer one, for example: make $(MAKECMDGOALS) PYTHON=python3.12" % sys.version_info[:2])
 endef
 
-.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims logs faults explorer docs audit board bench lint lock release-check clean
+.PHONY: help demo picture test coverage test-slow test-slurm test-gpu reproduce claims faults explorer docs audit board bench lint lock release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -48,14 +48,11 @@ test-slurm: .venv/.installed  ## run the tests that need Slurm on a local cluste
 test-gpu: .venv/.installed  ## run the tests that need GPUs
 	.venv/bin/pytest -m gpu
 
-reproduce: .venv/.installed  ## reproduce the papers' tables in results/; about an hour, resumable
+reproduce: .venv/.installed  ## simulate the papers' times again, into results/README.md; minutes
 	.venv/bin/python scripts/reproduce.py
 
-claims: .venv/.installed  ## test the papers' conclusions, into results/claims.md; resumable
+claims: .venv/.installed  ## judge the papers' conclusions that follow from formulas; minutes
 	.venv/bin/python scripts/claims.py
-
-logs:  ## unpack the runs behind both into results/reproduced/runs/
-	PYTHONPATH=scripts $(PYTHON) -m reproduce.archives results/reproduced
 
 faults: .venv/.installed  ## simulate each fault with each algorithm and write docs/faults.md; minutes
 	.venv/bin/python scripts/fault_table.py

@@ -1,54 +1,77 @@
 #!/usr/bin/env python
-"""Tests of the papers' conclusions: ``make claims`` makes missing runs and writes the pages.
+"""Claims about formulas, without training: ``make claims`` judges them again, in minutes.
 
-The pages are ``results/claims.md`` and those in ``results/claims``. The script first unpacks
-archived runs, and at the end archives all runs.
-
-    scripts/claims.py [NUMBER ...]     make only the runs of these claims; the pages show all
-                                       finished claims
+`claims.yaml` has the ratios of simulated times, or of bytes, with their bands; claim 1 is computed
+from mixing matrices.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from math import inf
 from pathlib import Path
-from time import monotonic
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from claims.claim_files import all_claims
-from claims.page import write
-from reproduce.archives import pack, unpack
-from sgp_runner.jobs.job_pool import run_and_say
-from sgp_runner.utils.messages import show_messages
-from sgp_runner.utils.units import duration
+from sgp_runner.jobs.job_pool import RunJob, run_all
+from sgp_runner.studies.measures import number
+from sgp_runner.topology.graphs import DirectedExponential, matrix
+from sgp_runner.utils.reading import read_yaml
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = Path("results")  # relative to ROOT
-OUT = Path("results", "reproduced")  # the runs
+FILE = Path(__file__).with_suffix(".yaml")
+Line = tuple[str, float, float, float]  # what, ratio, least, most
 
 
-def main(numbers: Sequence[str]) -> int:
-    os.chdir(ROOT)
-    show_messages()
-    unpack(OUT)
-    catalogue = {str(claim.number): claim for claim in all_claims(OUT)}
-    if unknown := [word for word in numbers if word not in catalogue]:
-        print(
-            f"scripts/claims.py: '{unknown[0]}' is not a claim; choose from {', '.join(catalogue)}",
-            file=sys.stderr,
-        )
-        return 2
-    failed = 0
-    for word in numbers or catalogue:
-        began = monotonic()
-        failed += run_and_say(catalogue[word].jobs)
-        print(f"claim {word}: {duration(round(monotonic() - began))}", flush=True)
-    for view in write(list(catalogue.values()), OUT, PAGES):
-        print(f"{view.claim.number}. {view.texts['subject']}: {view.together}")
-    pack(OUT)
-    return 1 if failed else 0
+def unevenness(nodes: int) -> float:
+    """Return the largest relative deviation of a weight from 1 / ``nodes``.
+
+    The weights are those of one period of gossip on the one-peer exponential graph.
+    """
+    import numpy as np
+
+    topology = DirectedExponential()
+    mixed = np.eye(nodes)
+    for step in range(topology.phases(nodes)[0][1]):
+        mixed = np.array(matrix(topology, nodes, step)) @ mixed
+    return float(np.abs(mixed * nodes - 1).max())
+
+
+def averages() -> Iterator[Line]:
+    """Yield claim 1: exact averages by gossip on powers of two, and on no other number of nodes."""
+    for nodes in (2, 4, 8, 16, 32, 64):
+        yield f"1 unevenness of one period on {nodes} nodes", unevenness(nodes), 0.0, 0.0
+    for nodes in (3, 5, 6, 7, 9, 10, 12, 15, 24, 33, 48, 63):
+        yield f"1 unevenness of one period on {nodes} nodes", unevenness(nodes), 1e-9, inf
+
+
+def ratios(claims: dict[str, Any], results: Path) -> Iterator[Line]:
+    """Make the runs of the claims in ``results`` and yield each ratio.
+
+    Raises RuntimeError if a run fails.
+    """
+    sides: dict[str, RunJob] = {}
+    for claim in claims.values():
+        for case in claim["ratios"].values():
+            for side in ("of", "over"):
+                words = case[side] = f"{claim['settings']} {case[side]}"
+                sides.setdefault(words, RunJob(f"run{len(sides)}", tuple(words.split()), results))
+    for job, error in run_all(sides.values()):
+        if error:
+            raise RuntimeError(f"{job.command}: {error}")
+    for name, claim in claims.items():
+        key = claim.get("measure", "ms_per_iteration")
+        for what, case in claim["ratios"].items():
+            above, below = (number(sides[case[side]], key) for side in ("of", "over"))
+            yield f"{name}: {what}", above / below, case.get("least", -inf), case.get("most", inf)
+
+
+def main(file: Path = FILE) -> None:
+    with TemporaryDirectory() as results:
+        for what, ratio, least, most in (*averages(), *ratios(read_yaml(file), Path(results))):
+            verdict = "holds" if least <= ratio <= most else "does not hold"
+            print(f"{what}: {ratio:.4g} in [{least:g}, {most:g}]: {verdict}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(*map(Path, sys.argv[1:]))

@@ -18,7 +18,7 @@ from sgp_runner.config.choices import CONFIGS
 from sgp_runner.report.read.published import Published, published
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ROOT / "results" / "reproduced" / "report" / "published.csv"
+OURS = ROOT / "results" / "times.csv"
 # How to display certain words in the names of tests.
 NAMES = {
     "ar sgd": "AR-SGD",
@@ -136,10 +136,9 @@ def simulated() -> dict[tuple[str, str], str]:
     """Return our simulated times with their errors, by preset and metric."""
     with OURS.open(encoding="utf-8", newline="") as file:
         return {
-            (line["row"], line["metric"]): f"{float(line['ours']):.4g} "
-            f"({float(line['error_percent']):+.1f} %, {line['ours_is'].rpartition(', ')[2]})"
+            (line["row"], line["metric"]): f"{float(line['simulated']):.4g} "
+            f"({float(line['error_percent']):+.1f} %, {line['ours_is']})"
             for line in csv.DictReader(file)
-            if line["error_percent"]
         }
 
 
