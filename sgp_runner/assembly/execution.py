@@ -14,12 +14,12 @@ from pathlib import Path
 from sgp_runner.assembly import start
 from sgp_runner.assembly.extension import extend, shorter_run
 from sgp_runner.assembly.resizing import resize
-from sgp_runner.config.corrections import KEY, since
 from sgp_runner.config.experiment import (
     FORMAT,
     Experiment,
     flat,
     identity_of,
+    other_version,
     settings_of,
     stored,
 )
@@ -238,18 +238,9 @@ def refuse_other_settings(experiment: Experiment) -> None:
         raise ConfigError("name", f"{path} cannot be read; {way_out}.") from None
     if config.get("format") != FORMAT:
         raise ConfigError(
-            "name", f"{experiment.directory} holds a run of another sgp-run version; {way_out}."
+            "name", f"{experiment.directory} holds a run {other_version(config)}; {way_out}."
         )
     here = dict(flat(identity_of(experiment.settings)))
-    if there.pop(KEY, 0) != here.pop(KEY, 0) and there == here:
-        what = (
-            "; ".join(correction.what for correction in since(config))
-            or "this is an older version of sgp-run"
-        )
-        raise ConfigError(
-            "name",
-            f"{experiment.directory} holds results from before a correction ({what}); {way_out}.",
-        )
     for name in [plugin.name for plugin in experiment.plugins]:
         key = f"{KEY_OF_PLUGINS}.{name}"
         if key in there and there[key] != here[key]:

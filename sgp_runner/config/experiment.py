@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from sgp_runner.cluster.validated import LIMITS
-from sgp_runner.config import corrections
 from sgp_runner.config.check import CheckedPart, build, check_tree, plain
 from sgp_runner.config.choices import EXTENSIONS, group_of
 from sgp_runner.config.old_names import KEY as CLUSTER
@@ -27,7 +26,8 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.secrets import refuse_secrets
 
-FORMAT = 3  # of a stored configuration
+FORMAT = 4  # of a stored configuration; higher in each results version
+VERSIONS = {3: "0.2", FORMAT: "0.3"}  # of results, by format
 # Keys that do not change the result of a run, and so not its name.
 NOT_IN_NAME = (
     *("logger", "results", "resume", "name", "checkpoint", "record", "on_failure", "trace_steps"),
@@ -254,10 +254,9 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     run = build(part, "")
     assert isinstance(run, Run)
     config = plain(part, run)
-    version = tree.get(corrections.KEY, corrections.results_version(config))
     used = [(key, plugin) for key, plugin in extensions_in(part, "") if plugin.hash is not None]
     digests = hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
-    identity = {corrections.KEY: version, KEY_OF_PLUGINS: digests, RESIZED: tree.get(RESIZED)}
+    identity = {KEY_OF_PLUGINS: digests, RESIZED: tree.get(RESIZED)}
     config |= {key: value for key, value in identity.items() if value}
     return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))
 
@@ -299,15 +298,21 @@ def from_stored(tree: Tree, path: Path, group: str | None = None) -> Experiment:
     Raises ConfigError if ``tree`` has another format.
     """
     if tree.get("format") != FORMAT:
-        raise ConfigError(
-            "config.yaml",
-            f"{path} was written by another version of sgp-run, which this one cannot read: "
-            "run it again.",
-        )
-    return make_experiment(
-        {corrections.KEY: 0, **{key: value for key, value in tree.items() if key != "format"}},
-        group,
-    )
+        raise ConfigError("config.yaml", f"{path} is {other_version(tree)}: run it again.")
+    return make_experiment({key: tree[key] for key in tree if key != "format"}, group)
+
+
+def version_of(config: Mapping[str, object]) -> str | None:
+    """Return the results version of a stored configuration; None if its format is not known."""
+    formats = (number for number in VERSIONS if number == config.get("format"))
+    return next(map(VERSIONS.__getitem__, formats), None)
+
+
+def other_version(config: Mapping[str, object]) -> str:
+    """Return words about a stored configuration that has another format than `FORMAT`."""
+    if (version := version_of(config)) is None:
+        return "of another version of sgp-run, which this one cannot read"
+    return f"of version {version}, neither comparable with this version nor resumable"
 
 
 def stored(experiment: Experiment) -> dict[str, object]:

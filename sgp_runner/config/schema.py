@@ -12,7 +12,6 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from sgp_runner.config import corrections
 from sgp_runner.config.choices import EXTENSIONS, class_of, group_of, groups, has_names
 from sgp_runner.config.old_names import GROUPS, NAMES
 from sgp_runner.config.plugins.composition import default_of, default_part
@@ -25,7 +24,7 @@ from sgp_runner.utils.reading import MAX_DIGITS
 
 NAME = "name"
 RESIZED = "resized_from"  # the checkpoint of another run that a run continues
-IDENTITY = (corrections.KEY, KEY_OF_PLUGINS, RESIZED)  # in addition to settings
+IDENTITY = (KEY_OF_PLUGINS, RESIZED)  # in addition to settings
 # The files of clusters are data, not choices of code: omitted keys are not stored.
 PROFILE = "cluster"
 PARTS_OF_PROFILE = {f"{PROFILE}.{name}": cls for name, cls in GROUPS.items()}

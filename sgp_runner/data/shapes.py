@@ -40,7 +40,7 @@ class Shapes:
 
     With 16,000 training images ResNet-20 reached an accuracy of 93.2 % at 16 x 16 pixels, 99.0 % at
     32 x 32 pixels, and 92.0 % at 32 x 32 pixels with a noise of 0.4, when only the first 16
-    channels of each stage learned (correction 16 of `sgp_runner.config.corrections`; one seed each:
+    channels of each stage learned (before version 0.3; one seed each:
     ``algo=ar_sgd nodes=1 model=resnet20 data=shapes data.train_size=16000 optim.lr=0.1
     optim.weight_decay=5e-4`` and a cosine schedule with a warm-up of one epoch; ``batch_size=128
     epochs=10``, or 64 and 8 for 32 x 32).

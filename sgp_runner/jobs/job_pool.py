@@ -1,6 +1,6 @@
 """Pool of jobs: starts many runs, several at a time, and skips runs that have finished.
 
-It makes the hundreds of small runs that some tables and claims are based on.
+It makes the hundreds of small runs on which studies and tables rest.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sgp_runner.assembly.execution import sentence_of
-from sgp_runner.config.corrections import Correction, since
 from sgp_runner.config.experiment import FORMAT, Experiment
 from sgp_runner.jobs.pool import Pool, PoolTask
 from sgp_runner.jobs.sweep_job import attempt
@@ -25,7 +23,6 @@ from sgp_runner.utils.cores import KEY as CORES
 from sgp_runner.utils.cores import present_cores
 from sgp_runner.utils.errors import Stopped
 from sgp_runner.utils.memory import free_bytes
-from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_yaml
 from sgp_runner.utils.variables import SAFE_PATH, setting
 
@@ -77,7 +74,7 @@ class RunJob:
 
     @property
     def finished(self) -> bool:
-        """Return whether the run has results, from this version of the code or an earlier one."""
+        """Return whether the run has results, of this version or an earlier one."""
         return self.summary is not None or self.diverged
 
     @property
@@ -90,20 +87,14 @@ class RunJob:
         return config
 
     @property
-    def since(self) -> list[Correction]:
-        """Return the corrections of the code that the results of the run do not have."""
-        config = self.config
-        return [] if config is None or config.get("format") != FORMAT else since(config)
-
-    @property
     def replaces(self) -> bool:
-        """Return whether a new run would replace results that are outdated or in another format."""
+        """Return whether a new run would replace results of another version."""
         config = self.config
-        return config is not None and (config.get("format") != FORMAT or bool(since(config)))
+        return config is not None and config.get("format") != FORMAT
 
     @property
     def due(self) -> bool:
-        """Return whether the run has to start because its results are missing or outdated."""
+        """Return whether the run has to start: its results are missing or of another version."""
         return not self.finished or self.replaces
 
     def perform(self) -> str:
@@ -143,16 +134,6 @@ class PoolJob(Protocol):
 Job = TypeVar("Job", bound=PoolJob)
 
 
-def outdated(jobs: Iterable[RunJob]) -> str:
-    """Describe, for each correction, how many jobs have older results; empty if no job has any."""
-    since = [job.since for job in jobs if job.finished]
-    counts = Counter(correction.what for corrections in since for correction in corrections)
-    if not counts:
-        return ""
-    parts = [f"{count} of {len(since)} runs ({what})" for what, count in counts.items()]
-    return f"From before a correction: {'; '.join(parts)}."
-
-
 def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple[Job, str | None]]:
     """Run the jobs that are due; yield each as it ends, with a sentence if it failed, else None.
 
@@ -177,12 +158,3 @@ def run_all(jobs: Iterable[Job], processes: int | None = None) -> Iterator[tuple
             lost = f"its process ended with exit code {ended.exit_code}"
             sentence = lost if ended.result is None else str(ended.result)
             yield waiting[ended.task.number], sentence or None
-
-
-def run_and_say(jobs: Iterable[RunJob]) -> int:
-    """Run each job once (`run_all`), print a line as it ends, and return the number of failures."""
-    failed = 0
-    for job, error in run_all({job.name: job for job in jobs}.values()):
-        logger.info(f"{job.name}: {error or 'done'}")
-        failed += error is not None
-    return failed

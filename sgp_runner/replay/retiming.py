@@ -25,7 +25,6 @@ from sgp_runner.assembly.simulated.times import (
     simulate_times,
     without_values,
 )
-from sgp_runner.config.corrections import refuse_outdated
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.old_names import FLAT
 from sgp_runner.config.run import Run
@@ -198,7 +197,6 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
-    refuse_outdated(experiment.config, folder)
     refusals = {
         "it is a real run, whose times are measured, not simulated; "
         "run it on that network, or train with network=sim": run.network.clock != "simulated",

@@ -248,7 +248,7 @@ def unnamed_differences(maker: RunMaker) -> str:
     for arm in maker.study.arms:
         named = tuple(word.partition("=")[0] for word in arm.overrides)
         for key, value in flat(maker.experiment(maker.plain(arm), arm.name).settings):
-            if key != "results_version" and not any(f"{key}.".startswith(f"{n}.") for n in named):
+            if not any(f"{key}.".startswith(f"{n}.") for n in named):
                 values.setdefault(key, {}).setdefault(str(value), []).append(arm.name)
     found = [
         f"{key}: " + ", ".join(f"{value} ({', '.join(names)})" for value, names in by_value.items())

@@ -22,7 +22,7 @@ from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.files import checksum
 from sgp_runner.utils.reading import MIB, open_regular, read_json
 
-FORMAT = 1
+FORMAT = 2  # higher in each results version
 FILE = "study.zip"
 INDEX = "archive.json"
 TABLES = ("table.csv", "budget.csv")
@@ -153,8 +153,8 @@ def check_index(index: object) -> None:
     content: Mapping[str, object] = index if isinstance(index, Mapping) else {}
     if content.get("format") != FORMAT:
         raise ValueError(
-            f"it was written by version {content.get('sgp_run')} of sgp-run, in a format other "
-            f"than {FORMAT}"
+            f"it is of version {content.get('sgp_run')} of sgp-run, neither comparable with this "
+            f"version nor resumable, and answers: {content.get('answer')}"
         )
     name, *texts = (content.get(key) for key in ("name", "answer", "sgp_run"))
     if not isinstance(content.get("files"), Mapping) or not all(

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from sgp_runner.config.experiment import flat
-from sgp_runner.jobs.job_pool import RunJob, outdated
+from sgp_runner.jobs.job_pool import RunJob
 from sgp_runner.report.plots.sections import Section
 from sgp_runner.report.rank.tables import ReportTable
 from sgp_runner.report.read.run_groups import cluster_name
@@ -226,6 +226,3 @@ def deviations(
     if done.plan is not None:
         spread = compared[0].comparisons[study.primary].effect.spread
         yield done.plan.measured(spread)
-    jobs = [run.job for arm in done.arms for run in arm.runs[0] if isinstance(run.job, RunJob)]
-    if old := outdated(jobs):
-        yield old

@@ -16,7 +16,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from sgp_runner.config.experiment import load_experiment
+from sgp_runner.config.experiment import load_experiment, other_version
 from sgp_runner.config.plugins.loading import KEY
 from sgp_runner.config.plugins.named_files import NamedFiles
 from sgp_runner.distributed.private_folder import private_folder
@@ -116,19 +116,14 @@ def recorded_hashes(archive: StudyArchive) -> dict[str, set[str]]:
 
 
 def refuse_runs(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
-    """Raise VerificationFailed if a run is missing, or older than a correction of the code."""
+    """Raise VerificationFailed if a run is missing or of another results version."""
     for job in jobs:
-        if isinstance(job, RunJob) and job.replaces:
-            what = (
-                "; ".join(correction.what for correction in job.since)
-                or "its format is another one"
-            )
-            raise VerificationFailed(f"{job.name} is from before a correction: {what}.")
+        if isinstance(job, RunJob) and job.config is not None and job.replaces:
+            raise VerificationFailed(f"{job.name} is {other_version(job.config)}.")
         if job.due:
             raise VerificationFailed(
                 f"{job.name} is missing: the runs were made with other settings, another plug-in "
-                "or other data than the file of the study gives here, or before a correction of "
-                "the algorithm."
+                "or other data than the file of the study gives here."
             )
     return iter(())
 

@@ -88,7 +88,7 @@ def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 SCREEN = """\
 gpu7: nccl, 4 nodes of 8 devices, 8 of 32 ranks here
 
-ok       versions     Python 3.12.3, sgp-run 0.2.0, torch 2.13.0, torchvision
+ok       versions     Python 3.12.3, sgp-run 0.3.0, torch 2.13.0, torchvision
                       0.28.0
 ok       GPUs         8 x NVIDIA H100, 80 GB each
 ok       libraries    driver 570.86.15, CUDA 12.8, cuDNN 91002, NCCL 2.27.3

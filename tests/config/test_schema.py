@@ -203,11 +203,11 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
     [
         (
             {"format": 2},
-            "was written by another version of sgp-run, which this one cannot read: run it again.",
+            "is of another version of sgp-run, which this one cannot read: run it again.",
         ),
         (
             {"format": None},
-            "was written by another version of sgp-run, which this one cannot read: run it again.",
+            "is of another version of sgp-run, which this one cannot read: run it again.",
         ),
         (
             {"data": {"_target_": "os.system"}},

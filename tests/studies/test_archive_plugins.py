@@ -77,7 +77,7 @@ def without_runs(path: Path, **changes: object) -> None:
     record = json.dumps({"versions": [version]})
     files = {"study.json": record, "table.csv": "", "budget.csv": ""}
     sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
-    index = {"format": 1, "name": "n", "answer": "", "sgp_run": "1", "files": sums}
+    index = {"format": 2, "name": "n", "answer": "", "sgp_run": "1", "files": sums}
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in {"archive.json": json.dumps(index), **files}.items():
             archive.writestr(name, text)

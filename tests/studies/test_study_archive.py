@@ -303,20 +303,25 @@ def test_a_study_with_another_task_lacks_its_runs(archive: Path, tmp_path: Path)
         ("/etc/passwd", b"", "'/etc/passwd' is not a file of a study"),
         ("runs/../../x/config.yaml", b"", "is not a file of a study"),
         ("runs/a/plugin.py", b"", "is not a file of a study"),
-        ("archive.json", b'{"format": 9, "sgp_run": "9.1"}', "by version 9.1 of sgp-run"),
         (
             "archive.json",
-            b'{"format": 1, "name": "a", "files": {}}',
+            b'{"format": 1, "sgp_run": "0.2.0", "answer": "SGP is better."}',
+            "it is of version 0.2.0 of sgp-run, neither comparable with this version nor "
+            "resumable, and answers: SGP is better.",
+        ),
+        (
+            "archive.json",
+            b'{"format": 2, "name": "a", "files": {}}',
             "its archive.json is incomplete",
         ),
         (
             "archive.json",
-            b'{"format": 1, "name": "..", "files": {}, "answer": "", "sgp_run": ""}',
+            b'{"format": 2, "name": "..", "files": {}, "answer": "", "sgp_run": ""}',
             "'..' cannot name a folder",
         ),
         (
             "archive.json",
-            b'{"format": 1, "name": "a", "files": {}, "answer": "", "sgp_run": "1\\u001b[2J"}',
+            b'{"format": 2, "name": "a", "files": {}, "answer": "", "sgp_run": "1\\u001b[2J"}',
             "its archive.json is incomplete",
         ),
         ("archive.json", b"{", "is no archive of a study that can be read"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sgp_runner.config.corrections import KEY
-from sgp_runner.config.experiment import FORMAT, flat, settings_of
+from sgp_runner.config.experiment import (
+    FORMAT,
+    VERSIONS,
+    flat,
+    other_version,
+    settings_of,
+    version_of,
+)
 from sgp_runner.config.schema import is_part, join
 from sgp_runner.recording.divergence import FILE
 from sgp_runner.recording.recorder import read_metrics, read_summary
@@ -52,6 +59,7 @@ REAL, TRAINED, REHEARSAL = "real", "trained", "rehearsal"
 TIMING, PUBLISHED = "timing only", "published"
 FINISHED, UNFINISHED, RETIMED, DIVERGED = "finished", "unfinished", "re-timed", "diverged"
 LOST_STATE = "resumed without its state"  # finished, with results of its own
+RESULTS_VERSION = "results_version"  # among the settings of a run
 CURVE = (
     *("folder", "epoch", "time_s", "fastest_s", "bytes", "quality", "low", "high", "averaged"),
     "consensus",
@@ -63,7 +71,8 @@ Settings = Mapping[str, Any]
 class Runs:
     """The runs of a report.
 
-    skipped: one sentence for each folder that could not be read
+    skipped: one sentence for each folder that could not be read, and one about runs of another
+        results version
     """
 
     table: pd.DataFrame
@@ -92,6 +101,13 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         )
     for line, settings in zip(lines, completed([line["settings"] for line in lines]), strict=True):
         line["settings"] = dict(flat(settings))
+    versions = Counter(line["settings"][RESULTS_VERSION] for line in lines)
+    for version, count in versions.items():
+        if version != VERSIONS[FORMAT]:
+            skipped.append(
+                f"Runs of version {version}: {count}. They are neither comparable with those of "
+                f"version {VERSIONS[FORMAT]} nor resumable."
+            )
     table = pd.DataFrame(lines)
     for name in ("metric", "row", "commit", "dirty"):  # else None becomes not-a-number
         table[name] = table[name].astype(object).where(table[name].notna(), None)
@@ -101,7 +117,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 def read_run(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Return the line of a run in the table, and the curve of the run. Raises Damaged."""
     config = read_config(folder)
-    settings = {KEY: 0, **settings_of(config)}
+    settings = {**settings_of(config), RESULTS_VERSION: version_of(config)}
     summary = read_summary(folder)
     if summary is None and os.path.lexists(folder / "summary.json"):
         raise Damaged("its summary.json is not a JSON object.")
@@ -160,11 +176,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = None
     if not isinstance(config, dict):
         raise Damaged("its config.yaml cannot be read.")
-    if config.get("format") != FORMAT:
-        raise Damaged(
-            "its config.yaml was written by another version of sgp-run, which this one cannot "
-            "read: run it again."
-        )
+    if version_of(config) is None:
+        raise Damaged(f"its config.yaml is {other_version(config)}: run it again.")
     check_settings(config)
     return config
 
