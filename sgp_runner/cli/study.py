@@ -30,28 +30,31 @@ seeds, one primary comparison. Results are in results/studies/NAME/: index.html,
 the table as CSV, Markdown and LaTeX, and study.zip with all runs. The same
 command continues a study.
 
-  sgp-run study mine.yaml              make all runs that are missing, and the page
-  sgp-run study mine.yaml --dry-run    runs, hours, disk and power; nothing is trained
+  sgp-run study mine.yaml        make all runs that are missing, and the page
+  sgp-run study mine.yaml --dry-run
+                                 runs, hours, disk and power, without training
   sgp-run study mine.yaml --dry-run --hours 2
-                                       the seeds and the budget that fit, their power
-  sgp-run study claims/02              a study of this package, in configs/study
+                                 the seeds and budget that fit, and their power
+  sgp-run study claims/02        a study of this package, in configs/study
   sgp-run study mine.yaml --sbatch hydra.launcher.partition=gpu
-                                       the runs are arrays of Slurm jobs
-  sgp-run study new mine.yaml algo=./mine.py,sgp,ar_sgd task=images seeds=5 budget=8
-                                       write a file; several algorithms are the arms
+                                 the runs are arrays of Slurm jobs
+  sgp-run study new mine.yaml algo=./mine.py,sgp task=images seeds=5 budget=8
+                                 write a file; several algorithms are the arms
   sgp-run study new mine.yaml algo=sgp,ar_sgd model=mlp epochs=5 \\
       cluster.bandwidth=10Gbit/s,1Gbit/s measures=loss,time_to_loss(0.5)
   sgp-run study verify study.zip --runs 3
-                                       compute the tables again, repeat three runs
+                                 compute the tables again, repeat three runs
   sgp-run study verify study.zip --plugin ./mine.py
-                                       an arm has algo=./mine.py; yours is imported if
-                                       it has the hash that the archive recorded
+                                 for algo=./mine.py: yours is imported if it has
+                                 the hash that the archive recorded
   sgp-run study merge a.zip b.zip both
-                                       all arms of two studies with the same rules
-  sgp-run study board archives site    a site that ranks the arms of all archives
-  sgp-run study audit --dry-run        rows that test whether published gains survive
-                                       a search of both arms, with hours
-  sgp-run study audit --rows slowmo    make the runs of a row; resumable
+                                 all arms of two studies with the same rules
+  sgp-run study board archives site
+                                 a site that ranks the arms of all archives
+  sgp-run study audit --dry-run  rows that test whether published gains survive
+                                 a search of both arms, with hours
+  sgp-run study audit --rows slowmo_sgp
+                                 make the runs of a row; resumable
 
 keys of a study, besides the settings of sgp-run that all arms share
   question     the question, as a sentence
@@ -65,15 +68,15 @@ keys of a study, besides the settings of sgp-run that all arms share
                budget: the runs of each arm's search; or rule: tpe (Optuna) with
                lists, and ranges such as tag(log,interval(0.01,1))
   seeds        number of runs of each arm that decide, or a list (default: 5)
-  matters      the smallest difference that matters, such as 0.02 nats; pilot runs
+  matters      the smallest difference that matters, such as 0.02 nats; pilots
                then tell how many seeds find it with a power of 80 %
-  clusters     machines to time the arms on, such as sgp_ethernet bandwidth=1Gbit/s
+  clusters     machines to time on, such as sgp_ethernet bandwidth=1Gbit/s
   measures     loss, accuracy, bleu (translations), time, bytes,
                time_to_loss(0.5), bytes_to_accuracy(90%)
   amended      the reason of a change after the first run
   published    what a paper reports
-  transfer     the rule by which arms with of: ARM, at: transferred and settings:
-               have a paper's settings; the page then has a verdict on the gain"""
+  transfer     the rule by which arms with of: ARM, at: transferred and
+               settings: have a paper's settings; the page then has a verdict"""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -41,7 +41,9 @@ def read_trace(path: str, checksum: str | None = None) -> SpotTrace:
         content = read_bytes(path, MAX_BYTES)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            KEY, f"cannot read '{path}': {getattr(error, 'strerror', None) or error}."
+            KEY,
+            f"cannot read '{path}': {getattr(error, 'strerror', None) or error}; name a file of "
+            "lines such as 600000,remove,a.",
         ) from error
     actual = sha256(content).hexdigest()
     if checksum not in (None, actual):

@@ -81,12 +81,12 @@ def test_help_lists_every_choice_in_80_columns(capsys: pytest.CaptureFixture[str
     assert "sgp-run experiment=compare " in text
 
 
-@pytest.mark.parametrize("command", ["new", "download"])
+@pytest.mark.parametrize("command", ["new", "download", "study"])
 def test_the_help_of_small_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: sgp-run {command} ")
-    assert max(map(len, out.splitlines())) <= 80 and "{" not in out
+    assert max(map(len, out.splitlines())) <= 80 and "{" not in out.partition("keys")[0]
 
 
 def test_a_misspelt_command_is_no_setting(capsys: pytest.CaptureFixture[str]) -> None:
