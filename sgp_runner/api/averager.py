@@ -20,7 +20,7 @@ from sgp_runner.algorithms.qg_dsgdm import QGDSGDm
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.api.arguments import overrides_of
 from sgp_runner.api.local_state import BufferRule, OptimizerRule, average, period_of, with_rules
-from sgp_runner.api.loop_world import take_from_rank_0, world_on
+from sgp_runner.api.loop_world import take_from_replica_0, world_on
 from sgp_runner.api.saved_states import PARTS, by_rank, check_state, resized
 from sgp_runner.api.step_counts import StepCounts
 from sgp_runner.api.wrapped_models import (
@@ -29,12 +29,14 @@ from sgp_runner.api.wrapped_models import (
     check_momentum,
     check_optimizer,
     check_parameters,
+    check_per_element,
     devices_of,
     inner_model,
+    vector_of,
 )
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
+from sgp_runner.core.optim.wrapped import WrappedOptimizer
 from sgp_runner.core.state import State, outline
 from sgp_runner.distributed.loop_runtime import LoopRuntime
 from sgp_runner.distributed.world import check_agreement
@@ -65,8 +67,9 @@ class Averager:
     join: whether ranks may take different numbers of steps. In `finish`, a rank without batches
         then exchanges messages, without local steps, until all ranks have finished
     mesh: of two dimensions, replicas x devices, with all ranks in their order: a replica is a node,
-        the model is inside DDP over the devices of its replica, and each device sends a part of the
-        messages to the same device of other replicas; None: each rank is a node
+        the model is inside DDP over the devices of its replica, or FSDP2 has sharded it over them,
+        and each device sends a part of the messages to the same device of other replicas; None:
+        each rank is a node
     settings: the settings of the algorithm, as ``algo.*`` of `sgp-run`: ``tau=12``,
         ``topology="ring"``, ``base={"name": "osgp", "tau": 2}``
 
@@ -95,15 +98,17 @@ class Averager:
         devices = devices_of(mesh)
         self.model = inner_model(model, mesh)
         self.optimizer = optimizer
-        vector = ParameterVector(self.model)
+        vector, sharded = vector_of(self.model)
         device = check_parameters(vector)
         check_optimizer(optimizer, vector)
         if steps is not None and steps < 1:
             raise ConfigError("steps", f"{steps} must be at least 1 step, or None.")
-        world = world_on(device, devices)
+        world = world_on(device, devices, "elements" if sharded else None)
         nodes = world.size // devices
         optim = WrappedOptimizer(optimizer, vector)
         algo = algorithm_of(algo, settings, world.paired, nodes, optim)
+        if sharded:
+            check_per_element(algo)
         self.algo = with_rules(algo, optimizer_state, buffers)
         is_slowmo = isinstance(algo, SlowMo)  # which treats the state of the optimizer itself
         self.rules = "local" if is_slowmo else optimizer_state or "local", buffers
@@ -112,7 +117,10 @@ class Averager:
         check_agreement(world, "algorithm", str(self.algo))
         sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
         check_agreement(world, "model", f"one of {sizes} in {len(vector.parameters)} parameters")
-        names = sha256(str(vector.shapes).encode()).hexdigest()[:8]
+        shapes = {
+            name: tuple(p.shape) for name, p in zip(vector.shapes, vector.parameters, strict=True)
+        }
+        names = sha256(str(shapes).encode()).hexdigest()[:8]
         check_agreement(world, "checksum of the names and shapes of parameters", names)
         check_agreement(world, "optimizer", type(optimizer).__name__)
         check_agreement(world, "rule of local state", f"{self.rules}, join={join}")
@@ -120,7 +128,7 @@ class Averager:
             start = vector.joined()
             of_model = list(self.model.buffers())
             for tensor in (start, *of_model):
-                take_from_rank_0(tensor, world)
+                take_from_replica_0(tensor, world)
             self.runtime = LoopRuntime(world, self.algo, optim, vector, start, of_model, steps)
         fail = self.runtime.clock.post_error
         self.counts = StepCounts(world.store, world.process_rank, world.size, fail, join)
@@ -274,7 +282,8 @@ class Averager:
 
         The tensors are not copied. Every rank saves its own.
         """
-        states = self.runtime.state_dict(), self.optimizer.state_dict()
+        vector, optimizer = self.runtime.vector, self.optimizer
+        states = self.runtime.state_dict(), vector.plain(optimizer.state_dict())
         parts = dict(zip(PARTS, states, strict=True))
         return {**self.identity, **parts, "outline": dict(outline(parts))}
 
@@ -328,7 +337,7 @@ class Averager:
         check_state(state, self.identity)
         worker, vector = self.runtime.worker, self.runtime.vector
         vector.view(worker.params)  # PyTorch casts the optimizer's state to their precision
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(vector.sharded(state["optimizer"], self.optimizer))
         worker.load_state_dict(state["worker"])
         vector.bind(worker.params)
 

@@ -8,16 +8,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sgp_runner.core.parts import Cut
 from sgp_runner.core.problem import Compute
 from sgp_runner.distributed.torch_world import TorchWorld
 from sgp_runner.utils.launchers import launched, rendezvous
 from sgp_runner.utils.messages import logger
 
 
-def world_on(device: torch.device, devices: int = 1) -> TorchWorld:
+def world_on(device: torch.device, devices: int = 1, cut: Cut | None = None) -> TorchWorld:
     """Return the world of the script's process group, or of its launcher. Raises ConfigError.
 
-    device: of the model. devices: number of processes of a node
+    device: of the model. devices: number of processes of a node. cut: not None: they have different
+        parts of the model
     """
     joins = dist.is_initialized()
     if not joins:
@@ -40,11 +42,15 @@ def world_on(device: torch.device, devices: int = 1) -> TorchWorld:
         paired=nccl,
         shares_memory=True,
         joins=joins,
+        cut=cut,
     )
 
 
-def take_from_rank_0(tensor: Tensor, world: TorchWorld) -> None:
-    """Replace ``tensor`` by the tensor of rank 0, over gloo."""
+def take_from_replica_0(tensor: Tensor, world: TorchWorld) -> None:
+    """Replace ``tensor`` by that of rank 0, over gloo, or of the same device of replica 0."""
+    if world.cut is not None:
+        dist.broadcast(tensor, world.layout.device, group=world.averaging)
+        return
     on_host = tensor.cpu().contiguous()
     world.broadcast(on_host, 0)
     tensor.copy_(on_host)

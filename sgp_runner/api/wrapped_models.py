@@ -15,18 +15,22 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.assembly.networks import check_divisible, components, needs_tensors
 from sgp_runner.core.optim.wrapped import ParameterVector
 from sgp_runner.utils.errors import ConfigError, Diverged
 from sgp_runner.utils.messages import logger
 
 NO_WHOLE_MODEL = (
     "shards parameters, so no rank has a whole model to average: "
-    "use DistributedDataParallel, or the module without a wrapper."
+    "use fully_shard (FSDP2) over the devices of a replica, and mesh=; or DistributedDataParallel."
 )
+FSDP = "FSDPModule"  # the base of what `fully_shard` makes of a module
+PER_DEVICE = "use DistributedDataParallel over the devices of a replica."
 #: Class -> why a model with a module of this class cannot be averaged, and what to use.
 REFUSED = {
     "FullyShardedDataParallel": NO_WHOLE_MODEL,
-    "FSDPModule": NO_WHOLE_MODEL,
+    FSDP: NO_WHOLE_MODEL,
     "SyncBatchNorm": (
         "exchanges statistics of the batch among all ranks in each forward pass: "
         "use BatchNorm, whose statistics stay on a rank, or GroupNorm."
@@ -71,9 +75,15 @@ def inner_model(model: object, mesh: DeviceMesh | None = None) -> nn.Module:
         raise ConfigError("model", f"{type(model).__name__} is no torch.nn.Module.")
     for name, module in model.named_modules():
         for cls in type(module).__mro__:
-            if (reason := REFUSED.get(cls.__name__)) is not None:
+            reason = REFUSED.get(cls.__name__)
+            if reason is not None and (cls.__name__ != FSDP or mesh is None):
                 where = f"the module {name} is" if name else "the model is"
                 raise ConfigError("model", f"{where} of the class {cls.__name__}, which {reason}")
+    if mesh is not None and is_sharded(model):
+        from sgp_runner.api.sharded_model import check_sharding
+
+        check_sharding(model, mesh)
+        return untrained(model)
     wrappers = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
     if mesh is not None:
         ranks = mesh.mesh[dist.get_rank() // mesh.size(1)].tolist()
@@ -89,9 +99,35 @@ def inner_model(model: object, mesh: DeviceMesh | None = None) -> nn.Module:
         if module not in SILENT:
             silence(module)
     inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-    if inner in TRAINED:
+    return untrained(inner)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether FSDP2 shards the parameters of a model."""
+    return any(cls.__name__ == FSDP for cls in type(model).__mro__)
+
+
+def vector_of(model: nn.Module) -> tuple[ParameterVector, bool]:
+    """Return the vector of the trained parameters, and whether they are sharded."""
+    if not is_sharded(model):
+        return ParameterVector(model), False
+    from sgp_runner.api.sharded_model import ShardVector  # DTensor takes seconds to import
+
+    return ShardVector(model), True
+
+
+def check_per_element(algo: Algorithm) -> None:
+    """Raise ConfigError for an algorithm that computes with more than each element alone."""
+    check_divisible(components(algo), "algo", PER_DEVICE)
+    if needs_tensors(algo):
+        raise ConfigError("algo", f"{algo.title} codes whole tensors: {PER_DEVICE}")
+
+
+def untrained(module: nn.Module) -> nn.Module:
+    """Return a module. Raises ConfigError if another averager trains it."""
+    if module in TRAINED:
         raise ConfigError("model", "another Averager trains the model: call its finish() first.")
-    return inner
+    return module
 
 
 def silence(model: DistributedDataParallel) -> None:

@@ -11,6 +11,7 @@ from helpers.processes import run_world
 from helpers.ranks.mesh_rank import CASES
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from sgp_runner import Averager
 from sgp_runner.utils.errors import ConfigError
@@ -37,15 +38,23 @@ def test_replicas_of_two_devices_train_as_replicas_of_one(case: str, ranks: Rank
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_sharded_replicas_train_as_replicas_of_one_device(case: str, ranks: Ranks) -> None:
+    for rank in range(4):
+        expected, params = ranks[f"1{rank // 2}"][case][0], ranks[f"fsdp2{rank}"][case][0]
+        assert params.shape == expected.shape
+        assert float((params - expected).detach().abs().max()) < 1e-15
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_a_device_continues_exactly_from_its_state(case: str, ranks: Ranks) -> None:
-    assert len(ranks) == 6
+    assert len(ranks) == 10
     assert all(torch.equal(*results[case]) for results in ranks.values())
 
 
-def refusal(model: nn.Module, shape: tuple[int, ...]) -> str:
+def refusal(model: nn.Module, shape: tuple[int, ...], algo: str = "sgp") -> str:
     mesh: Any = init_device_mesh("cpu", shape)
     with pytest.raises(ConfigError) as refused:
-        Averager("sgp", model, torch.optim.SGD(model.parameters(), 0.1), mesh=mesh)
+        Averager(algo, model, torch.optim.SGD(model.parameters(), 0.1), mesh=mesh)
     return str(refused.value)
 
 
@@ -59,3 +68,23 @@ def test_a_mesh_needs_two_dimensions_and_ddp_over_the_second(alone: None) -> Non
         "model: gradients must be averaged over the ranks [0] of a replica: wrap the module in "
         "DistributedDataParallel(module, process_group=mesh.get_group(1))."
     )
+
+
+def test_fsdp_must_shard_the_whole_model_over_the_second_dimension(alone: None) -> None:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicas", "devices"))
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    fully_shard(net[0], mesh=mesh["devices"])
+    assert refusal(net, (1, 1)).startswith("model: gradients must be averaged over the ranks [0] ")
+    whole = fully_shard(nn.Linear(2, 1).bfloat16(), mesh=mesh["devices"])
+    assert refusal(whole, (1, 1)) == (
+        "model: the parameter weight is in bfloat16, and not in float32: shard the whole model "
+        "over the ranks [0] of a replica, fully_shard(model, mesh=mesh[NAME]) with the second "
+        "dimension's name; MixedPrecisionPolicy sets the precision in which it computes."
+    )
+    whole = fully_shard(nn.Linear(2, 1), mesh=mesh["devices"])
+    assert refusal(whole, (1, 1), "powersgd") == (
+        "algo: PowerSGD factorizes whole vectors: use DistributedDataParallel over the devices of "
+        "a replica."
+    )
+    with pytest.raises(ConfigError, match=r"^model: the model is of the class FSDPModule, which "):
+        Averager("sgp", whole, torch.optim.SGD(whole.parameters(), 0.1))

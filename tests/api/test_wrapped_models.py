@@ -120,8 +120,8 @@ def test_a_sharded_model_is_refused(alone: None) -> None:
     for cls in (FullyShardedDataParallel, FSDPModule):
         assert refusal(cls(nn.Linear(2, 1))) == (
             f"model: the model is of the class {cls.__name__}, which shards parameters, so no rank "
-            "has a whole model to average: use DistributedDataParallel, or the module without a "
-            "wrapper."
+            "has a whole model to average: use fully_shard (FSDP2) over the devices of a replica, "
+            "and mesh=; or DistributedDataParallel."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Protocol, runtime_checkable
 
@@ -111,7 +111,12 @@ def check_shard(run: Run, shard: str, gossip: str) -> None:
         raise ConfigError(
             key, f"{algo.title} {what}, so one device holds all the state of its node: {way_out}"
         )
-    for part in (*components(algo), run.optim):
+    check_divisible([*components(algo), run.optim], key, way_out)
+
+
+def check_divisible(parts: Iterable[object], key: str, way_out: str) -> None:
+    """Raise ConfigError for a part of a run that computes with whole vectors."""
+    for part in parts:
         if not type(part).__module__.startswith("sgp_runner."):
             raise ConfigError(
                 key, f"{part_title(part)} is a plug-in, which may need whole vectors: {way_out}"
@@ -144,12 +149,17 @@ def cut_of(run: Run, shard: str) -> Cut | None:
     """Return where the parts of a node's state end: between tensors if any are needed whole."""
     if shard == "none":
         return None
-    whole = isinstance(run.optim, Muon) or any(
+    whole = isinstance(run.optim, Muon) or needs_tensors(run.algo)
+    return "tensors" if whole else "elements"
+
+
+def needs_tensors(algo: Algorithm) -> bool:
+    """Return whether an algorithm, or a codec of it, computes with whole tensors."""
+    return any(
         getattr(part, "message_layout", "model") == "chunks"
         or (isinstance(part, Codec) and part.cut == "tensors")
-        for part in components(run.algo)
+        for part in components(algo)
     )
-    return "tensors" if whole else "elements"
 
 
 def leader_mode(run: Run, gossip: str) -> bool:

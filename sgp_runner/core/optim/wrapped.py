@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from sgp_runner.core.flat import Gradient, divide_by, pieces, widened
 from sgp_runner.core.optim.optimizer import Shapes
 from sgp_runner.core.optim.schedules import Constant, Schedule
+from sgp_runner.core.state import State
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 
@@ -50,6 +52,26 @@ class ParameterVector:
             for p, part in self.parts(vector):
                 p.data = part
 
+    def read(self, vector: Tensor) -> None:
+        """Copy the parameters into ``vector`` after a step, unless they are views of it."""
+
+    def set_gradient(self, parts: Sequence[Tensor]) -> None:
+        """Give each parameter its gradient, from vectors."""
+        for p, part in zip(self.parameters, parts, strict=True):
+            p.grad = part.view(p.shape)
+
+    def plain(self, state: State) -> State:
+        """Return the state of an optimizer with the parts of its tensors that this vector has."""
+        return state
+
+    def sharded(self, state: State, optimizer: torch.optim.Optimizer) -> State:
+        """Invert `plain`, for an optimizer of the parameters."""
+        return state
+
+    def tensor(self, value: Tensor) -> Tensor:
+        """Return the part of a tensor that this vector has; all of it, unless it is sharded."""
+        return value
+
     def separate(self) -> None:
         """Give each parameter memory of its own, without which safetensors does not save it."""
         for p in self.parameters:
@@ -65,7 +87,7 @@ class ParameterVector:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        parts = [widened(grad.detach().reshape(-1)) for grad in grads]
+        parts = [widened(self.tensor(grad.detach()).reshape(-1)) for grad in grads]
         if scale is not None:
             torch._foreach_mul_(parts, scale.double().reciprocal().float().to(parts[0].device))
         return parts
@@ -120,7 +142,7 @@ class WrappedOptimizer:
             self.optimizer.state.get(p, {}) for p in self.vector.parameters
         ]
         return {
-            f"{number}.{name}": value
+            f"{number}.{name}": self.vector.tensor(value)
             for number, of_parameter in enumerate(state)
             for name, value in of_parameter.items()
             if isinstance(value, torch.Tensor)
@@ -173,9 +195,9 @@ class WrappedOptimizer:
         """Let the optimizer step from the parameters in ``vector`` [D], in place."""
         self.vector.view(vector)
         parts = g if isinstance(g, list) else g.split_with_sizes(self.vector.sizes)
-        for p, part in zip(self.vector.parameters, parts, strict=True):
-            p.grad = part.view(p.shape)
+        self.vector.set_gradient(parts)
         if not self.skips:
             self.optimizer.step()
+            self.vector.read(vector)
         for p in self.vector.parameters:
             p.grad = None
