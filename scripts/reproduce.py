@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,7 +98,7 @@ def pipe_sgd(row: str, model: str) -> tuple[str, ...]:
     return (*timing(row), *MODELS[model])
 
 
-def timed_rows() -> dict[str, dict[str, Published]]:
+def timed_rows() -> dict[str, Mapping[str, Published]]:
     """Return the published figures of the rows with a time per iteration."""
     return {row: figures for row, figures in published().items() if "ms_per_iteration" in figures}
 
