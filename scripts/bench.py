@@ -61,7 +61,7 @@ def main(words: Sequence[str]) -> int:
         for table in run(module(name).measure()):
             tables.append(table)
             show(table)
-        (OUT / f"{name}.json").write_text(as_json(tables, facts), encoding="utf-8")
+            (OUT / f"{name}.json").write_text(as_json(tables, facts), encoding="utf-8")
     (OUT / "README.md").write_text("\n".join(page(choices)) + "\n", encoding="utf-8")
     return 0
 

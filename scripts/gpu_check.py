@@ -1,11 +1,12 @@
 #!/usr/bin/env python
-"""Steps of ``scripts/gpu_check.sh run``, which prepares the environment: one log, one JSON.
+"""Answers of ``scripts/gpu_check.sh run``, which prepares the environment.
 
-    scripts/gpu_check.py OUT
+    scripts/gpu_check.py OUT [PART ...]
 
-Each step is a command that answers a question. Steps that need GPUs are skipped where there are too
-few. A step has its own time limit; all of them together have eight minutes. The JSON is written
-after every step, so that the answers remain if the machine is taken away.
+The parts (`gpu_parts`) run in one process, the most wanted first. After each, a line of JSON is
+appended to ``OUT/gpu_check.jsonl``, so that the answers remain if the machine is taken away. A part
+has its own time limit. A part that does not end, or ends its process, is answered with "no", and
+another process continues with the next.
 """
 
 from __future__ import annotations
@@ -16,171 +17,159 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+
+from gpu_parts import PARTS, Part
 
 ROOT = Path(__file__).resolve().parent.parent
 TOTAL_SECONDS = 480.0
-RUN = (sys.executable, "-m", "sgp_runner", "logger=jsonl", "resume=never")
-PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
-OSGP = ("algo=osgp", "model=mlp", "epochs=1", "network.gossip=leader")
-STEPS_OF_RESNET = 6
-BATCH = 32
+GRACE_SECONDS = 15.0  # between the limit of a part and the end of its process
+START_SECONDS = 60.0  # more for the first part of a process, which imports PyTorch
+LEAST_SECONDS = 2.0  # left for a part
+LOST_GPU = 3  # exit code
+ANSWERS = "gpu_check.jsonl"
+WORK = "--work"
+PROGRAM = __file__
 
 
-@dataclass(frozen=True)
-class Step:
-    """A command and the question that its exit code answers.
+class OutOfTime(Exception):
+    """The time limit of a part."""
 
-    gpus: how many GPUs it needs. seconds: its time limit. result: a file of numbers that it writes
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime after so many seconds, on the main thread."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime(f"stopped after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def answer(part: Part, gpus: int, out: Path, seconds: float) -> dict[str, object]:
+    """Perform a part for at most ``seconds``; return its line.
+
+    ``seen`` holds what the part has seen, up to its error if it has one.
     """
-
-    name: str
-    question: str
-    command: Sequence[str]
-    gpus: int = 1
-    seconds: float = 120
-    variables: Mapping[str, str] = field(default_factory=dict)
-    result: Path | None = None
-
-
-def steps(gpus: int, results: Path) -> list[Step]:
-    """Return the steps; with less than four GPUs, OSGP's devices are processes on one card.
-
-    NCCL refuses two ranks on one GPU, so there the nodes exchange messages over gloo.
-    """
-    here = f"results={results}"
-    one_queue = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    osgp = ("network=nccl", "nodes=2", "gpus_per_node=2")
-    if gpus < 4:
-        osgp = ("network=gloo", "network.device=cuda", "nodes=4")
-    leader = OSGP if gpus >= 4 else OSGP[:-1]
-    samples = STEPS_OF_RESNET * BATCH * 8
-    resnet = (
-        *("algo=sgp", "model=resnet50", "data=synthetic", f"data.size={samples}"),
-        *("data.valid_size=8", f"batch_size={BATCH}", "epochs=1", "nodes=8", "log_every=1"),
-    )
-    return [
-        Step("check", "Has the machine what a run needs?", check_command(gpus), 0, 60),
-        Step(
-            "smoke",
-            "Does the package run with this PyTorch?",
-            (*RUN, "algo=sgp", "model=mlp", "network=gloo", "nodes=2", "epochs=0.1", here),
-            0,
-            90,
-        ),
-        Step(
-            "tests",
-            "Do GPUs end with the parameters of the simulator?",
-            (*PYTEST, "-m", "gpu", "tests/distributed"),
-            seconds=150,
-        ),
-        Step(
-            "sanitizer",
-            "Does PyTorch's CUDA sanitizer find no race of streams?",
-            (*PYTEST, "-m", "gpu and sanitizer", "tests/distributed"),
-            variables={"TORCH_CUDA_SANITIZER": "1"},
-            seconds=90,
-        ),
-        Step(
-            "syncs",
-            "Does no step of training wait for the GPU?",
-            (*PYTEST, "-m", "gpu and no_sync", "tests/distributed"),
-            seconds=60,
-        ),
-        Step(
-            "osgp",
-            "Does OSGP end with four processes, where each GPU has one queue?",
-            (*RUN, *leader, *osgp, here, "name=osgp"),
-            seconds=60,
-            variables=one_queue,
-        ),
-        Step(
-            "resnet50",
-            "Does one card train eight simulated workers of ResNet-50?",
-            (*RUN, *resnet, "network=sim", "network.device=cuda", here, "name=resnet50"),
-            seconds=90,
-            result=results / "runs/resnet50/summary.json",
-        ),
-        Step(
-            "bench",
-            "How fast is a step of ResNet-50 against a plain loop of PyTorch?",
-            (sys.executable, "scripts/bench.py", "gpu"),
-            seconds=180,
-            result=ROOT / "results/benchmarks/gpu.json",
-        ),
-    ]
-
-
-def check_command(gpus: int) -> tuple[str, ...]:
-    overrides = ("network=nccl", f"nodes={gpus}") if gpus else ("network=gloo", "nodes=2")
-    return (sys.executable, "-m", "sgp_runner", "check", "logger=jsonl", *overrides)
-
-
-def perform(step: Step, seconds: float, log: Path) -> dict[str, object]:
-    """Run a step for at most ``seconds``, append its output to the log and return the answer."""
+    seen: dict[str, object] = {}
+    line: dict[str, object] = {"part": part.name, "question": part.question}
     began = time.monotonic()
-    started = time.time()
-    with log.open("a", encoding="utf-8") as out:
-        out.write(f"\n=== {step.name}: {' '.join(step.command)}\n")
-        out.flush()
-        process = subprocess.Popen(
-            step.command,
-            cwd=ROOT,
-            env={**os.environ, **step.variables},
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            code: int | str = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = f"stopped after {seconds:.0f} s"
-    # Pytest ends with 5 if no test was selected, which answers nothing.
-    answer = {0: "yes", 5: "skipped: no such test"}.get(code, "no")  # type: ignore[call-overload]
+    print(f"\n=== {part.name}: {part.question}", flush=True)
+    try:
+        with limited(seconds):
+            said = part.perform(seen, out) if gpus >= part.gpus else "no GPU"
+    except Exception as error:
+        traceback.print_exc()
+        said = "no"
+        line["error"] = f"{type(error).__name__}: {error}"[:2000]
     took = round(time.monotonic() - began, 1)
-    result: dict[str, object] = {"answer": answer, "exit": code, "seconds": took}
-    if step.result is not None and step.result.exists() and step.result.stat().st_mtime >= started:
-        result["result"] = json.loads(step.result.read_text(encoding="utf-8"))
-    return result
+    return {**line, "answer": said, "seconds": took, "seen": seen}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run all steps; return 1 if any answer is no."""
+def write(out: Path, line: Mapping[str, object]) -> None:
+    """Append a line to the answers; it is on the disk when this returns."""
+    with (out / ANSWERS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, default=str) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(out: Path) -> list[dict[str, object]]:
+    path = out / ANSWERS
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def work(out: Path, names: Sequence[str], end: float) -> int:
+    """Answer the parts of these names until ``end``, in this process.
+
+    An error of CUDA leaves a process unable to use the GPU, so the process then ends.
+    """
     import torch
 
-    from sgp_runner.utils.provenance import environment, gpu, gpu_versions
-
-    began = time.monotonic()
-    out = Path(arguments[0]).absolute()
-    out.mkdir(parents=True, exist_ok=True)
-    log, path = out / "gpu_check.log", out / "gpu_check.json"
-    log.write_text("", encoding="utf-8")
     gpus = torch.cuda.device_count()
-    facts: dict[str, object] = {
-        "gpus": [gpu(f"cuda:{number}") for number in range(gpus)],
-        "versions": gpu_versions(),
-        "environment": environment(),
-    }
-    answers: dict[str, dict[str, object]] = {}
-    for step in steps(gpus, out / "results"):
-        left = TOTAL_SECONDS - (time.monotonic() - began)
-        answer: dict[str, object]
-        if gpus < step.gpus:
-            answer = {"answer": "skipped: no GPU"}
-        elif left < 10:
-            answer = {"answer": "skipped: no time left"}
-        else:
-            answer = perform(step, min(step.seconds, left), log)
-        answers[step.name] = {"question": step.question, **answer}
-        print(f"{step.name:<10} {answer['answer']:<22} {step.question}", flush=True)
-        text = json.dumps({**facts, "answers": answers}, indent=2)
-        path.write_text(text + "\n", encoding="utf-8")
-    print(f"{path} and {log}")
-    return int(any(reply["answer"] == "no" for reply in answers.values()))
+    for name in names:
+        left = end - time.time()
+        if left < LEAST_SECONDS:
+            return 0
+        line = answer(PARTS[name], gpus, out, min(PARTS[name].seconds, left))
+        write(out, line)
+        if "CUDA error" in str(line.get("error")):
+            return LOST_GPU
+    return 0
+
+
+def watch(process: subprocess.Popen[bytes], out: Path, names: Sequence[str], end: float) -> int:
+    """Wait for a process that answers ``names``, and show its answers; return their number.
+
+    Ends it if a part takes too long.
+    """
+    before, done = len(read(out)), 0
+    since, extra, ended = time.time(), START_SECONDS, False
+    while not ended:
+        ended = process.poll() is not None
+        for line in read(out)[before + done :]:
+            show(line)
+            done, since, extra = done + 1, time.time(), 0.0
+        limit = PARTS[names[min(done, len(names) - 1)]].seconds + GRACE_SECONDS + extra
+        if not ended and time.time() > min(since + limit, end + GRACE_SECONDS):
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.1)
+    return done
+
+
+def check(out: Path, names: Sequence[str]) -> int:
+    """Answer the parts of these names; return 1 if any answer is no."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (ANSWERS, "gpu_check.log"):
+        (out / name).unlink(missing_ok=True)
+    end, left = time.time() + TOTAL_SECONDS, [*names]
+    with (out / "gpu_check.log").open("wb") as log:
+        while left and time.time() < end - LEAST_SECONDS:
+            command = (sys.executable, PROGRAM, str(out), WORK, str(end), *left)
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            )
+            del left[: watch(process, out, left, end)]
+            if left and process.returncode not in (0, LOST_GPU) and time.time() < end:
+                ended = f"its process ended with {process.returncode}"
+                conclude(out, left.pop(0), "no", ended)
+    for name in left:
+        conclude(out, name, "no time left")
+    print(f"{out / ANSWERS} and {out / 'gpu_check.log'}")
+    return int(any(line["answer"] == "no" for line in read(out)))
+
+
+def conclude(out: Path, name: str, said: str, error: str | None = None) -> None:
+    """Write the answer to a part that could not give it."""
+    line = {"part": name, "question": PARTS[name].question, "answer": said, "error": error}
+    write(out, {**line, "seconds": None, "seen": {}})
+    show(line)
+
+
+def show(line: Mapping[str, object]) -> None:
+    print(f"{line['part']:<10} {line['answer']:<13} {line['question']}", flush=True)
+
+
+def main(words: Sequence[str]) -> int:
+    out, *names = words
+    folder = Path(out).absolute()
+    if names[:1] == [WORK]:
+        return work(folder, names[2:], float(names[1]))
+    if unknown := [name for name in names if name not in PARTS]:
+        print(f"gpu_check.py: there is no {unknown[0]}: {', '.join(PARTS)}", file=sys.stderr)
+        return 2
+    return check(folder, names or [*PARTS])
 
 
 if __name__ == "__main__":

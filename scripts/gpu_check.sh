@@ -1,24 +1,34 @@
 #!/usr/bin/env bash
 # Answers on a bare machine with a GPU whether sgp-run works there, is right, and how fast it is, in
 # at most eight minutes and without a network. The machine has Python 3.12 with a PyTorch of its
-# own, of 2.11 or later, and its torchvision.
+# own, of 2.11 or later, its torchvision, NumPy and scikit-learn.
 #
-#   scripts/gpu_check.sh wheels FOLDER        beforehand, with a network: the other packages, 30 MB
-#   scripts/gpu_check.sh run [FOLDER [OUT]]   there, in the clone: OUT/gpu_check.log and .json
+#   scripts/gpu_check.sh pack FOLDER               beforehand, with a network: FOLDER holds what is needed, 8 MB
+#   scripts/gpu_check.sh run [WHEELS [OUT [PART ...]]]   there: OUT/gpu_check.log and .jsonl
 #
-# FOLDER is also needed for packages that the machine lacks; what it has is used. Without a GPU the
-# steps that need one are skipped, and reported as skipped. PYTHON names another interpreter.
+# WHEELS, which pack leaves in FOLDER/wheels, is needed for packages that the machine lacks; what it
+# has is used. Without a GPU each part answers "no GPU". PYTHON names another interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# What runs and tests import. Those of reports, of W&B and of large graphs are left out, and torch
-# and torchvision, which belong together.
+# What runs and tests import. Those of reports, of W&B, of translation and of large graphs are left
+# out, and what a machine with PyTorch has: it is large.
 packages=(
     antlr4-python3-runtime hydra-core omegaconf packaging pyyaml
     markdown-it-py mdurl pygments rich
-    joblib numpy scikit-learn threadpoolctl
     iniconfig pluggy pytest pytest-timeout
 )
+present=(torch torchvision numpy scikit-learn)
+code=(sgp_runner configs scripts tests requirements/lock.txt setup.cfg pyproject.toml)
+
+pack() {
+    local folder=$1
+    mkdir -p "$folder"
+    git archive HEAD -- "${code[@]}" | tar --extract --directory "$folder"
+    git rev-parse HEAD >"$folder/COMMIT"
+    wheels "$folder/wheels"
+    du --summarize --human-readable --apparent-size "$folder"
+}
 
 wheels() {
     local folder=$1 name constraints
@@ -33,30 +43,40 @@ wheels() {
             --platform manylinux2014_x86_64 --dest "$folder" --constraint "$constraints" "$name"
     done
     rm -f "$constraints"
-    du --summarize --human-readable "$folder"
 }
 
 run() {
     local folder=${1:-} out=${2:-build/gpu_check} site missing=() name
+    shift $(($# < 2 ? $# : 2))
+    for name in "${present[@]}"; do
+        installed "$name" || {
+            echo "gpu_check.sh: $name is missing: install it." >&2
+            exit 2
+        }
+    done
     mkdir -p "$out"
     site=$(mktemp -d)
     for name in "${packages[@]}"; do
-        "$python" -c 'import importlib.metadata, sys; importlib.metadata.version(sys.argv[1])' "$name" 2>/dev/null || missing+=("$name")
+        installed "$name" || missing+=("$name")
     done
     if ((${#missing[@]})); then
         [[ -n $folder ]] || {
-            echo "gpu_check.sh: ${missing[*]} are missing; name the folder of gpu_check.sh wheels." >&2
+            echo "gpu_check.sh: ${missing[*]} are missing; name the folder of their wheels." >&2
             exit 2
         }
         "$python" -m pip install --quiet --no-index --no-deps --no-compile --find-links "$folder" --target "$site" "${missing[@]}"
     fi
-    export PYTHONPATH=$PWD:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 WANDB_MODE=offline
-    "$python" scripts/gpu_check.py "$out"
+    export PYTHONPATH=$PWD:$PWD/scripts:$site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 WANDB_MODE=offline
+    "$python" scripts/gpu_check.py "$out" "$@"
+}
+
+installed() {
+    "$python" -c 'import importlib.metadata, sys; importlib.metadata.version(sys.argv[1])' "$1" 2>/dev/null
 }
 
 python=${PYTHON:-python3}
 case ${1:-} in
-    wheels) wheels "${2:?"name the folder of the wheels"}" ;;
+    pack) pack "${2:?"name the folder"}" ;;
     run) run "${@:2}" ;;
     *)
         sed -n 's/^# \{0,1\}//p' "$0" | head -12 >&2

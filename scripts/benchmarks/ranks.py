@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 T = TypeVar("T")
 # Importing PyTorch in every process would take longer than short runs.
@@ -75,6 +76,30 @@ class Ranks:
                 process.kill()
         for pool in self.pools:
             pool.shutdown()
+
+
+class OneRank:
+    """A context manager that makes this process the one rank of a launcher, as if by `Ranks(1)`."""
+
+    def __init__(self) -> None:
+        from torch.distributed import TCPStore
+
+        self.store = TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
+        ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1")
+        address = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(self.store.port)}
+        use = {"TORCHELASTIC_USE_AGENT_STORE": "True", "GLOO_SOCKET_IFNAME": "lo"}
+        self.variables = patch.dict(os.environ, {**ranks, **sizes, **address, **use})
+
+    def call(self, work: Callable[..., T], *arguments: Any) -> list[T]:
+        return [work(*arguments)]
+
+    def __enter__(self) -> OneRank:
+        self.variables.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.variables.stop()
 
 
 def rank_of_run(overrides: Sequence[str]) -> Path:

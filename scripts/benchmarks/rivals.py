@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock, patch
 
 from sgp_runner.assembly.build import build_problem
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sgp_runner import Averager
     from sgp_runner.config.experiment import Experiment
     from sgp_runner.core.problem import Problem
+    from sgp_runner.data.dataset import Batch
 
 Step = Callable[[int], "Tensor"]  # number of the step -> loss
 ATTEMPTS = count()
@@ -128,15 +129,16 @@ def train(
     overrides: Sequence[str],
     steps: int,
     fused: bool = False,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> dict[str, float]:
     """Train as a rank: do ``steps`` untimed steps, then time another ``steps`` steps.
 
-    fused: whether PyTorch's SGD uses its fused kernel
+    fused: whether PyTorch's optimizer uses its fused kernel
+    around: makes a context for the timed steps
     """
     import torch.distributed as dist
     from torch.distributed import PrefixStore
     from torch.distributed.rendezvous import rendezvous
-    from torch.optim import SGD
 
     from sgp_runner.assembly.networks.gloo import Gloo
     from sgp_runner.assembly.networks.nccl import Nccl
@@ -149,14 +151,7 @@ def train(
     problem = build_problem(
         experiment.run, Compute(device, network.autocast, network.channels_last, network.compile)
     )
-    sgd = partial(
-        SGD,
-        lr=optim.lr,
-        momentum=optim.momentum,
-        nesterov=optim.nesterov,
-        weight_decay=optim.weight_decay,
-        fused=fused or None,
-    )
+    sgd = optimizer_of(optim, fused)
     store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))
     dist.init_process_group(
         "gloo", store=PrefixStore(f"rival {next(ATTEMPTS)}", store), rank=rank, world_size=size
@@ -168,15 +163,54 @@ def train(
             for number in range(steps):
                 step(number)
             settle(device)
-            start = time.monotonic()
-            for number in range(steps, 2 * steps):
-                loss = step(number)
-            settle(device)
-            seconds = time.monotonic() - start
+            with around():
+                start = time.monotonic()
+                for number in range(steps, 2 * steps):
+                    loss = step(number)
+                settle(device)
+                seconds = time.monotonic() - start
         dist.barrier()
     finally:
         dist.destroy_process_group()
     return {"seconds": seconds / steps, "loss": float(loss)}
+
+
+def optimizer_of(optim: Any, fused: bool) -> Callable[..., Any]:
+    """Return PyTorch's SGD, or its AdamW, with the settings of ours."""
+    import torch
+
+    common = {"lr": optim.lr, "weight_decay": optim.weight_decay, "fused": fused or None}
+    if optim.name == "adamw":
+        betas = (optim.beta1, optim.beta2)
+        return partial(torch.optim.AdamW, betas=betas, eps=optim.eps, **common)
+    return partial(torch.optim.SGD, momentum=optim.momentum, nesterov=optim.nesterov, **common)
+
+
+class Resident:
+    """The first batches of the training data, which stay on the device.
+
+    In its context, every `Problem` of one data set reads them in turn, and no step waits for data.
+    """
+
+    def __init__(self, count: int = 8) -> None:
+        self.count = count
+        self.batches: dict[tuple[int, int], Batch] = {}
+
+    def batch(self, problem: Problem, rank: int, step: int) -> Batch:
+        key = rank, step % self.count
+        if key not in self.batches:
+            self.batches[key] = problem.loaded(*key)
+        return self.batches[key]
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        from sgp_runner.core.problem import Problem
+
+        def batch(problem: Problem, rank: int, step: int) -> Batch:
+            return self.batch(problem, rank, step)
+
+        with patch.object(Problem, "batch", batch):
+            yield
 
 
 def settle(device: str) -> None:

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import rivals
 from benchmarks.measure import REPEATS, Result, Table, interleaved, ratio
 from benchmarks.picture import Bar, bars
-from benchmarks.ranks import Ranks, rank_of_run
+from benchmarks.ranks import OneRank, Ranks, rank_of_run
 from sgp_runner.assembly.build import build_problem
 
 TCP = "network.shared_memory=false"
@@ -129,7 +129,7 @@ def settings(steps: int, processes: int, hidden: int, batch_size: int) -> list[s
     ]
 
 
-def run(ranks: Ranks, overrides: list[str], steps: int) -> dict[str, float]:
+def run(ranks: Ranks | OneRank, overrides: list[str], steps: int) -> dict[str, float]:
     """Run ``sgp-run``; return the seconds per step and the last batch's loss, on rank 0."""
     [folder, *_] = ranks.call(rank_of_run, overrides)
     from sgp_runner.recording.recorder import read_metrics
@@ -145,7 +145,7 @@ def run(ranks: Ranks, overrides: list[str], steps: int) -> dict[str, float]:
 
 
 def train(
-    ranks: Ranks,
+    ranks: Ranks | OneRank,
     make: Callable[..., rivals.Step],
     overrides: list[str],
     steps: int,

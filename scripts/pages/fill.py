@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import explorer
-from pages import algorithms, animation, api, features, figures, settings
+from pages import algorithms, animation, api, features, figures, gpu_answers, settings
 from validation import page, sources
 
 DOCS = algorithms.ROOT / "docs"
@@ -21,6 +21,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "api": api.module,
     "code": algorithms.code,
     "features": features.features,
+    "gpu": gpu_answers.table_of_answers,
     "published": algorithms.published_figures,
     "reference": settings.reference,
     "settings": settings.of_choice,

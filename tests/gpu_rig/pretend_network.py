@@ -6,6 +6,7 @@ They keep the guarantees of `torch.distributed` and no others:
   stream has at the call. `Work.wait` orders the current stream after the call; the host goes on.
 * A work holds its tensors until `Work.wait`, and records no stream for them.
 * Gloo reads and writes memory of the host at any time between call and end.
+* The first call of a group of NCCL is one that all members make: `NotStarted` else.
 
 Values move when a call is waited for. A call that is never waited for leaves its results zero.
 """
@@ -73,11 +74,18 @@ class Network:
             self.changed.notify_all()
 
 
+class NotStarted(RuntimeError):
+    """A group of NCCL begins with messages between some members, and would wait for the others."""
+
+
 class Group:
     """A process group, as one of its processes sees it."""
 
-    def __init__(self, network: Network, number: int, members: Sequence[int]) -> None:
+    def __init__(
+        self, network: Network, number: int, members: Sequence[int], backend: str = "gloo"
+    ) -> None:
         self.network, self.number, self.members = network, number, tuple(members)
+        self.started = backend != "nccl"
         self.process = own_gpu().process
         self.stream = Stream()
         self.collectives = count()
@@ -88,6 +96,7 @@ class Group:
 
     def gather(self, value: Tensor) -> Callable[[], list[Tensor]]:
         """Take part in the next collective; return a function that waits for all values."""
+        self.started = True
         number = next(self.collectives)
         key = "collective", self.number, number
         with self.network.changed:
@@ -182,10 +191,17 @@ class Calls:
     def init_process_group(self, *arguments: object, **options: object) -> None:
         """Do nothing: the default group is that of the network."""
 
+    def destroy_process_group(self, group: object = None) -> None:
+        """Do nothing."""
+
+    def barrier(self, group: Group | None = None) -> None:
+        if group is not None:
+            group.gather(torch.zeros(1))()
+
     def new_group(self, ranks: Sequence[int], timeout: object = None, backend: str = "gloo") -> Any:
         number = next(self.groups[own_gpu().process])
         if own_gpu().process in ranks:
-            return Group(self.network, number, ranks)
+            return Group(self.network, number, ranks, backend)
         return dist.GroupMember.NON_GROUP_MEMBER
 
     def get_rank(self, group: object = None) -> int:
@@ -225,6 +241,8 @@ class Calls:
     def batch_isend_irecv(self, operations: list[P2POp]) -> list[Work]:
         sends = [each for each in operations if each.op == self.isend]
         receives = [each for each in operations if each.op == self.irecv]
+        if not operations[0].group.started:
+            raise NotStarted("an exchange is the first call of its group")
         for each in sends:
             self.network.send((self.get_rank(), each.peer, each.group.number, 0), each.tensor)
         finish = [self.receiving(each.tensor, each.peer, each.group, 0) for each in receives]
