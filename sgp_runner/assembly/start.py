@@ -10,6 +10,7 @@ from sgp_runner.assembly.session import Session
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.config.run import Run
 from sgp_runner.distributed.world import World
+from sgp_runner.utils.devices import naming_deterministic
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.launchers import Launched, launched
 from sgp_runner.utils.memory import use_huge_pages
@@ -34,7 +35,8 @@ def execute(
         from sgp_runner.assembly.simulated.backend import SimulatedBackend
 
         exit_stack.enter_context(interruptible())
-        return Session(experiment, SimulatedBackend(experiment, network), exit_stack).run()
+        with naming_deterministic():
+            return Session(experiment, SimulatedBackend(experiment, network), exit_stack).run()
     assert isinstance(network, RealNetwork)
     if process is None:
         from sgp_runner.assembly.real.launch import launch

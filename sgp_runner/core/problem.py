@@ -72,17 +72,22 @@ def full_precision(device: str) -> Iterator[None]:
     import torch
 
     cudnn = torch.backends.cudnn
-    operations: list[Any] = [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
+    operations: list[Any] = [cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul]  # type: ignore[attr-defined]
+
+    def set_all(precisions: Sequence[str]) -> None:
+        cudnn.allow_tf32 = precisions[0] == "tf32"  # PyTorch reads it, and refuses if they differ
+        for operation, precision in zip(operations, precisions, strict=True):
+            operation.fp32_precision = precision
+
     if device == "cpu":
-        operations = []
+        yield
+        return
     before = [operation.fp32_precision for operation in operations]
     try:
-        for operation in operations:
-            operation.fp32_precision = "ieee"
+        set_all(["ieee"] * 3)
         yield
     finally:
-        for operation, precision in zip(operations, before, strict=True):
-            operation.fp32_precision = precision
+        set_all(before)
 
 
 @dataclass(frozen=True)

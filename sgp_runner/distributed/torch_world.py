@@ -23,7 +23,7 @@ from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.json_collectives import all_gather
-from sgp_runner.distributed.local_causes import explaining_local_causes
+from sgp_runner.distributed.local_causes import check_own_gpus, explaining_local_causes
 from sgp_runner.distributed.nccl_transport import NcclTransport
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
@@ -33,6 +33,7 @@ from sgp_runner.distributed.shared_memory import SharedMemory
 from sgp_runner.distributed.torch_collectives import Hierarchy, TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
+from sgp_runner.utils.devices import gpu_uuid, use_gpu
 from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
 
@@ -99,7 +100,7 @@ class TorchWorld(World):
         self.created: list[dist.ProcessGroup] = []
         self.device = torch.device(compute.device)
         if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
+            use_gpu(compute.device, compute.autocast)
 
     def connect(self, nodes: int) -> None:
         def start() -> None:
@@ -160,6 +161,9 @@ class TorchWorld(World):
         ]
         self.algorithm_group = self.gloo_group(self.running)
         self.all_ranks, *self.p2p_groups = (self.gloo_group(range(self.size)) for _ in range(3))
+        if self.backend == "nccl":
+            on_gpu = self.device.type == "cuda"
+            check_own_gpus(self.gather(gpu_uuid(self.device) if on_gpu else None))
         if self.joins:
             self.headers = self.gloo_group(range(self.size))
         if self.cut is None:
@@ -191,7 +195,7 @@ class TorchWorld(World):
             list(processes), backend=self.backend, timeout=FOREVER
         )
         self.created.append(group)
-        if self.backend == "nccl" and self.process_rank in processes:
+        if self.backend != "gloo" and self.process_rank in processes:
             # NCCL requires all members to take part in the first call of a group.
             dist.all_reduce(torch.zeros(1, device=self.device), group=group)
         return group

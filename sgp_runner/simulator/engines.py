@@ -13,6 +13,7 @@ from sgp_runner.core.problem import LARGE, Compute, Problem
 from sgp_runner.simulator.engine import Engine, Loop, NoGradients, Vmap
 from sgp_runner.simulator.parallel import Parallel
 from sgp_runner.utils.cores import asked_cores, present_cores
+from sgp_runner.utils.devices import use_gpu
 from sgp_runner.utils.memory import keep_freed_memory
 
 # Up to this size vmap is faster on a core: 3 times for an MLP of 5,000 parameters, 1.4 for a
@@ -26,6 +27,8 @@ def prepare_process(problem: Problem) -> None:
     """Set the threads and the memory allocation of this process to simulate ``problem``."""
     import torch
 
+    if problem.compute.device.startswith("cuda"):
+        use_gpu(problem.compute.device, problem.compute.autocast)
     repeat_to_the_bit(problem.compute)
     parameters = sum(problem.flat.layers)
     torch.set_num_threads(cores_for(parameters) if reads_ahead(problem) else 1)

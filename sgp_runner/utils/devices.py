@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -82,11 +84,50 @@ def check_present(device: str) -> None:
         raise ConfigError("network.device", f"there is no {device}: the last GPU here is {last}.")
 
 
+def use_gpu(device: str, autocast: str) -> None:
+    """Make a GPU the present one of this thread, so that nothing that names none opens another.
+
+    Raises ConfigError if it has no units for bfloat16, which PyTorch would emulate, many times
+    slower.
+    """
+    import torch
+
+    torch.cuda.set_device(device)
+    if autocast == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ConfigError(
+            "network.autocast",
+            f"the {torch.cuda.get_device_name(device)} has no units for bfloat16: use "
+            "network.autocast=none, or fp16 with network=gloo or nccl.",
+        )
+
+
+@contextmanager
+def naming_deterministic() -> Iterator[None]:
+    """Raise ConfigError with the way out for an operation without a deterministic algorithm."""
+    try:
+        yield
+    except Exception as error:
+        what = re.search(r"(\w+) does not have a deterministic implementation", str(error))
+        if what is None:
+            raise
+        raise ConfigError(
+            "network.deterministic",
+            f"{what[1]} has no deterministic algorithm on a GPU: use network.deterministic=false.",
+        ) from error
+
+
 def count_gpus() -> int:
     """Return the number of GPUs that PyTorch can use here."""
     import torch
 
     return torch.cuda.device_count()
+
+
+def gpu_uuid(device: Any) -> str:
+    """Return the name of a GPU that no other GPU has."""
+    import torch
+
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def free_bytes(device: str) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment, from_stored, stored
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.console.estimate import bfloat16_hint, bytes_of_vectors, gpu_memory
+from sgp_runner.core.problem import Compute
+from sgp_runner.simulator import engines
 from sgp_runner.utils import devices
 from sgp_runner.utils.errors import ConfigError
 
@@ -114,6 +118,35 @@ def test_what_ranks_that_share_gpus_cannot_do(words: str, key: str, sentence: st
     words_ = ["network=gloo", "network.device=cuda", *words.replace(": ", ":").split()]
     with pytest.raises(ConfigError, match=f"^{key}: {sentence}"):
         named(*words_)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_bfloat16_needs_units_for_it(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    present: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", present.append)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    units: dict[bool, bool] = {True: True, False: has}  # emulated units count as units
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: units[including_emulation]
+    )
+    devices.use_gpu("cuda:1", "none")
+    if has:
+        devices.use_gpu("cuda:1", "bf16")
+        return
+    sentence = "network.autocast: the Tesla V100 has no units for bfloat16: use network.autocast="
+    with pytest.raises(ConfigError, match=f"^{sentence}none, or fp16 with network=gloo or nccl.$"):
+        devices.use_gpu("cuda:1", "bf16")
+    assert present == ["cuda:1"] * 2
+
+
+def test_a_simulation_makes_its_gpu_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(engines, "use_gpu", lambda *words: seen.append(words))
+    monkeypatch.setattr(engines, "repeat_to_the_bit", lambda compute: None)
+    problem = build_problem(experiment_of([*TINY]).run)
+    engines.prepare_process(problem)
+    engines.prepare_process(replace(problem, compute=Compute("cuda:1", "bf16")))
+    assert seen == [("cuda:1", "bf16")]
 
 
 def test_the_memory_of_the_gpu_is_named_and_checked() -> None:

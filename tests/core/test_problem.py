@@ -57,9 +57,11 @@ def test_an_evaluation_on_a_gpu_is_in_full_precision(device: str) -> None:
     before = [each.fp32_precision for each in operations]
     assert before == ["tf32", "tf32", "none"]
     seen: list[Any] = []
+    older: list[bool] = []
 
     def sums_of(params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
         seen.append([each.fp32_precision for each in operations])
+        older.append(torch.backends.cudnn.allow_tf32)  # torch.compile reads it
         raise Interrupted
 
     problem = tiny_problem()
@@ -73,3 +75,4 @@ def test_an_evaluation_on_a_gpu_is_in_full_precision(device: str) -> None:
         problem.evaluate(problem.start(), [])
     assert seen == [before if device == "cpu" else ["ieee"] * 3]
     assert [each.fp32_precision for each in operations] == before
+    assert [*older, torch.backends.cudnn.allow_tf32] == [device == "cpu", True]

@@ -158,6 +158,7 @@ def pretend_cuda() -> Iterator[None]:
         "default_stream": lambda device=None: own_gpu().default,
         "synchronize": synchronize,
         "set_device": lambda device: None,
+        "get_device_properties": lambda device=None: own_gpu(),
         "_lazy_init": lambda: None,
     }
     with ExitStack() as stack:

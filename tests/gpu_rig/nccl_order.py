@@ -77,6 +77,18 @@ def unsuitable(logs: Logs) -> list[str]:
     ]
 
 
+def unstarted(logs: Logs) -> list[str]:
+    """Return the first calls of communicators that are no calls of all members.
+
+    NCCL connects the members in the first call; they would wait for those that do not make it.
+    """
+    first: dict[tuple[int, str], Call] = {}
+    for process, calls in logs.items():
+        for call in calls:
+            first.setdefault((process, call.communicator), call)
+    return [f"process {process}: {call}" for (process, _), call in first.items() if call.is_batch]
+
+
 class Execution:
     """The calls that are left, in the queues of the GPUs."""
 

@@ -58,6 +58,12 @@ UNORDERED = {
     aten.scatter_add_.default,
     aten.scatter_add.default,
 }
+# Operations whose backward pass CUDA refuses under `torch.use_deterministic_algorithms`.
+UNDETERMINED = {
+    aten._adaptive_avg_pool2d.default: "adaptive_avg_pool2d_backward_cuda",
+    aten.adaptive_max_pool2d.default: "adaptive_max_pool2d_backward_cuda",
+    aten.upsample_bilinear2d.default: "upsample_bilinear2d_backward_out_cuda",
+}
 
 
 class DeviceMismatch(RuntimeError):
@@ -243,6 +249,12 @@ def execute(func: Any, args: Any, kwargs: Any, log: Log) -> Any:
     kind = kind_of(func)
     if on_device and host and not kind.copies:
         check_devices(func, args, host)
+    if (
+        func in UNDETERMINED
+        and torch.is_grad_enabled()
+        and torch.are_deterministic_algorithms_enabled()
+    ):
+        raise RuntimeError(f"{UNDETERMINED[func]} does not have a deterministic implementation")
     if (why := sync_of(func, args, kwargs, host)) is not None:
         log.syncs[why, place()] += 1
     if kind.unordered and args[0].is_floating_point():

@@ -141,23 +141,26 @@ def finished(ranks: Ranks) -> Trained:
     )
 
 
-def pairwise(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return few of ``rows``, in which are all pairs of values that two columns have together.
+def sampled(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return few of ``rows``: all values of the first column, and all pairs of values of others.
 
-    None is no value.
+    Pairs are of values that two columns have together. None is no value.
     """
-    pairs = [
+    parts = [
         {
-            ((i, str(a)), (j, str(b)))
-            for (i, a), (j, b) in itertools.combinations(enumerate(row), 2)
-            if a is not None and b is not None
+            (0, str(row[0])),
+            *(
+                ((i, str(a)), (j, str(b)))
+                for (i, a), (j, b) in itertools.combinations(enumerate(row[1:], start=1), 2)
+                if a is not None and b is not None
+            ),
         }
         for row in rows
     ]
-    missing: set[Any] = set().union(*pairs)
+    missing: set[Any] = set().union(*parts)
     chosen = []
     while missing:
-        best = max(range(len(rows)), key=lambda i: len(pairs[i] & missing))
+        best = max(range(len(rows)), key=lambda i: len(parts[i] & missing))
         chosen.append(rows[best])
-        missing -= pairs[best]
+        missing -= parts[best]
     return chosen

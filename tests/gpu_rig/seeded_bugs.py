@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
@@ -12,6 +12,7 @@ from gpu_rig import noted_group
 
 from sgp_runner.distributed import torch_world
 from sgp_runner.distributed.nccl_transport import MAX_EXCHANGES, NcclTransport, TransferBatch
+from sgp_runner.distributed.torch_world import TorchWorld
 
 LATE = (1, 2)  # processes: the second device of the first node and the first one of the second
 
@@ -56,9 +57,17 @@ def shorter_transfer(
     return dist.P2POp(verb, message[part], self.layout.process_of(rank), self.group)
 
 
+def without_first_call(self: TorchWorld, processes: Sequence[int]) -> dist.ProcessGroup:
+    """Make a group that connects in its first exchange."""
+    group = dist.new_group([*processes], backend=self.backend, timeout=torch_world.FOREVER)
+    self.created.append(group)
+    return group
+
+
 BUGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "exchange in pieces": lambda: patch.object(dist, "batch_isend_irecv", in_pieces),
     "late start": lambda: patch.object(torch_world, "NcclTransport", LateTransport),
     "short part": lambda: patch.object(NcclTransport, "transfer", shorter_transfer),
+    "no first call": lambda: patch.object(TorchWorld, "group", without_first_call),
     "any element": lambda: patch.object(torch_world, "PART_MULTIPLE", 1),
 }

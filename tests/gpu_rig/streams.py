@@ -71,6 +71,10 @@ class Gpu:
         self.pinned: dict[int, tuple[Block, Tensor]] = {}
         self.default = Stream.of(self, DEFAULT_STREAM_ID)
 
+    @property
+    def uuid(self) -> str:
+        return f"GPU-{self.process}"
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make this the GPU of the calling thread."""

@@ -11,7 +11,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from gpu_rig.nccl_order import Call, Execution, Logs, Tensor, WouldFail, check, unsuitable
+from gpu_rig.nccl_order import (
+    Call,
+    Execution,
+    Logs,
+    Tensor,
+    WouldFail,
+    check,
+    unstarted,
+    unsuitable,
+)
 from gpu_rig.seeded_bugs import BUGS
 from helpers.experiments import make_experiment
 from helpers.paths import ROOT
@@ -145,7 +154,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Logs]:
 )
 def test_calls_end_on_any_gpu(name: str, sample: dict[str, Logs]) -> None:
     check(sample[name])
-    assert unsuitable(sample[name]) == []
+    assert unsuitable(sample[name]) == unstarted(sample[name]) == []
 
 
 def test_calls_do_not_depend_on_when_headers_arrive(sample: dict[str, Logs]) -> None:
@@ -155,6 +164,7 @@ def test_calls_do_not_depend_on_when_headers_arrive(sample: dict[str, Logs]) -> 
 # What a process of two nodes of two devices calls, with the members.
 GRADIENT, EXCHANGE = ("all_reduce", (0, 1)), ("send + recv", (0, 1, 2, 3))
 ASSEMBLY, AVERAGE = ("all_gather", (0, 1)), ("all_reduce", (0, 1, 2, 3))
+STARTS = [AVERAGE, GRADIENT]  # of the groups
 BUCKETS = [GRADIENT, *[("broadcast", (0, 1))] * 2]
 
 
@@ -168,6 +178,7 @@ def test_all_calls_are_noted(sample: dict[str, Logs]) -> None:
     """
     calls = sample["2 x 2 shards osgp two steps late"][0]
     assert summary(calls) == [
+        *STARTS,
         *BUCKETS,
         *[GRADIENT, EXCHANGE] * 2,
         *[GRADIENT, EXCHANGE, ASSEMBLY] * (STEPS - 2),
@@ -186,12 +197,24 @@ def test_all_calls_of_parts_are_noted(sample: dict[str, Logs]) -> None:
     # The parameters that the test saves; bytes, model, average, its distance and average model.
     end = [gather, total, total, gather, average, total, gather]
     calls = summary(sample["2 x 2 parts osgp two steps late"][1])
-    assert calls == [*step, total, *3 * step, total, *4 * step, total, *3 * step, *end]
+    assert calls == [
+        average,
+        total,
+        *step,
+        total,
+        *3 * step,
+        total,
+        *4 * step,
+        total,
+        *3 * step,
+        *end,
+    ]
 
 
 @pytest.mark.parametrize("name", ["d_psgd", "osgp late as released"])
 def test_messages_travel_during_the_gradient(name: str, sample: dict[str, Logs]) -> None:
-    calls = summary(sample[f"2 x 2 shards {name}"][0])
+    first, second, *calls = summary(sample[f"2 x 2 shards {name}"][0])
+    assert [first, second] == STARTS
     assert calls[:5] == [EXCHANGE, *BUCKETS, GRADIENT]
     assert calls.count(GRADIENT) == STEPS + 1
     before = [calls[index - 1] for index, call in enumerate(calls) if call == GRADIENT]
@@ -215,6 +238,13 @@ def test_bugs_of_the_transport_are_found(
         check(sample[bug])
 
 
+def test_a_group_that_begins_with_messages_is_found(sample: dict[str, Logs]) -> None:
+    logs = sample["no first call"]
+    check(logs)
+    found = unstarted(logs)
+    assert len(found) == 4 and found[0].startswith("process 0: send of ")
+
+
 def test_parts_at_any_element_are_found(sample: dict[str, Logs]) -> None:
     """Half of a message of 13,003 elements begins at one that 4 does not divide."""
     logs = sample["any element"]
@@ -232,7 +262,7 @@ def test_calls_of_every_algorithm_end_on_any_gpu(layout: str, seed: int, tmp_pat
     logs = run(experiments, seed)
     for name in names:
         check(logs[name])
-        assert unsuitable(logs[name]) == []
+        assert unsuitable(logs[name]) == unstarted(logs[name]) == []
 
 
 @pytest.mark.slow
@@ -249,4 +279,4 @@ def test_calls_over_every_graph_end_on_any_gpu(layout: str, count: int, tmp_path
     logs = run(experiments)
     for name in experiments:
         check(logs[name])
-        assert unsuitable(logs[name]) == []
+        assert unsuitable(logs[name]) == unstarted(logs[name]) == []

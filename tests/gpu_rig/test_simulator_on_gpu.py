@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from gpu_rig.pretend_gpu import Log, pretend_gpu
 from helpers.experiments import final_parameters, instrumented, make_experiment
+from torch import nn
 
 from sgp_runner.assembly.networks import sim as network
 from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.simulator import engines
+from sgp_runner.models.mlp import MLP
+from sgp_runner.utils.errors import ConfigError
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 TINY = ("nodes=2", "batch_size=16", "dtype=float64", "log_every=1000", "eval_workers=false")
 RUNS = {
     "vmap": "algo=sgp model=mlp",
@@ -27,9 +33,13 @@ RUNS = {
 
 
 @pytest.fixture(autouse=True)
-def any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def any_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(network, "check_present", lambda device: None)
-    monkeypatch.setattr(engines, "repeat_to_the_bit", lambda compute: None)
+    monkeypatch.setenv(WORKSPACE, "")  # is restored
+    monkeypatch.delenv(WORKSPACE)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.allow_tf32 = True
 
 
 def on_gpu(experiment: Experiment) -> tuple[dict[str, object], Log]:
@@ -61,3 +71,31 @@ def test_a_simulated_run_on_a_gpu(name: str, tmp_path: Path) -> None:
     assert sum(twice.launches.values()) > 1.5 * sum(log.launches.values())
     more = {where for (what, where), n in twice.syncs.items() if n != log.syncs[what, where]}
     assert {where for where in more if not where.endswith(" check_finite")} == set()
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_run_has_only_deterministic_algorithms_unless_told_otherwise(
+    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(self: MLP, dataset: object) -> nn.Module:
+        pool = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.AdaptiveAvgPool2d(4))
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), pool, nn.Flatten(), nn.Linear(16, 10))
+
+    monkeypatch.setattr(MLP, "build", build)
+    option = f"network.deterministic={str(deterministic).lower()}"
+    words = (*TINY, "algo=sgp", "model=mlp", "network.engine=loop", "epochs=0.05", option)
+    experiment = make_experiment(tmp_path, *words)
+    if not deterministic:
+        summary, _ = on_gpu(experiment)
+        assert summary["steps"] == 2
+        assert not torch.are_deterministic_algorithms_enabled() and WORKSPACE not in os.environ
+        return
+    sentence = (
+        "^network.deterministic: adaptive_avg_pool2d_backward_cuda has no deterministic "
+        "algorithm on a GPU: use network.deterministic=false.$"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        on_gpu(experiment)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.conv.fp32_precision != "tf32"
+    assert os.environ[WORKSPACE] == ":4096:8"

@@ -22,6 +22,8 @@ from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.nccl_transport import NcclTransport, TransferBatch
 from sgp_runner.distributed.torch_collectives import TorchCollectives
+from sgp_runner.distributed.torch_world import TorchWorld
+from sgp_runner.utils.errors import RankFailed
 
 FOUR = ("nodes=4",)
 SHARDS = ("nodes=2", "gpus_per_node=2")
@@ -258,6 +260,24 @@ def test_a_seeded_race_is_found(bug: str) -> None:
         assert race in run()
     if not isinstance(what, str):
         assert run() == {}
+
+
+def test_a_group_of_nccl_that_begins_with_messages_is_found() -> None:
+    line = 'if self.backend != "gloo" and self.process_rank in processes:'
+    with (
+        seeded(TorchWorld, "group", line, "if False:"),
+        pytest.raises(RankFailed, match=": an exchange is the first call of its group$"),
+    ):
+        run_on_pretend_gpus(*words("sgp"))
+
+
+def test_ranks_with_one_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gpu, "uuid", property(lambda gpu: f"GPU-{min(gpu.process, 2)}"))
+    sentence = (
+        r"^ranks 2 and 3 have one GPU, GPU-2, and NCCL needs a GPU for each: let the launcher "
+    )
+    with pytest.raises(RankFailed, match=sentence):
+        run_on_pretend_gpus(*words("sgp"))
 
 
 @pytest.fixture
