@@ -33,7 +33,7 @@ from sgp_runner.distributed.shared_memory import SharedMemory
 from sgp_runner.distributed.torch_collectives import Hierarchy, TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
-from sgp_runner.utils.devices import gpu_uuid, use_gpu
+from sgp_runner.utils.devices import use_gpu
 from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
 
@@ -162,8 +162,9 @@ class TorchWorld(World):
         self.algorithm_group = self.gloo_group(self.running)
         self.all_ranks, *self.p2p_groups = (self.gloo_group(range(self.size)) for _ in range(3))
         if self.backend == "nccl":
-            on_gpu = self.device.type == "cuda"
-            check_own_gpus(self.gather(gpu_uuid(self.device) if on_gpu else None))
+            server = self.device.type == "cpu"
+            gpu = None if server else torch.cuda.get_device_properties(self.device)
+            check_own_gpus(self.gather(gpu and str(gpu.uuid)))
         if self.joins:
             self.headers = self.gloo_group(range(self.size))
         if self.cut is None:

@@ -123,13 +123,6 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def gpu_uuid(device: Any) -> str:
-    """Return the name of a GPU that no other GPU has."""
-    import torch
-
-    return str(torch.cuda.get_device_properties(device).uuid)
-
-
 def free_bytes(device: str) -> int:
     """Return the free memory of a GPU."""
     import torch

@@ -116,11 +116,11 @@ def one_pretend_gpu() -> Iterator[Log]:
         "set_sync_debug_mode": mode.set,
     }
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         stack.enter_context(mock.patch.object(judged, "Log", lambda: log))
         stack.enter_context(mock.patch.object(judged, "report", unjudged))
         stack.enter_context(mock.patch.object(torch, "compile", lambda module: module))
         stack.enter_context(pretend_cuda())
+        stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         stack.enter_context(pretend_distributed(Network(1), dist.HashStore()))
         stack.enter_context(mock.patch.object(gradients, "DistributedDataParallel", Alone))
         for name, value in {"gpu": gpu, "stream": gpu.default}.items():  # of all threads
