@@ -20,34 +20,25 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import pad
 
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.scheduler import Future
-from sgp_runner.utils.shard import WHOLE, Shard
+from sgp_runner.distributed.torch_collectives import NODE, Shards
 from sgp_runner.utils.waits import waiting_for
-
-NODE = "waits for the devices of its node"
-# The name of `all_gather_into_tensor` since PyTorch deprecated that one.
-all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class ShardedTransport(Transport):
-    """Transport of one device, which carries ``part`` of each message over ``base``.
+    """Transport of one device, which carries its part of each message over ``base``.
 
-    Devices that hold parts of all vectors (`state_parts`) carry whole messages of their own.
-
-    node, node_cpu_group: process groups of the node, to move tensors and to agree
+    shards: parts of the devices; None: they hold parts of all vectors (`state_parts`), and carry
+        whole messages of their own
+    node_cpu_group: process group of the node, to agree
     """
 
     def __init__(
-        self,
-        base: Transport,
-        part: Shard,
-        node: dist.ProcessGroup,
-        node_cpu_group: dist.ProcessGroup,
+        self, base: Transport, shards: Shards | None, node_cpu_group: dist.ProcessGroup
     ) -> None:
-        self.base, self.part, self.node, self.node_cpu_group = base, part, node, node_cpu_group
+        self.base, self.shards, self.node_cpu_group = base, shards, node_cpu_group
 
     def empty_like(self, tensor: Tensor, peers: Sequence[int]) -> Tensor:
         return self.base.empty_like(tensor, peers)
@@ -81,8 +72,11 @@ class ShardedTransport(Transport):
         )
 
     def convert(self, message: Tensor) -> Tensor:
-        message = self.base.convert(message)
-        return message if self.part is WHOLE else self.put_together(message)
+        """Return ``message`` in one tensor, assembled from the parts of all devices."""
+        message, shards = self.base.convert(message), self.shards
+        if shards is None:
+            return message
+        return shards.whole(shards.piece(message), message.numel())
 
     def flush(self) -> None:
         self.base.flush()
@@ -95,14 +89,3 @@ class ShardedTransport(Transport):
 
     def close(self) -> None:
         self.base.close()
-
-    def put_together(self, message: Tensor) -> Tensor:
-        """Assemble ``message`` in one tensor from the parts of all devices."""
-        total = message.numel()
-        length = self.part.length(total)
-        piece = message[self.part.of(total)]
-        piece = pad(piece, (0, length - piece.numel()))
-        whole = message.new_empty(length * self.part.count)
-        with waiting_for(NODE):
-            all_gather_single(whole.view(torch.uint8), piece.view(torch.uint8), group=self.node)
-        return whole[:total]

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from sgp_runner.core.optim import Shapes
 from sgp_runner.core.parts import PartShapes, cut
 from sgp_runner.core.problem import Problem
-from sgp_runner.distributed.sharded import NODE, all_gather_single
+from sgp_runner.distributed.torch_collectives import NODE, all_gather_single
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.waits import waiting_for
 

@@ -13,15 +13,20 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sgp_runner.core.comm import all_gather_bytes, all_reduce_bytes
 from sgp_runner.core.scheduler import Future, RealClock, Scheduler
 from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.utils.errors import Aborted, LostConnection, MembershipChanged, RankFailed
+from sgp_runner.utils.shard import Shard
 from sgp_runner.utils.waits import waiting_for
 
 T = TypeVar("T")
+NODE = "waits for the devices of its node"
+# The name of `all_gather_into_tensor` since PyTorch deprecated that one.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def connection_to(rank: int) -> AbstractContextManager[None]:
@@ -78,6 +83,32 @@ class Hierarchy:
         self.end(tensor, self.begin(tensor))
 
 
+@dataclass(frozen=True)
+class Shards:
+    """How the devices of a node, which have equal tensors, each move a ``part`` of them.
+
+    peers: process group of the same device of all nodes
+    node: process group of this node
+    """
+
+    part: Shard
+    peers: dist.ProcessGroup
+    node: dist.ProcessGroup
+
+    def piece(self, tensor: Tensor) -> Tensor:
+        """Return this device's part of ``tensor`` [n], as long as the longest."""
+        total = tensor.numel()
+        piece = tensor[self.part.of(total)]
+        return pad(piece, (0, self.part.length(total) - piece.numel()))
+
+    def whole(self, piece: Tensor, total: int) -> Tensor:
+        """Assemble the tensor [total] of which each device of the node has a ``piece``."""
+        whole = piece.new_empty(piece.numel() * self.part.count)
+        with waiting_for(NODE):
+            all_gather_single(whole.view(torch.uint8), piece.view(torch.uint8), group=self.node)
+        return whole[:total]
+
+
 class TorchCollectives:
     """All-reduces and all-gathers over ``group``.
 
@@ -85,6 +116,7 @@ class TorchCollectives:
     shaper: imitated link of this node, if any
     through_host: whether tensors of a GPU are copied to the host, because the group is gloo's
     hierarchy: how devices of a node with equal tensors all-reduce; None: in a ring of the group
+    shards: how they all-gather; None: one process of the group per node
     shared: how processes of one machine all-reduce, if all are on one
 
     Gloo reports the end of a collective on another thread. In a group of NCCL only the device
@@ -101,9 +133,10 @@ class TorchCollectives:
         through_host: bool = False,
         hierarchy: Hierarchy | None = None,
         shared: SharedMean | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self.scheduler, self.clock = scheduler, clock
-        self.hierarchy, self.shared = hierarchy, shared
+        self.hierarchy, self.shared, self.shards = hierarchy, shared, shards
         self.group, self.nodes, self.shaper = group, nodes, shaper
         self.through_host = through_host
 
@@ -132,27 +165,31 @@ class TorchCollectives:
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         num_bytes = all_gather_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, self.nodes - 1)
-        copy = self.staged(tensor)
-        parts = [torch.empty_like(copy) for _ in range(self.group.size())]
+        copy, group, finish = self.staged(tensor), self.group, None
+        if (shards := self.shards) is not None:
+            copy, group = shards.piece(copy), shards.peers
+
+            def finish(pieces: list[Tensor]) -> list[Tensor]:
+                return [shards.whole(piece, tensor.numel()) for piece in pieces]
+
+        parts = copy.new_empty(self.nodes, *copy.shape)
+        flat = parts.view(-1).view(torch.uint8), copy.view(-1).view(torch.uint8)
         what = ("all-gather", number, None)
         if self.shared is not None:
 
             def gather() -> list[Tensor]:
-                dist.all_gather(parts, copy, group=self.group)
-                return parts
+                all_gather_single(*flat, group=group)
+                return [*parts]
 
             return self.started(self.shared, what, gather), num_bytes
-        work = dist.all_gather(parts, copy, group=self.group, async_op=True)
-        step = len(parts) // self.nodes
-
-        def of_nodes() -> list[Tensor]:
-            return [part.to(tensor.device) for part in parts[::step]]
-
-        return self.result(what, copy, work, shaped, of_nodes), num_bytes
+        work = all_gather_single(*flat, group=group, async_op=True)
+        return self.result(
+            what, copy, work, shaped, lambda: [*parts.to(tensor.device)], finish
+        ), num_bytes
 
     def close(self) -> None:
         """Release the groups after the last collective."""
-        self.hierarchy = self.shared = None
+        self.hierarchy = self.shared = self.shards = None
         del self.group
 
     def staged(self, tensor: Tensor) -> Tensor:
@@ -172,13 +209,18 @@ class TorchCollectives:
         work: dist.Work | None,
         shaped: torch.futures.Future[float] | None,
         value: Callable[[], T],
+        finish: Callable[[T], T] | None = None,
     ) -> Future[T]:
-        """Return a future of ``value``, after ``work`` and, over imitated links, ``shaped``."""
+        """Return a future of ``value``, after ``work`` and, over imitated links, ``shaped``.
+
+        finish: maps the value when it is awaited
+        """
         assert work is not None
         lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
         if sent.is_cuda:
-            return self.awaited(what, sent, work.wait, value)
-        future: Future[T] = self.scheduler.future(what)
+            end = value if finish is None else lambda: finish(value())
+            return self.awaited(what, sent, work.wait, end)
+        future: Future[T] = self.scheduler.future(what, finish)
 
         def complete(done: torch.futures.Future[object]) -> None:
             try:

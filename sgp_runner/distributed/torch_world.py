@@ -30,7 +30,7 @@ from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.shared_memory import SharedMemory
-from sgp_runner.distributed.torch_collectives import Hierarchy, TorchCollectives, named
+from sgp_runner.distributed.torch_collectives import Hierarchy, Shards, TorchCollectives, named
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.devices import use_gpu
@@ -45,6 +45,7 @@ GROUPS = (
     "p2p_groups",
     "workers",
     "averaging",
+    "peers",
     "node",
     "node_cpu_group",
     "hierarchy",
@@ -171,17 +172,19 @@ class TorchWorld(World):
             self.workers = self.averaging = self.group(workers)
         if self.leader_mode:
             self.averaging = self.group(workers[:: self.devices])
-        for device in range(self.devices if self.cut is not None else 0):
-            peers = self.group(workers[device :: self.devices])
-            if device == layout.device:
-                self.workers = self.averaging = peers
+        several = self.devices > 1 and not self.leader_mode
+        peers = [self.group(workers[d :: self.devices]) for d in range(several * self.devices)]
+        if peers:
+            self.peers = peers[layout.device]
+        if self.cut is not None:
+            self.workers = self.averaging = self.peers
         for rank in range(nodes if self.devices > 1 else 0):  # all processes make every group
             node = self.group(layout.node(rank))
             node_cpu_group = self.gloo_group(layout.node(rank))
             if rank == layout.node_rank:
                 self.node, self.node_cpu_group = node, node_cpu_group
         if self.hierarchical:
-            leaders = self.averaging if self.leader_mode else self.group(workers[:: self.devices])
+            leaders = self.averaging if self.leader_mode else peers[0]
             if self.node is not None:  # not on a server
                 self.hierarchy = Hierarchy(leaders, self.node, nodes, layout.device)
         self.in_order = self.paired or self.sharded
@@ -207,9 +210,11 @@ class TorchWorld(World):
         return self.node is not None and not self.leader_mode
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
-        part = WHOLE
+        part, shards = WHOLE, None
         if self.sharded and self.cut is None:
+            assert self.node is not None
             part = Shard(self.layout.device, self.devices, PART_MULTIPLE)
+            shards = Shards(part, self.peers, self.node)
         collectives = TorchCollectives(
             scheduler,
             clock,
@@ -219,6 +224,7 @@ class TorchWorld(World):
             through_host=self.backend == "gloo" and self.device.type != "cpu",
             hierarchy=self.hierarchy if self.sharded else None,
             shared=self.shared_mean,
+            shards=shards,
         )
 
         def gloo(
@@ -251,8 +257,8 @@ class TorchWorld(World):
             base = gloo(mailbox.deliver, part, self.device)
         if not self.sharded:
             return base
-        assert self.node is not None and self.node_cpu_group is not None
-        return ShardedTransport(base, part, self.node, self.node_cpu_group)
+        assert self.node_cpu_group is not None
+        return ShardedTransport(base, shards, self.node_cpu_group)
 
     def gather(self, value: object) -> list[Any]:
         with named("lost a connection while all ranks met"):

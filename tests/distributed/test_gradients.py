@@ -268,6 +268,15 @@ def test_the_devices_of_a_node_agree_on_what_has_arrived(
     assert capfd.readouterr().out == f"alike after waiting {[long, long[:4], long[:1], []]}\n"
 
 
+def test_the_devices_of_a_node_gather_each_message_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two nodes of two devices: half of each message over the network, then halves in the node."""
+    run_world(tmp_path, 4, str(RANKS / "gather_rank.py"))
+    said = [[True, True, 38400, 76800], [True, True, 384, 768], [True, True, 0, 0]]
+    assert capfd.readouterr().out == f"{said} True\n"
+
+
 def test_places() -> None:
     """Two nodes of three devices and two servers."""
     places = [RankLayout(process, 2, 3) for process in range(8)]

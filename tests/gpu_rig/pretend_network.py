@@ -29,7 +29,7 @@ from gpu_rig.pretend_gpu import PretendTensor, values
 from gpu_rig.streams import HERE, Event, Stream, own_gpu
 from torch import Tensor, nn
 
-from sgp_runner.distributed import gradients, sharded, state_parts, torch_world
+from sgp_runner.distributed import gradients, state_parts, torch_collectives, torch_world
 
 SECONDS = 1000.0  # longest wait for another process
 
@@ -283,10 +283,17 @@ class Calls:
 
         return self.begun(group, finish, [tensor], parts, async_op, "all-gather")
 
-    def all_gather_into_tensor(self, whole: Tensor, tensor: Tensor, group: Any = None) -> None:
+    def all_gather_into_tensor(
+        self, whole: Tensor, tensor: Tensor, group: Any = None, async_op: bool = False
+    ) -> Work | None:
         wait, target = group.gather(tensor), values(whole)
-        self.begun(
-            group, lambda: copy_(target, torch.cat(wait())), [tensor], [whole], False, "all-gather"
+        return self.begun(
+            group,
+            lambda: copy_(target, torch.cat(wait())),
+            [tensor],
+            [whole],
+            async_op,
+            "all-gather",
         )
 
     def reduce_scatter_tensor(self, own: Tensor, whole: Tensor, group: Any = None) -> None:
@@ -351,7 +358,7 @@ def pretend_distributed(network: Network, store: dist.Store) -> Iterator[None]:
     gather, who = calls.all_gather_into_tensor, calls.get_rank
     with (
         mock.patch.multiple(dist, P2POp=P2POp, **functions),
-        mock.patch.object(sharded, "all_gather_single", gather),
+        mock.patch.object(torch_collectives, "all_gather_single", gather),
         mock.patch.object(state_parts, "all_gather_single", gather),
         mock.patch.object(state_parts, "reduce_scatter_single", calls.reduce_scatter_tensor),
         mock.patch.object(gradients, "DistributedDataParallel", DataParallel),

@@ -32,7 +32,7 @@ from sgp_runner.utils.lock import held
 FORKED = (
     *("real_rank.py", "paired_rank.py", "odd_rank.py", "slow_real_rank.py"),
     *("collective_rank.py", "device_messages.py", "averager_rank.py", "noted_rank.py"),
-    *("calibration_rank.py", "symptom_rank.py"),
+    *("calibration_rank.py", "symptom_rank.py", "gather_rank.py"),
 )
 # What ranks import late, too: data parallelism imports the compiler, which takes 1.2 s of a core.
 IMPORTED = (
