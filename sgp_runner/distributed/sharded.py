@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sgp_runner.core.comm import Transport
 from sgp_runner.core.scheduler import Future
-from sgp_runner.distributed.torch_collectives import NODE, Shards
+from sgp_runner.distributed.torch_collectives import NODE, MessageParts
 from sgp_runner.utils.waits import waiting_for
 
 
@@ -36,7 +36,7 @@ class ShardedTransport(Transport):
     """
 
     def __init__(
-        self, base: Transport, shards: Shards | None, node_cpu_group: dist.ProcessGroup
+        self, base: Transport, shards: MessageParts | None, node_cpu_group: dist.ProcessGroup
     ) -> None:
         self.base, self.shards, self.node_cpu_group = base, shards, node_cpu_group
 

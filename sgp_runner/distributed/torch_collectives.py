@@ -84,7 +84,7 @@ class Hierarchy:
 
 
 @dataclass(frozen=True)
-class Shards:
+class MessageParts:
     """How the devices of a node, which have equal tensors, each move a ``part`` of them.
 
     peers: process group of the same device of all nodes
@@ -107,6 +107,9 @@ class Shards:
         with waiting_for(NODE):
             all_gather_single(whole.view(torch.uint8), piece.view(torch.uint8), group=self.node)
         return whole[:total]
+
+    def all_whole(self, pieces: list[Tensor], total: int) -> list[Tensor]:
+        return [self.whole(piece, total) for piece in pieces]
 
 
 class TorchCollectives:
@@ -133,7 +136,7 @@ class TorchCollectives:
         through_host: bool = False,
         hierarchy: Hierarchy | None = None,
         shared: SharedMean | None = None,
-        shards: Shards | None = None,
+        shards: MessageParts | None = None,
     ) -> None:
         self.scheduler, self.clock = scheduler, clock
         self.hierarchy, self.shared, self.shards = hierarchy, shared, shards
@@ -165,13 +168,9 @@ class TorchCollectives:
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
         num_bytes = all_gather_bytes(tensor, self.nodes)
         shaped = self.shaped(num_bytes, self.nodes - 1)
-        copy, group, finish = self.staged(tensor), self.group, None
-        if (shards := self.shards) is not None:
+        copy, group, shards = self.staged(tensor), self.group, self.shards
+        if shards is not None:
             copy, group = shards.piece(copy), shards.peers
-
-            def finish(pieces: list[Tensor]) -> list[Tensor]:
-                return [shards.whole(piece, tensor.numel()) for piece in pieces]
-
         parts = copy.new_empty(self.nodes, *copy.shape)
         flat = parts.view(-1).view(torch.uint8), copy.view(-1).view(torch.uint8)
         what = ("all-gather", number, None)
@@ -183,6 +182,7 @@ class TorchCollectives:
 
             return self.started(self.shared, what, gather), num_bytes
         work = all_gather_single(*flat, group=group, async_op=True)
+        finish = None if shards is None else partial(shards.all_whole, total=tensor.numel())
         return self.result(
             what, copy, work, shaped, lambda: [*parts.to(tensor.device)], finish
         ), num_bytes
@@ -218,8 +218,9 @@ class TorchCollectives:
         assert work is not None
         lost = f"rank {dist.get_rank()} lost a connection in an {what[0]}"
         if sent.is_cuda:
-            end = value if finish is None else lambda: finish(value())
-            return self.awaited(what, sent, work.wait, end)
+            return self.awaited(
+                what, sent, work.wait, value if finish is None else lambda: finish(value())
+            )
         future: Future[T] = self.scheduler.future(what, finish)
 
         def complete(done: torch.futures.Future[object]) -> None:

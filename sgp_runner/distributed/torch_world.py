@@ -30,7 +30,12 @@ from sgp_runner.distributed.rendezvous import meet
 from sgp_runner.distributed.sharded import ShardedTransport
 from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.shared_memory import SharedMemory
-from sgp_runner.distributed.torch_collectives import Hierarchy, Shards, TorchCollectives, named
+from sgp_runner.distributed.torch_collectives import (
+    Hierarchy,
+    MessageParts,
+    TorchCollectives,
+    named,
+)
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.devices import use_gpu
@@ -211,10 +216,9 @@ class TorchWorld(World):
 
     def transport(self, scheduler: Scheduler, clock: RealClock, mailbox: Mailbox) -> Transport:
         part, shards = WHOLE, None
-        if self.sharded and self.cut is None:
-            assert self.node is not None
+        if self.node is not None and self.sharded and self.cut is None:
             part = Shard(self.layout.device, self.devices, PART_MULTIPLE)
-            shards = Shards(part, self.peers, self.node)
+            shards = MessageParts(part, self.peers, self.node)
         collectives = TorchCollectives(
             scheduler,
             clock,
