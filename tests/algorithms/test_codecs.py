@@ -33,7 +33,41 @@ def test_numbers_are_packed_without_gaps(bits: int) -> None:
     values = torch.randint(2**bits, (53,), generator=torch.Generator().manual_seed(bits))
     packed = pack(values, bits)
     assert packed.dtype == torch.uint8 and len(packed) == -(-53 * bits // 8)
-    assert torch.equal(unpack(packed, bits, 53), values)
+    assert unpack(packed, bits, 53).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("codec", "message"),
+    [
+        (Int8(), "0000f0406f12833b0000104108eb3300007fde02119a0d0520c010007f81"),
+        (FP4(), "000080400000803b00000041d407702ef535e504f7"),
+        (
+            TwoBit(),
+            "7877a73e000000007877cac0852dc8be88889d403680373a000000007cf230bb1cb751b9d044583b"
+            "000010c100000000000000000000000000000000baaea6a60b",
+        ),
+        (Sign(), "3333ef3fa69bc43a00001041bddd01"),
+        (Sign("l2"), "faa540401e1b073b00001041bddd01"),
+        (Sign("l1", "vector"), "1e85df3fbddd01"),
+        (
+            TopK(2, 2),
+            "0000a0bf0000f04000004040000000c00000803f0000c0c00000403f9a99993e6f12833a6f1203bb"
+            "6f12833b000010c18d4404",
+        ),
+        (
+            TopK(2, 2, 2),
+            "3333d33e000000003333cdc06366e6bdcdcce2406f12833a00000000a69b44bb00000000a69b443b"
+            "000010c100000000000000000000000000000000aea6b68d4404",
+        ),
+    ],
+    ids=str,
+)
+def test_the_bytes_of_messages(codec: Codec, message: str) -> None:
+    """They are those of earlier versions, whose runs repeat to the byte."""
+    first = [0.5, -1.25, 3.0, 0.0, -0.0, 7.5, -2.0, 0.125, 1.0, -6.0, 0.75, 0.3]
+    x = torch.tensor([*first, 1e-3, -2e-3, 5e-4, 0.0, 4e-3, -9.0])
+    shapes = {"a": (3, 4), "b": (5,), "c": (1,)}
+    assert bytes(codec.encode(x, shapes, 1).tolist()).hex() == message
 
 
 @pytest.mark.parametrize(

@@ -41,16 +41,23 @@ class LowRank(Codec):
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
         import torch
 
-        generator, sent = torch.Generator().manual_seed(seed), []
-        for part, shape in zip(tensors_in(x, shapes), shapes, strict=True):
-            if len(self.sizes(shape)) == 1:
-                sent.append(part)
-                continue
-            matrix = part.view(shape[0], -1)
-            start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
-            p = basis(matrix @ to_device(start, x.device))
-            sent += [p.reshape(-1), (matrix.T @ p).reshape(-1)]
-        return joined(sent)
+        generator, parts = torch.Generator().manual_seed(seed), tensors_in(x, shapes)
+        sent = [[part] for part in parts]
+        alike: dict[object, list[tuple[int, Tensor, Tensor]]] = {}
+        for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
+            if len(self.sizes(shape)) > 1:
+                matrix = part.view(shape[0], -1)
+                start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
+                key = matrix.shape if x.is_cuda else i
+                alike.setdefault(key, []).append((i, matrix, start))
+        for group in alike.values():  # on a GPU of matrices of one shape, on a CPU of one matrix
+            places, *both = zip(*group, strict=True)
+            matrices, starts = (each[0] if len(each) == 1 else torch.stack(each) for each in both)
+            p = basis(matrices @ to_device(starts, x.device))
+            factors = (each.reshape(len(places), -1) for each in (p, matrices.mT @ p))
+            for i, *pair in zip(places, *factors, strict=True):
+                sent[i] = pair
+        return torch.cat([each for pair in sent for each in pair])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int

@@ -31,24 +31,28 @@ def pack(values: Tensor, bits: int) -> Tensor:
 
     if bits == 8:
         return values.byte()
-    flat = values.byte()
-    if bits > 1:
+    if 8 % bits:  # no whole numbers in a byte
         positions = torch.arange(bits, device=values.device)
-        flat = ((values.long()[:, None] >> positions) & 1).byte().reshape(-1)
-    flat = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
-    places = torch.arange(8, dtype=torch.uint8, device=values.device)
-    return (flat << places).sum(1, dtype=torch.uint8)
+        values, bits = ((values.long()[:, None] >> positions) & 1).byte().view(-1), 1
+    flat = values.byte()
+    if missing := -len(flat) % (8 // bits):
+        flat = torch.nn.functional.pad(flat, (0, missing))
+    while bits < 8:
+        flat = (flat[1::2] << bits).bitwise_or_(flat[::2])
+        bits *= 2
+    return flat
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Invert `pack`: return the numbers [count]."""
+    """Invert `pack`: return the numbers [count], as uint8 if they fit in whole bytes."""
     import torch
 
     if bits == 8:
         return packed
-    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    flat = ((packed[:, None] >> places) & 1).reshape(-1)[: bits * count]
-    if bits == 1:
+    width = 1 if 8 % bits else bits
+    places = torch.arange(0, 8, width, dtype=torch.uint8, device=packed.device)
+    flat = (packed[:, None] >> places).bitwise_and_(2**width - 1).view(-1)[: bits * count // width]
+    if width == bits:
         return flat
     return (flat.view(count, bits).long() << torch.arange(bits, device=packed.device)).sum(1)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain, groupby
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.core.codecs.codec import Codec, Shape, numel, tensors_in
 from sgp_runner.core.codecs.packing import (
@@ -17,67 +18,112 @@ from sgp_runner.core.codecs.packing import (
     packed_bytes,
     unpack,
 )
-from sgp_runner.core.flat import joined
+from sgp_runner.core.flat import PIECE, joined
 from sgp_runner.core.parts import Cut
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-# Of FP4, in units of its scale: the sizes, and what is halfway between neighbours.
+GPU_PIECE = 2**21  # numbers; a GPU codes less than two pieces at a time
+# Of FP4, in units of its scale: the decoded codes, and what is halfway between neighbours.
 SIZES = (0.0, *(2.0**e for e in range(-6, 1)))
+SIGNED_SIZES = (*SIZES, *(-size for size in SIZES))
 BOUNDS = (2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0)))
 
 
 class Quantised(Codec):
-    """First ``scales`` float32 numbers for each tensor, then a code of ``bits`` bits per number."""
+    """First ``scales`` float32 numbers for each tensor, then a code of ``bits`` bits per number.
+
+    On a GPU all tensors are coded together, so that the number of kernels does not grow with
+    theirs. A reduction adds up in another order there.
+    """
 
     scales: ClassVar[int] = 1
     bits: ClassVar[int]
     cut: ClassVar[Cut | None] = "tensors"
 
     @abstractmethod
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the scales [scales] and the codes [n] of a tensor ``x`` [n] of float32."""
+    def coded(self, x: Tensor, groups: Sequence[Shape]) -> tuple[Tensor, Tensor]:
+        """Return the scales [groups, scales] and the codes, uint8 [n], of ``x`` [n] of float32."""
 
     @abstractmethod
-    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        """Return the decoded tensor [n] in the type of ``like``."""
+    def values(self, table: Tensor, which: Any, codes: Tensor, like: Tensor) -> Tensor:
+        """Return the decoded numbers [n] in the type of ``like``.
+
+        table: what `table` returns
+        which: the group of each number, or of all
+        """
+
+    def table(self, scales: Tensor) -> Tensor:
+        """Return what decoding needs of ``scales`` [groups, scales], as a vector."""
+        return scales.view(-1)
 
     def groups(self, shapes: Sequence[Shape]) -> Sequence[Shape]:
         """Return the shapes of the parts of a vector that have their own scales."""
         return shapes
 
     def to_message(self, x: Tensor, shapes: Sequence[Shape], seed: int) -> Tensor:
-        coded = [self.quantise(part) for part in tensors_in(x.float(), self.groups(shapes))]
-        scales = joined([scale for scale, _ in coded])
-        return joined([as_bytes(scales), pack(joined([codes for _, codes in coded]), self.bits)])
+        scales, codes = self.coded(x.float(), self.groups(shapes))
+        return joined([as_bytes(scales), pack(codes, self.bits)])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int
     ) -> Tensor:
         groups = self.groups(shapes)
         scales, rest = from_bytes(message, self.scales * len(groups))
-        codes = tensors_in(unpack(rest, self.bits, numel(groups)), groups)
-        coded = zip(scales.view(-1, self.scales), codes, strict=True)
-        return joined([self.values(*part, like) for part in coded])
+        codes = unpack(rest, self.bits, numel(groups))
+        out = like.new_empty(len(codes))
+        table = self.table(scales.view(-1, self.scales)).to(like)
+        for which, part, values in pieces_of(groups, codes, out):
+            values.copy_(self.values(table, which, part, like))
+        return out
 
     def length(self, shapes: Sequence[Shape]) -> int:
         return 4 * self.scales * len(self.groups(shapes)) + packed_bytes(numel(shapes), self.bits)
 
 
+class Scaled(Quantised):
+    """Quotients by one scale, which is made of max|x|."""
+
+    @abstractmethod
+    def scales_of(self, tops: Tensor) -> Tensor:
+        """Return the scales [groups] for max|x| of each."""
+
+    @abstractmethod
+    def codes(self, x: Tensor, unit: Tensor) -> Tensor:
+        """Return the codes [n] for the divisors ``unit`` [n], or one divisor."""
+
+    def coded(self, x: Tensor, groups: Sequence[Shape]) -> tuple[Tensor, Tensor]:
+        import torch
+
+        parts = [*tensors_in(x, groups)]
+        tops = torch._foreach_norm(parts, inf) if x.is_cuda else [p.abs().max() for p in parts]
+        scales = self.scales_of(torch.stack(tops))
+        units, codes = divisor(scales), x.new_empty(len(x), dtype=torch.uint8)
+        for which, part, out in pieces_of(groups, x, codes):
+            out.copy_(self.codes(part, units[which]))
+        return scales, codes
+
+
 @dataclass(frozen=True)
-class Int8(Quantised):
+class Int8(Scaled):
     """8 bits per number: ``round(127 x / max|x|)``, and one scale per tensor; biased."""
 
     name: ClassVar[str] = "int8"
     bits: ClassVar[int] = 8
 
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        scale = x.abs().max()
-        return scale[None], (127 * x / divisor(scale)).round_().char()
+    def scales_of(self, tops: Tensor) -> Tensor:
+        return tops
 
-    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        return codes.char().to(like.dtype) * (scales / 127).to(like)
+    def codes(self, x: Tensor, unit: Tensor) -> Tensor:
+        return (127 * x).div_(unit).round_().char()
+
+    def table(self, scales: Tensor) -> Tensor:
+        return scales.view(-1) / 127
+
+    def values(self, table: Tensor, which: Any, codes: Tensor, like: Tensor) -> Tensor:
+        return codes.char().to(like.dtype).mul_(table[which])
 
 
 @dataclass(frozen=True)
@@ -107,7 +153,7 @@ class Quantize8(Codec):
 
 
 @dataclass(frozen=True)
-class FP4(Quantised):
+class FP4(Scaled):
     """4 bits per number, E3M0: a sign, and zero or one of seven powers of two; biased.
 
     Magnitudes are ``s {0, 2^-6, ..., 2^0}`` with ``s = 2^floor(log2 max|x|)`` for each tensor.
@@ -118,20 +164,23 @@ class FP4(Quantised):
     name: ClassVar[str] = "fp4"
     bits: ClassVar[int] = 4
 
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def scales_of(self, tops: Tensor) -> Tensor:
         import torch
 
-        top = x.abs().max()
         # frexp: max|x| = m 2^e with m in [0.5, 1)
-        power = torch.ldexp(torch.ones_like(top), torch.frexp(top)[1] - 1)
-        scale = torch.where(top > 0, power, top)
-        size = x.abs() / divisor(scale)
-        bounds = constants(BOUNDS, x.dtype, x.device)
-        return scale[None], torch.bucketize(size, bounds, right=True) + 8 * (x < 0)
+        power = torch.ldexp(torch.ones_like(tops), torch.frexp(tops)[1] - 1)
+        return torch.where(tops > 0, power, tops)
 
-    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        sizes = constants(SIZES, like.dtype, like.device)
-        return (1 - codes // 8 * 2) * sizes[codes % 8] * scales.to(like)
+    def codes(self, x: Tensor, unit: Tensor) -> Tensor:
+        import torch
+
+        bounds = constants(BOUNDS, x.dtype, x.device)
+        codes = torch.bucketize(x.abs().div_(unit), bounds, right=True, out_int32=True).byte()
+        return codes.add_(x < 0, alpha=8)
+
+    def values(self, table: Tensor, which: Any, codes: Tensor, like: Tensor) -> Tensor:
+        sizes = constants(SIGNED_SIZES, like.dtype, like.device)
+        return sizes.index_select(0, codes.int()).mul_(table[which])
 
 
 @dataclass(frozen=True)
@@ -147,17 +196,45 @@ class TwoBit(Quantised):
     scales: ClassVar[int] = 5
     bits: ClassVar[int] = 2
 
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean = x.mean()
-        deviation = x.std() if len(x) > 1 else x.new_zeros(())
-        rest = x - mean
-        width = 6 * deviation / 4
-        codes = (rest / divisor(width) + 2).round_().clamp_(0, 3).long()
-        sums, counts = sums_by_code(rest, codes)
-        return joined([mean[None], sums / counts.clamp(min=1)]), codes
+    def coded(self, x: Tensor, groups: Sequence[Shape]) -> tuple[Tensor, Tensor]:
+        import torch
 
-    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        return (scales[0] + scales[1:][codes]).to(like.dtype)
+        parts, counts = tensors_in(x, groups), tuple(numel([group]) for group in groups)
+        rest, codes = torch.empty_like(x), x.new_empty(len(x), dtype=torch.uint8)
+        if x.is_cuda:
+            total, n = totals(counts, x.device), constants(counts, x.dtype, x.device)
+            means = total(x) / n
+        else:
+            means = torch.stack([part.mean() for part in parts])
+            deviations = [part.std() if len(part) > 1 else part.new_zeros(()) for part in parts]
+        for which, part, out in pieces_of(groups, x, rest):
+            torch.sub(part, means[which], out=out)
+        width = (
+            torch.stack(deviations)
+            if not x.is_cuda
+            else (total(rest.square()) / (n - 1).clamp_(min=1)).sqrt_()
+        )
+        units = divisor(6 * width / 4)
+        sums, number = (
+            x.new_zeros(len(groups), 4),
+            codes.new_zeros(len(groups), 4, dtype=torch.int64),
+        )
+        for which, part, out in pieces_of(groups, rest, codes):
+            out.copy_((part / units[which]).add_(2).round_().clamp_(0, 3))
+            if not x.is_cuda:
+                sums[which].index_add_(0, out.int(), part)
+                number[which] += out.bincount(minlength=4)
+        if x.is_cuda:
+            for code in range(4):
+                sums[:, code] = total(torch.where(codes == code, rest, 0.0))
+                number[:, code] = total((codes == code).float())
+        return torch.cat([means[:, None], sums / number.clamp_(min=1)], 1), codes
+
+    def table(self, scales: Tensor) -> Tensor:
+        return (scales[:, :1] + scales[:, 1:]).view(-1)
+
+    def values(self, table: Tensor, which: Any, codes: Tensor, like: Tensor) -> Tensor:
+        return table.index_select(0, codes.int().add_(4 * which))
 
 
 @dataclass(frozen=True)
@@ -187,11 +264,19 @@ class Sign(Quantised):
         count = max(count, 1)
         return x.abs().sum() / count if self.scale == "l1" else x.norm() / count**0.5
 
-    def quantise(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.scale_of(x, len(x))[None], x >= 0
+    def coded(self, x: Tensor, groups: Sequence[Shape]) -> tuple[Tensor, Tensor]:
+        import torch
 
-    def values(self, scales: Tensor, codes: Tensor, like: Tensor) -> Tensor:
-        return signs(codes, like) * scales.to(like)
+        parts, codes = tensors_in(x, groups), (x >= 0).byte()
+        if not x.is_cuda:
+            return torch.stack([self.scale_of(part, len(part)) for part in parts]), codes
+        power = 1 if self.scale == "l1" else 2
+        counts = tuple(numel([group]) ** (1 / power) for group in groups)
+        norms = torch.stack(torch._foreach_norm([*parts], power))
+        return norms / constants(counts, x.dtype, x.device), codes
+
+    def values(self, table: Tensor, which: Any, codes: Tensor, like: Tensor) -> Tensor:
+        return signs(codes, like).mul_(table[which])
 
 
 def signs(codes: Tensor, like: Tensor) -> Tensor:
@@ -199,21 +284,52 @@ def signs(codes: Tensor, like: Tensor) -> Tensor:
     return codes.to(like.dtype).mul_(2).sub_(1)
 
 
-def divisor(scale: Tensor) -> Tensor:
-    """Return ``scale`` [], or infinity if it is 0, so that the quotients are 0 too."""
+def divisor(scales: Tensor) -> Tensor:
+    """Return ``scales``, and infinity for 0, so that the quotients are 0 too."""
     import torch
 
-    return torch.where(scale > 0, scale, inf)
+    return torch.where(scales > 0, scales, inf)
 
 
-def sums_by_code(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum and the count of the numbers ``x`` [n] of each of four codes.
+def pieces_of(groups: Sequence[Shape], *vectors: Tensor) -> Iterator[tuple[Any, ...]]:
+    """Cut ``vectors`` [n] alike; yield the numbers of the groups of a piece's entries, and it.
 
-    On a GPU the sums have a fixed order, and the host does not wait.
+    On a CPU a piece is in one group, whose number is yielded, and stays in the cache.
     """
     import torch
 
-    if not x.is_cuda:
-        return x.new_zeros(4).index_add_(0, codes, x), codes.bincount(minlength=4)
-    has_code = codes == torch.arange(4, device=x.device)[:, None]
-    return torch.where(has_code, x, 0.0).sum(1), has_code.sum(1)
+    size = GPU_PIECE if vectors[0].is_cuda else PIECE
+    pairs = [(i, length) for i, group in enumerate(groups) for length in cuts(numel([group]), size)]
+    numbers: Iterable[Any] = (i for i, _ in pairs)
+    lengths = [length for _, length in pairs]
+    if vectors[0].is_cuda:
+        of = constants(tuple(range(len(groups))), torch.int32, vectors[0].device).unbind()
+        ends = zip(pairs, accumulate(lengths), strict=True)
+        runs = [[pair for pair, _ in run] for _, run in groupby(ends, lambda each: each[1] // size)]
+        numbers = (torch.cat([of[i].expand(length) for i, length in run]) for run in runs)
+        lengths = [sum(length for _, length in run) for run in runs]
+    yield from zip(numbers, *(v.split_with_sizes(lengths) for v in vectors), strict=True)
+
+
+def cuts(count: int, size: int) -> list[int]:
+    """Return the lengths of the pieces of ``count`` numbers, at most ``size``."""
+    return [min(size, count - begin) for begin in range(0, count, size)]
+
+
+def totals(counts: tuple[int, ...], device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return a function that adds up each of several consecutive runs of numbers on a GPU.
+
+    It adds up pieces first: one block of threads adds up one segment, in a fixed order.
+    """
+    import torch
+
+    lengths = [cuts(count, PIECE) for count in counts]
+    inner = constants(tuple(chain.from_iterable(lengths)), torch.int64, device)
+    outer = constants(tuple(map(len, lengths)), torch.int64, device)
+
+    def total(x: Tensor) -> Tensor:
+        for lengths in (inner, outer):
+            x = torch.segment_reduce(x, "sum", lengths=lengths, unsafe=True)
+        return x
+
+    return total
