@@ -117,9 +117,15 @@ class AdamW:
         if self.weight_decay:
             sizes = [prod(shape) for shape in shapes.values()]
             steps, xs = step.split_with_sizes(sizes), params.split_with_sizes(sizes)
-            for shape, d, x in zip(shapes.values(), steps, xs, strict=True):
-                if len(shape) > 1:
-                    d.add_(x, alpha=self.weight_decay)
+            both = zip(shapes.values(), steps, xs, strict=True)
+            decaying = [(d, x) for shape, d, x in both if len(shape) > 1]
+            if step.is_cuda and decaying:
+                import torch
+
+                torch._foreach_add_(*zip(*decaying, strict=True), alpha=self.weight_decay)
+                return step
+            for d, x in decaying:
+                d.add_(x, alpha=self.weight_decay)
         return step
 
 

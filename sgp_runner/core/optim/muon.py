@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sgp_runner.core.optim.adam import moments, normalised
+from sgp_runner.core.optim.adam import moments
 from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_rates, clipped
 from sgp_runner.core.optim.schedules import Schedule
 from sgp_runner.utils.errors import check_least
@@ -73,25 +74,46 @@ class Muon:
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
         """Return the step to subtract [D], in the memory of ``g``."""
+        import torch
+
         clipped(g, self.clip, shapes)
-        before, sizes = buffers["steps"].clone(), [prod(shape) for shape in shapes.values()]
-        buffers["steps"] += 1
+        sizes = [prod(shape) for shape in shapes.values()]
         vectors = (g, params, buffers["mean"], buffers["square"])
         parts = zip(*(vector.split_with_sizes(sizes) for vector in vectors), strict=True)
+        of_matrices: list[Any] = []
+        of_adam: list[Any] = []
+        decaying: list[Any] = []
         for (name, shape), (d, x, mean, square) in zip(shapes.items(), parts, strict=True):
             if len(shape) == 2 and not any(word in name for word in NOT_INSIDE):
-                mean.lerp_(d, 1 - self.momentum)
-                v = d.lerp(mean, self.momentum) if self.nesterov else mean
-                step = orthogonalised(v.view(shape), self.iterations).reshape(-1)
-                d.copy_(step).mul_(self.factor(*shape))
-                rate = lr
+                of_matrices.append((d, mean, shape))
             else:
-                adam_state = {"mean": mean, "square": square, "steps": before.clone()}
-                d.copy_(normalised(d, adam_state, self.beta1, self.beta2, self.eps))
-                rate = lr * self.adam_lr / self.lr
+                of_adam.append((d, mean, square))
             if len(shape) > 1:
-                d.add_(x, alpha=self.weight_decay)
-            d.mul_(rate)
+                decaying.append((d, x))
+        steps = buffers["steps"].add_(1)
+        rates = (lr, of_matrices), (lr * self.adam_lr / self.lr, of_adam)
+        if of_matrices:
+            ds, means, sides = map(list, zip(*of_matrices, strict=True))
+            torch._foreach_lerp_(means, ds, 1 - self.momentum)
+            vs = torch._foreach_lerp(ds, means, self.momentum) if self.nesterov else means
+            views = [v.view(shape) for v, shape in zip(vs, sides, strict=True)]
+            torch._foreach_copy_(ds, all_orthogonalised(views, self.iterations))
+            torch._foreach_mul_(ds, [self.factor(*shape) for shape in sides])
+        if of_adam:
+            ds, means, squares = map(list, zip(*of_adam, strict=True))
+            torch._foreach_lerp_(means, ds, 1 - self.beta1)
+            torch._foreach_mul_(squares, self.beta2)
+            torch._foreach_addcmul_(squares, ds, ds, 1 - self.beta2)
+            roots = torch._foreach_div(squares, 1 - self.beta2**steps)
+            torch._foreach_sqrt_(roots)
+            torch._foreach_add_(roots, self.eps)
+            torch._foreach_copy_(ds, torch._foreach_div(means, 1 - self.beta1**steps))
+            torch._foreach_div_(ds, roots)
+        if decaying:
+            torch._foreach_add_(*map(list, zip(*decaying, strict=True)), alpha=self.weight_decay)
+        for rate, own in rates:
+            if own:
+                torch._foreach_mul_([d for d, *_ in own], rate)
         return g
 
     def factor(self, rows: int, columns: int) -> float:
@@ -100,15 +122,38 @@ class Muon:
         return 0.2 * sqrt(max(rows, columns))
 
 
-def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
-    """Return ``matrix`` [A, B] with all singular values moved to about 1, in bfloat16."""
+def all_orthogonalised(matrices: Sequence[Tensor], iterations: int) -> list[Tensor]:
+    """Return each of ``matrices`` as `orthogonalised`, as a vector.
+
+    A GPU takes those of one shape together, in few kernels; their products round differently.
+    """
     import torch
 
-    tall = matrix.size(0) > matrix.size(1)
+    groups: dict[object, list[int]] = {}
+    for i, matrix in enumerate(matrices):
+        groups.setdefault(matrix.shape if matrix.is_cuda else i, []).append(i)
+    out: dict[int, Tensor] = {}
+    for group in groups.values():
+        alike = [matrices[i] for i in group]
+        joint = alike[0] if len(alike) == 1 else torch.stack(alike)
+        rows = orthogonalised(joint, iterations).reshape(len(group), -1)
+        out.update(zip(group, rows, strict=True))
+    return [out[i] for i in range(len(matrices))]
+
+
+def orthogonalised(matrix: Tensor, iterations: int) -> Tensor:
+    """Return ``matrix`` [A, B] with all singular values moved to about 1, in bfloat16.
+
+    Of several matrices [n, A, B], each is.
+    """
+    import torch
+
+    add = torch.addmm if matrix.dim() == 2 else torch.baddbmm
+    tall = matrix.size(-2) > matrix.size(-1)
     x = matrix.bfloat16()
-    x = x.T if tall else x
-    x = x / x.norm().clamp(min=MIN_NORM)
+    x = x.mT if tall else x
+    x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=MIN_NORM)
     for _ in range(iterations):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
-    return x.T if tall else x
+        gram = x @ x.mT
+        x = add(x, add(gram, gram, gram, beta=B, alpha=C), x, beta=A)
+    return x.mT if tall else x
