@@ -124,12 +124,16 @@ class Problem:
 
     def loaded(self, rank: int, step: int) -> Batch:
         """Load `batch` from the data set."""
+        inputs, targets = self.on_host(rank, step)
+        return tuple(map(self.placed, inputs)), self.placed(targets)
+
+    def on_host(self, rank: int, step: int) -> Batch:
+        """Return `batch` in the memory of the host."""
         train = self.dataset.train
         requests = [self.request(rank, later) for later in range(step, step + 1 + train.ahead)]
         for request in requests:
             train.prepare(*request)
-        inputs, targets = train.batch(*requests[0])
-        return tuple(map(self.placed, inputs)), self.placed(targets)
+        return train.batch(*requests[0])
 
     def warm_up(self, rank: int) -> None:
         """Start the processes that read the data, outside the training time."""

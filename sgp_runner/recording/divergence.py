@@ -31,9 +31,10 @@ def check_parameters(worker: Worker) -> None:
     The parameters of a timing study are not checked.
     """
     worker.check_now()
-    params = worker.params
-    if worker.has_gradients and params.numel() and not isfinite(float(params.abs().max())):
-        raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
+    if worker.has_gradients and worker.params.numel():
+        least, most = worker.params.aminmax()
+        if not isfinite(float(most.maximum(-least))):
+            raise Diverged(worker.rank, worker.step, "its parameters are no longer finite")
 
 
 def check_loss(worker: Worker, loss: float, first: float) -> None:

@@ -205,11 +205,12 @@ class Vmap:
         import torch
 
         problem = self.problem
-        batches = [problem.batch(g.rank, g.step) for g in gradients]
+        batches = [problem.on_host(g.rank, g.step) for g in gradients]
         inputs = tuple(
-            torch.stack(tensors) for tensors in zip(*(inputs for inputs, _ in batches), strict=True)
+            problem.placed(torch.stack(tensors))
+            for tensors in zip(*(inputs for inputs, _ in batches), strict=True)
         )
-        targets = torch.stack([targets for _, targets in batches])
+        targets = problem.placed(torch.stack([targets for _, targets in batches]))
         params = torch.stack([g.params for g in gradients])
         seeds = torch.tensor([problem.dropout_seed(g.rank, g.step) for g in gradients])
         return params, problem.placed(seeds), inputs, targets

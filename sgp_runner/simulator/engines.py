@@ -46,6 +46,8 @@ def repeat_to_the_bit(compute: Compute) -> None:
         torch.backends.cudnn.allow_tf32 = False
     if torch.are_deterministic_algorithms_enabled() != wanted:
         torch.use_deterministic_algorithms(wanted)
+        # It would fill every message and result with NaN before it is written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def reads_ahead(problem: Problem) -> bool:

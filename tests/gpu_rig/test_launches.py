@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -10,11 +11,15 @@ import torch
 from gpu_rig.pretend_gpu import DEVICE, pretend_gpu, values
 from torch import Tensor
 
+from sgp_runner.assembly.build import build_problem
+from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.codecs.codec import Codec
 from sgp_runner.core.codecs.low_rank import LowRank
 from sgp_runner.core.codecs.quantised import FP4, Int8, Sign, TwoBit
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import AdamW, Constant, Muon, Optimizer
+from sgp_runner.core.problem import Compute
+from sgp_runner.simulator.engine import Gradient, Vmap
 
 BLOCK = {
     **{name: (8,) for name in ("a", "b", "c", "d", "e", "f")},
@@ -84,6 +89,18 @@ def test_the_kernels_of_a_step(optim: Optimizer, launches: int) -> None:
         assert counted == launches
         assert log.syncs == {}
     assert torch.allclose(values(on_gpu), two_steps(X)[0], atol=1e-4)
+
+
+def test_the_batches_of_all_simulated_workers_are_copied_together() -> None:
+    """Of eight workers: inputs, targets and the seeds of dropout, a copy each."""
+    words = ("model=mlp", "data=digits", "nodes=8", "batch_size=64", "logger=jsonl", "resume=never")
+    on_cpu = build_problem(experiment_of([*words]).run)
+    problem = replace(on_cpu, compute=Compute(str(DEVICE)))
+    gradients = [Gradient(rank, 0, on_cpu.start(), []) for rank in range(8)]
+    with pretend_gpu() as log:
+        _, seeds, (images,), targets = Vmap(problem, 8).stacked(gradients)
+    assert [tuple(t.shape) for t in (seeds, images, targets)] == [(8,), (8, 64, 1, 8, 8), (8, 64)]
+    assert {where.split()[1]: n for where, n in log.launches.items()} == {"to_device": 3}
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

@@ -17,7 +17,7 @@ from helpers.paths import ROOT
 from torch import Tensor
 
 from sgp_runner.core.mailbox import WrittenAfterSend
-from sgp_runner.core.problem import Problem, make_problem
+from sgp_runner.core.problem import Compute, Problem, make_problem
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.data.tasks import Classification
@@ -25,7 +25,7 @@ from sgp_runner.models.mlp import MLP
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
 from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap
-from sgp_runner.simulator.engines import make_engine
+from sgp_runner.simulator.engines import make_engine, repeat_to_the_bit
 from sgp_runner.simulator.parallel import Parallel
 
 WORKERS = 7
@@ -422,3 +422,19 @@ def test_the_batched_loss_is_the_loss(smoothing: float) -> None:
     losses = torch.func.vmap(task.batched_loss)(outputs, targets)
     expected = [task.loss(*sample) for sample in zip(outputs, targets, strict=True)]
     assert torch.allclose(losses, torch.stack(expected), rtol=1e-14, atol=0)
+
+
+def test_a_gpu_repeats_to_the_bit_without_filling_new_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch would write NaN to each message and result first, another pass over memory."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    try:
+        repeat_to_the_bit(Compute("cuda", deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    finally:
+        repeat_to_the_bit(Compute())
+    assert not torch.are_deterministic_algorithms_enabled()
