@@ -39,8 +39,7 @@ PAGE = """\
 - [paper/](paper): the published numbers, each with its source.
 - Below: the times of the published rows, simulated by `make reproduce` on one machine without a GPU
   ([times.csv](times.csv)).
-- `sgp-run study audit` asks on real data whether published gains survive a fair search
-  ([studies](../docs/studies.md)).
+- [audit.md](audit.md): whether published gains survive a fair search, on real data.
 - [benchmarks/](benchmarks/README.md): real steps. [validation/](validation/README.md): sources of
   measured times.
 - [claims.md](claims.md) and [rehearsals.md](rehearsals.md): frozen pages of version 0.2 about runs
