@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sgp_runner.utils.errors import RankFailed
@@ -14,19 +14,6 @@ from sgp_runner.utils.network_interfaces import chooses_none, interfaces
 
 FEW_FILES = os.strerror(errno.EMFILE)
 NO_MEMORY = (os.strerror(errno.ENOMEM), os.strerror(errno.EAGAIN), "bad_alloc")
-
-
-def check_own_gpus(gpus: Sequence[str | None]) -> None:
-    """Raise RankFailed if two ranks have one GPU, which NCCL refuses without naming them.
-
-    gpus: by rank, its UUID; None on a CPU
-    """
-    for rank, gpu in enumerate(gpus):
-        if gpu is not None and (first := gpus.index(gpu)) < rank:
-            raise RankFailed(
-                f"ranks {first} and {rank} have one GPU, {gpu}, and NCCL needs a GPU for each: let "
-                "the launcher bind one to each rank (srun --gpus-per-task=1), or start fewer ranks."
-            )
 
 
 @contextmanager

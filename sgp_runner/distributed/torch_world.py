@@ -23,7 +23,7 @@ from sgp_runner.core.problem import ON_CPU, Compute
 from sgp_runner.core.scheduler import RealClock, Scheduler
 from sgp_runner.distributed.gloo_transport import GlooTransport
 from sgp_runner.distributed.json_collectives import all_gather
-from sgp_runner.distributed.local_causes import check_own_gpus, explaining_local_causes
+from sgp_runner.distributed.local_causes import explaining_local_causes
 from sgp_runner.distributed.nccl_transport import NcclTransport
 from sgp_runner.distributed.rank_layout import RankLayout
 from sgp_runner.distributed.rendezvous import meet
@@ -38,7 +38,7 @@ from sgp_runner.distributed.torch_collectives import (
 )
 from sgp_runner.distributed.traffic_shaper import TrafficShaper
 from sgp_runner.distributed.world import World
-from sgp_runner.utils.devices import use_gpu
+from sgp_runner.utils.devices import check_own_gpus, use_gpu
 from sgp_runner.utils.shard import WHOLE, Shard
 from sgp_runner.utils.waits import run_abandonable, waiting_for
 
@@ -105,8 +105,7 @@ class TorchWorld(World):
         self.leader_mode = leader_mode and devices > 1
         self.created: list[dist.ProcessGroup] = []
         self.device = torch.device(compute.device)
-        if self.device.type == "cuda":
-            use_gpu(compute.device, compute.autocast)
+        use_gpu(compute.device, compute.autocast)
 
     def connect(self, nodes: int) -> None:
         def start() -> None:

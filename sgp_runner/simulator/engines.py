@@ -27,8 +27,7 @@ def prepare_process(problem: Problem) -> None:
     """Set the threads and the memory allocation of this process to simulate ``problem``."""
     import torch
 
-    if problem.compute.device.startswith("cuda"):
-        use_gpu(problem.compute.device, problem.compute.autocast)
+    use_gpu(problem.compute.device, problem.compute.autocast)
     repeat_to_the_bit(problem.compute)
     parameters = sum(problem.flat.layers)
     torch.set_num_threads(cores_for(parameters) if reads_ahead(problem) else 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, RankFailed
 
 AUTO = "auto"
 # Published dense bf16 operations per second, with sums in float32, and their source, by a regular
@@ -85,11 +85,13 @@ def check_present(device: str) -> None:
 
 
 def use_gpu(device: str, autocast: str) -> None:
-    """Make a GPU the present one of this thread, so that nothing that names none opens another.
+    """Make ``device``, if it is a GPU, the present one of this thread.
 
-    Raises ConfigError if it has no units for bfloat16, which PyTorch would emulate, many times
-    slower.
+    What names no GPU then opens no other. Raises ConfigError if it has no units for bfloat16, which
+    PyTorch would emulate, many times slower.
     """
+    if not device.startswith("cuda"):
+        return
     import torch
 
     torch.cuda.set_device(device)
@@ -99,6 +101,19 @@ def use_gpu(device: str, autocast: str) -> None:
             f"the {torch.cuda.get_device_name(device)} has no units for bfloat16: use "
             "network.autocast=none, or fp16 with network=gloo or nccl.",
         )
+
+
+def check_own_gpus(gpus: Sequence[str | None]) -> None:
+    """Raise RankFailed if two ranks have one GPU, which NCCL refuses without naming them.
+
+    gpus: by rank, its UUID; None on a CPU
+    """
+    for rank, gpu in enumerate(gpus):
+        if gpu is not None and (first := gpus.index(gpu)) < rank:
+            raise RankFailed(
+                f"ranks {first} and {rank} have one GPU, {gpu}, and NCCL needs a GPU for each: let "
+                "the launcher bind one to each rank (srun --gpus-per-task=1), or start fewer ranks."
+            )
 
 
 @contextmanager

@@ -129,6 +129,8 @@ def test_bfloat16_needs_units_for_it(has: bool, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: units[including_emulation]
     )
+    devices.use_gpu("cpu", "bf16")
+    assert present == []
     devices.use_gpu("cuda:1", "none")
     if has:
         devices.use_gpu("cuda:1", "bf16")
@@ -146,7 +148,7 @@ def test_a_simulation_makes_its_gpu_the_present_one(monkeypatch: pytest.MonkeyPa
     problem = build_problem(experiment_of([*TINY]).run)
     engines.prepare_process(problem)
     engines.prepare_process(replace(problem, compute=Compute("cuda:1", "bf16")))
-    assert seen == [("cuda:1", "bf16")]
+    assert seen == [("cpu", "none"), ("cuda:1", "bf16")]
 
 
 def test_the_memory_of_the_gpu_is_named_and_checked() -> None:
