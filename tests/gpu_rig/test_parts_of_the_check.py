@@ -52,8 +52,8 @@ def test_codecs_have_messages_of_their_length(tmp_path: Path) -> None:
 def test_a_wait_in_each_step_is_named(
     waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = {name: for_training.ALGORITHMS[name] for name in ("sgp", "diloco")}
-    monkeypatch.setattr(for_training, "ALGORITHMS", two)
+    some = {name: for_training.ALGORITHMS[name] for name in ("sgp", "demo")}
+    monkeypatch.setattr(for_training, "ALGORITHMS", some)
     if waits:
         step = Worker.local_step
 
