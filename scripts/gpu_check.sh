@@ -3,7 +3,7 @@
 # at most eight minutes and without a network. The machine has Python 3.12 with a PyTorch of its
 # own, of 2.11 or later, its torchvision, NumPy and scikit-learn.
 #
-#   scripts/gpu_check.sh pack FOLDER               beforehand, with a network: FOLDER holds what is needed, 8 MB
+#   scripts/gpu_check.sh pack FOLDER               beforehand, with a network: FOLDER holds what is needed, 11 MB
 #   scripts/gpu_check.sh run [WHEELS [OUT [PART ...]]]   there: OUT/gpu_check.log and .jsonl
 #
 # WHEELS, which pack leaves in FOLDER/wheels, is needed for packages that the machine lacks; what it
