@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,13 +32,10 @@ RUNS = {
 
 
 @pytest.fixture(autouse=True)
-def any_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "check_present", lambda device: None)
     monkeypatch.setenv(WORKSPACE, "")  # is restored
     monkeypatch.delenv(WORKSPACE)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.allow_tf32 = True
 
 
 def on_gpu(experiment: Experiment) -> tuple[dict[str, object], Log]:
