@@ -97,6 +97,7 @@ def test_a_part_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (line["answer"], line["error"]) == ("no", "OutOfTime: stopped after 0 s")
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_after_one_that_ends_or_hangs(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
