@@ -1,8 +1,8 @@
 """Growth of the processor time of a command with the nodes, the steps and the runs.
 
-A row has the slope of the logarithm of the processor time, beyond that of the command with almost
-no work, over the logarithm of the size: 1 where the time is proportional to the size. The processor
-time is that of all processes of the command.
+For sizes n, n r and n r² and a processor time of a + b n^p, the second increase of the time is r^p
+times the first one. A row has this exponent p: 1 where the work is proportional to the size. The
+time a of the start does not matter. The processor time is that of all processes of the command.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import log
 from pathlib import Path
-from statistics import linear_regression
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Result, Table, interleaved
@@ -24,7 +23,7 @@ NODES, STEPS, RUNS = (64, 512, 4096), (100, 1000, 10_000), (10, 100, 1000)
 ALGORITHMS = ("sgp", "ad_psgd", "ar_sgd")
 MOST = 1.1  # exponent
 LONG = ("epochs=1000000", "log_every=1000000")  # a schedule of more steps than are simulated
-SHORTEST = 0.01  # s, that a command is taken to need beyond its start
+SHORTEST = 0.01  # s, the least increase that counts
 
 
 def measure(
@@ -34,15 +33,13 @@ def measure(
     runs: Sequence[int] = RUNS,
 ) -> Iterator[Table]:
     with TemporaryDirectory() as folder:
-        folders = {count: copies(Path(folder), count) for count in (1, *runs)}
+        folders = {count: copies(Path(folder), count) for count in runs}
         rows: dict[str, dict[int, Callable[[], float]]] = {}
         for algo in ALGORITHMS:
             rows[f"nodes, 100 steps of {algo}"] = {n: study(algo, n, 100) for n in nodes}
         rows["steps, 64 nodes of sgp"] = {n: study("sgp", 64, n) for n in steps}
         rows["runs in a report"] = {n: report(folders[n]) for n in runs}
-        least = {row: report(folders[1]) if "runs" in row else study("sgp", 2, 1) for row in rows}
         things = {(row, size): work for row, works in rows.items() for size, work in works.items()}
-        things |= {(row, 0): work for row, work in least.items()}
         times = interleaved(
             {f"{row}: {size}": work for (row, size), work in things.items()}, repeats
         )
@@ -57,19 +54,18 @@ def measure(
     )
     exponents = []
     for row, by_size in by_row.items():
-        starts = times[f"{row}: 0"]
-        turns = [
-            {size: values[turn] - start for size, values in by_size.items()}
-            for turn, start in enumerate(starts)
-        ]
-        exponents.append(Result(row, "exponent", tuple(map(exponent, turns)), MOST))
+        turns = zip(*by_size.values(), strict=True)
+        exponents.append(
+            Result(row, "exponent", tuple(exponent([*by_size], turn) for turn in turns), MOST)
+        )
     yield Table("Exponents", tuple(exponents))
 
 
-def exponent(seconds: Mapping[int, float]) -> float:
-    """Return the slope of the logarithm of ``seconds`` over that of the sizes."""
-    points = {log(size): log(max(value, SHORTEST)) for size, value in seconds.items()}
-    return linear_regression([*points], [*points.values()]).slope
+def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """Return the exponent of the work for three sizes, each the same multiple of the one before."""
+    first, second, third = seconds
+    ratio = max(third - second, SHORTEST) / max(second - first, SHORTEST)
+    return log(ratio) / log(sizes[1] / sizes[0])
 
 
 def study(algo: str, nodes: int, steps: int) -> Callable[[], float]:
