@@ -9,6 +9,7 @@ that memory and the vector of the algorithm.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,16 +83,10 @@ class ShardVector(ParameterVector):
         return {**state, "state": {i: mapped(of, local) for i, of in state["state"].items()}}
 
     def sharded(self, state: State, optimizer: torch.optim.Optimizer) -> State:
-        def whole(p: nn.Parameter, value: Tensor) -> Tensor:
-            return like(value, p) if value.shape == local(p).shape and value.dim() else value
-
         held = [p for group in optimizer.param_groups for p in group["params"]]
         return {
             **state,
-            "state": {
-                i: mapped(of, lambda value, p=held[i]: whole(p, value))
-                for i, of in state["state"].items()
-            },
+            "state": {i: mapped(of, partial(whole, held[i])) for i, of in state["state"].items()},
         }
 
 
@@ -106,6 +101,11 @@ def like(part: Tensor, p: Any) -> DTensor:
     return DTensor.from_local(
         part, mesh, placements, run_check=False, shape=p.shape, stride=p.stride()
     )
+
+
+def whole(p: nn.Parameter, value: Tensor) -> Tensor:
+    """Return the sharded tensor of a part of an optimizer's state; a step count as it is."""
+    return like(value, p) if value.shape == local(p).shape and value.dim() else value
 
 
 def mapped(values: State, change: Any) -> State:

@@ -75,6 +75,11 @@ def entry(values: float | Sequence[float], region: int) -> float:
     return entries[region if len(entries) > 1 else 0]
 
 
+def byte_prices(regions: Sequence[Region]) -> list[list[float]]:
+    """Return the price of a byte from each region to each other one."""
+    return [[region.price_to(there) for there in range(len(regions))] for region in regions]
+
+
 def check_regions(regions: Sequence[Region], nodes: int) -> None:
     """Raise ConfigError unless ``regions`` have ``nodes`` nodes and a latency for each pair.
 

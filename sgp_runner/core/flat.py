@@ -145,6 +145,21 @@ class FlatModule:
         return [part.reshape(-1) for part in parts]
 
 
+def alike(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Return the places of tensors to compute together: of one shape on a GPU, alone on a CPU."""
+    groups: dict[object, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        groups.setdefault(tensor.shape if tensor.is_cuda else place, []).append(place)
+    return [*groups.values()]
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Stack tensors of one shape; one alone stays as it is."""
+    import torch
+
+    return tensors[0] if len(tensors) == 1 else torch.stack([*tensors])
+
+
 def basis(matrix: Tensor) -> Tensor:
     """Return an orthonormal basis of the columns of ``matrix`` [m, r], by QR.
 

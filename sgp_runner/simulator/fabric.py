@@ -35,7 +35,7 @@ from sgp_runner.cluster.connection_laws import connection_rate, slow_start_secon
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.links import Links
 from sgp_runner.cluster.rates import WorkSchedule
-from sgp_runner.cluster.regions import region_of_each
+from sgp_runner.cluster.regions import byte_prices, region_of_each
 from sgp_runner.cluster.timetable import Timetable
 from sgp_runner.core.mailbox import WrittenAfterSend
 from sgp_runner.core.scheduler import VirtualClock
@@ -152,6 +152,7 @@ class Fabric:
         self.channels: list[dict[int, Channel]] = [{} for _ in range(size)]  # by src, then dst
         self.in_flight = 0  # messages
         self.traffic_price = 0.0  # of the bytes that left regions so far
+        self.prices = byte_prices(links.regions)
         # For rendezvous: messages of each sender that have not arrived, with their bytes and the
         # first moment at which the receiver can know of them; and senders that each receiver knows
         # to have a message for it. The first message of the first sender moves.
@@ -280,7 +281,7 @@ class Fabric:
         free[region] = begin + num_bytes * 8 / rate
         end = max(free[region], now + tail)
         if leaves:
-            self.traffic_price += num_bytes * regions[src].price_to(dst)
+            self.traffic_price += num_bytes * self.prices[src][dst]
             onward = begin + regions[src].latency_to(dst)
             self.clock.at(onward, "cross", sent, num_bytes, end - begin, False)
             return

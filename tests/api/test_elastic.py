@@ -24,7 +24,7 @@ def test_a_loop_continues_from_all_states_on_the_ranks_that_are_left(tmp_path: P
     program = str(RANKS / "elastic_rank.py"), str(tmp_path)
     agents = [
         subprocess.Popen(
-            [*torchrun, f"--rdzv-conf=is_host={host},last_call_timeout=40", *program],
+            [*torchrun, f"--rdzv-conf=is_host={host},last_call_timeout=1", *program],
             env={**os.environ, **lost},
             stderr=subprocess.PIPE,
             text=True,

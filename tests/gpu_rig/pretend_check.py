@@ -92,7 +92,7 @@ class Alone(nn.Module):
 
 
 def unjudged(gpu: Gpu, func: object, args: object, kwargs: object, out: object) -> None:
-    """Give tensors memory, whose accesses nobody judges, in a tenth of the time."""
+    """Allocate tensors in plain memory, which no race is checked on, ten times as fast."""
     for t in tree_leaves(out):
         if isinstance(t, PretendTensor) and not hasattr(t, "block"):
             t.block = MEMORY

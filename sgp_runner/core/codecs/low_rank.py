@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.core.codecs.codec import Codec, Shape, tensors_in
-from sgp_runner.core.flat import basis, joined, to_device
+from sgp_runner.core.flat import alike, basis, joined, stacked, to_device
 from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
@@ -43,20 +43,18 @@ class LowRank(Codec):
 
         generator, parts = torch.Generator().manual_seed(seed), tensors_in(x, shapes)
         sent = [[part] for part in parts]
-        alike: dict[object, list[tuple[int, Tensor, Tensor]]] = {}
-        for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
-            if len(self.sizes(shape)) > 1:
-                matrix = part.view(shape[0], -1)
-                start = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
-                key = matrix.shape if x.is_cuda else i
-                alike.setdefault(key, []).append((i, matrix, start))
-        for group in alike.values():  # on a GPU of matrices of one shape, on a CPU of one matrix
-            places, *both = zip(*group, strict=True)
-            matrices, starts = (each[0] if len(each) == 1 else torch.stack(each) for each in both)
-            p = basis(matrices @ to_device(starts, x.device))
-            factors = (each.reshape(len(places), -1) for each in (p, matrices.mT @ p))
-            for i, *pair in zip(places, *factors, strict=True):
-                sent[i] = pair
+        places = [i for i, shape in enumerate(shapes) if len(self.sizes(shape)) > 1]
+        matrices = [parts[i].view(shapes[i][0], -1) for i in places]
+        starts = [
+            torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=x.dtype)
+            for matrix in matrices
+        ]
+        for group in alike(matrices):
+            joint, start = (stacked([own[i] for i in group]) for own in (matrices, starts))
+            p = basis(joint @ to_device(start, x.device))
+            factors = (each.reshape(len(group), -1) for each in (p, joint.mT @ p))
+            for i, *pair in zip(group, *factors, strict=True):
+                sent[places[i]] = pair
         return torch.cat([each for pair in sent for each in pair])
 
     def from_message(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from sgp_runner.core.flat import alike, stacked
 from sgp_runner.core.optim.adam import moments
 from sgp_runner.core.optim.optimizer import Shapes, check_clip, check_rates, clipped
 from sgp_runner.core.optim.schedules import Schedule
@@ -127,15 +128,9 @@ def all_orthogonalised(matrices: Sequence[Tensor], iterations: int) -> list[Tens
 
     A GPU takes those of one shape together, in few kernels; their products round differently.
     """
-    import torch
-
-    groups: dict[object, list[int]] = {}
-    for i, matrix in enumerate(matrices):
-        groups.setdefault(matrix.shape if matrix.is_cuda else i, []).append(i)
     out: dict[int, Tensor] = {}
-    for group in groups.values():
-        alike = [matrices[i] for i in group]
-        joint = alike[0] if len(alike) == 1 else torch.stack(alike)
+    for group in alike(matrices):
+        joint = stacked([matrices[i] for i in group])
         rows = orthogonalised(joint, iterations).reshape(len(group), -1)
         out.update(zip(group, rows, strict=True))
     return [out[i] for i in range(len(matrices))]

@@ -31,6 +31,8 @@ def loss(net: nn.Module, rank: int, step: int) -> Tensor:
 
 
 def main(folder: Path) -> None:
+    if os.environ["WORLD_SIZE"] == "1" and not [*folder.glob("state*.pt")]:
+        signal.pause()  # until the other agent joins, and torchrun restarts this rank
     net = started()
     averager = Averager("local_sgd", net, torch.optim.SGD(net.parameters(), 0.1), tau=2)
     states = [torch.load(path, weights_only=False) for path in sorted(folder.glob("state*.pt"))]
@@ -43,9 +45,7 @@ def main(folder: Path) -> None:
             torch.save(averager.state_dict(), folder / f"state{averager.rank}.pt")
             averager.runtime.world.gather(None)  # all have saved
             if "LOST" in os.environ and not states:
-                os.kill(
-                    os.getppid(), signal.SIGKILL
-                )  # its torchrun, so that nobody starts it again
+                os.kill(os.getppid(), signal.SIGKILL)  # its torchrun, which would restart it
                 os._exit(1)
     averager.finish()
     torch.save((averager.size, net.state_dict()), folder / "end.pt")
