@@ -10,7 +10,8 @@ Every ``period`` inner steps, with outer parameters ``theta`` that are the same 
 ``period`` counts inner optimizer steps between exchanges; some implementations take one step more.
 The state of the inner optimizer stays on its worker. Evaluation uses ``theta``. A shorter last
 period also ends with an outer step. With ``lr = 1`` and ``momentum = 0`` this is local SGD. With
-heavy-ball momentum it is SlowMo over local SGD with a constant learning rate.
+heavy-ball momentum it is SlowMo over local SGD with a constant learning rate. With ``restart``, v
+is zero again after every so many outer steps (outer-momentum restarting, arXiv 2605.28585).
 
 With ``overlap``, its all-reduce takes place during the next period: `overlapped_diloco`.
 """
@@ -24,6 +25,7 @@ from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.overlapped_diloco import run_overlapped
 from sgp_runner.core.outer import check_outer, outer_state, outer_step
 from sgp_runner.core.worker import Worker
+from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +39,7 @@ class DiLoCo(Algorithm):
     lr: outer learning rate
     momentum: outer momentum
     nesterov: true: Nesterov's outer momentum; false: heavy-ball momentum
+    restart: outer steps after which the outer momentum is zero again; null: it never is
     weights: weights of the workers in the mean: uniform, or examples (proportional to the number of
         examples in a worker's shard)
     overlap: none, or an all-reduce that takes place during the next period: delayed (its mean is
@@ -47,6 +50,7 @@ class DiLoCo(Algorithm):
     lr: float = 0.7
     momentum: float = 0.9
     nesterov: bool = True
+    restart: int | None = None
     weights: Literal["uniform", "examples"] = "uniform"
     overlap: Literal["none", "delayed", "eager"] = "none"
     title: ClassVar[str] = "DiLoCo"
@@ -54,6 +58,12 @@ class DiLoCo(Algorithm):
 
     def __post_init__(self) -> None:
         check_outer(self)
+        if self.restart is not None:
+            check_least(1, "algo", self, "restart")
+            if self.overlap != "none":
+                raise ConfigError(
+                    "algo.restart", "an overlapped outer step has no restarts: leave it null."
+                )
 
     def warning(self, steps: int, epochs: float) -> str | None:
         if steps >= self.period:
@@ -72,6 +82,8 @@ class DiLoCo(Algorithm):
                 delta = await worker.comm.all_reduce(self.change(worker, theta))
                 outer_step(theta, v, delta, *outer)
                 x.copy_(theta)
+                if self.restart and (k + 1) // self.period % self.restart == 0:
+                    v.zero_()
 
     def change(self, worker: Worker, theta: Tensor) -> Tensor:
         """Return ``theta - x`` [D] of a worker times the weight of the worker."""

@@ -154,16 +154,18 @@ def make(maker: RunMaker, titled: Iterable[tuple[str, PoolJob]]) -> None:
         titles.setdefault(job.folder, title)
         jobs.setdefault(job.folder, job)
     due = sum(job.due for job in jobs.values())
-    failures: list[str] = []
+    failures: dict[Path, str] = {}
     for done, (job, error) in enumerate(maker.run_all(jobs.values()), start=1):
         outcome = outcome_of(job, error)
-        logger.info(f"[{done}/{due}] {titles[job.folder]}: {outcome}")
+        if outcome not in failures.values():  # such as data that is missing
+            logger.info(f"[{done}/{due}] {titles[job.folder]}: {outcome}")
         if error is not None and not job.diverged:
-            failures.append(f"{titles[job.folder]}: {error}")
+            failures[job.folder] = error
     if failures:
+        folder, error = next(iter(failures.items()))
         raise RunsFailed(
             f"{counted(len(failures), 'run')} failed; the same command tries again what is "
-            f"missing. The first: {failures[0]}"
+            f"missing. The first: {titles[folder]}: {error}"
         )
 
 

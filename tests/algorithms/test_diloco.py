@@ -40,6 +40,20 @@ def test_diloco(cluster: Cluster, nesterov: bool) -> None:
     assert_equal(run(algo, 3, STEPS, OPTIM, cluster).x, oracle.x)
 
 
+def test_the_outer_momentum_is_zero_again_after_two_outer_steps() -> None:
+    oracle, theta, v = Oracle(3), START.copy(), np.zeros(D)
+    for k in range(STEPS):
+        oracle.x = oracle.x - oracle.d(k)
+        if (k + 1) % 3 == 0:
+            delta = np.mean(theta - oracle.x, axis=0)
+            v = (0 if k + 1 == 9 else 0.8) * v + delta
+            theta = theta - 0.6 * (delta + 0.8 * v)
+            oracle.x = np.tile(theta, (3, 1))
+    algo = DiLoCo(period=3, lr=0.6, momentum=0.8, restart=2)
+    assert_equal(run(algo, 3, STEPS, OPTIM).x, oracle.x)
+    assert same(DiLoCo(3, momentum=0.0, restart=2), DiLoCo(3, momentum=0.0), 3, OPTIM)
+
+
 def test_diloco_weighted_by_the_examples_of_each_worker() -> None:
     weights = (0.5, 0.75, 1.75)
 

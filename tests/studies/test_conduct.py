@@ -333,14 +333,15 @@ class Failing(Finished):
         self.diverged, self.due = diverged, True
 
 
-def test_failed_runs_are_counted_and_the_first_is_named(
+def test_failed_runs_are_counted_and_an_error_is_printed_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = [Failing(tmp_path / name, name == "b") for name in "abc"]
     maker = RunMaker(study_of(CONTENT, "pretended"))
     maker.run_all = lambda jobs: ((job, "no such file") for job in jobs)
-    with pytest.raises(RunsFailed) as caught:
+    with caplog.at_level("INFO"), pytest.raises(RunsFailed) as caught:
         make(maker, ((job.name, job) for job in jobs))
+    assert caplog.messages == ["[1/3] a: no such file", "[2/3] b: diverged"]
     assert str(caught.value) == (
         "2 runs failed; the same command tries again what is missing. The first: a: no such file"
     )
