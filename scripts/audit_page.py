@@ -31,8 +31,9 @@ Both methods of a row are trained at the published settings, moved to this size 
 and again after the same search of their settings. **The scale is small**: models of 0.05 to 1 M
 parameters on Fashion-MNIST, eighteen books and LibreOffice's translated help, 8 to 32 simulated
 nodes. A verdict says what a method does there, not that a paper's number is wrong.
-[Studies](../docs/studies.md#does-a-published-gain-survive-a-search) says what each verdict means;
-designs and margins were set down before the runs.
+[Studies](../docs/studies.md#does-a-published-gain-survive-a-search) says what each verdict means,
+and [How the audit works](audit/README.md) what it cannot show; designs and margins were set down
+before the runs.
 """
 
 

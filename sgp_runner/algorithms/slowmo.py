@@ -58,7 +58,7 @@ class SlowMo(Algorithm):
     def __post_init__(self) -> None:
         if self.tau is not None and self.tau < 1:
             raise ConfigError(
-                "algo.tau", f"{self.tau} must be at least 1 step, or null for the paper's."
+                "algo.tau", f"{self.tau} must be at least 1 step, or null as in the paper."
             )
         check_range("positive", "algo", self, "alpha")
         check_range("[0, 1)", "algo", self, "beta")

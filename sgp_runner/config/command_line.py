@@ -219,7 +219,8 @@ def setting_of(override: Override, search: Sequence[str]) -> Setting:
     if "/" in key or key.startswith("hydra.") or override.is_delete():
         return Setting(line, override, False)
     if key in NESTED and override.package is None:
-        raise ConfigError(key, f"this is part of something; write {NESTED[key]}=...")
+        owner = NESTED[key].rpartition(".")[0]
+        raise ConfigError(key, f"a setting of {owner}: write {NESTED[key]}=...")
     names = None if group is None else choices_named(override)
     if group is None or (names is None and "." in key):
         return Setting(f"++{line.lstrip('+')}", override, False)

@@ -89,7 +89,7 @@ class ImageNet:
         if not names:
             raise ConfigError(
                 "data.root",
-                f"there is no ImageNet at {self.root}, whose images are in {part}/<class>/: "
+                f"{self.root} lacks ImageNet's images in {part}/<class>/: "
                 "get ILSVRC 2012 from image-net.org and unpack it with "
                 "scripts/prepare_imagenet.sh, or set data.root.",
             )

@@ -95,7 +95,7 @@ class SeedPlan:
 
     def __post_init__(self) -> None:
         if self.power < WANTED and not self.is_limited:
-            raise ValueError(f"{self.seeds} seeds have a power of {self.power:.2f} alone.")
+            raise ValueError(f"{self.seeds} seeds give a power of only {self.power:.2f}.")
 
     @property
     def power(self) -> float:

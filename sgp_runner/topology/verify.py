@@ -137,7 +137,7 @@ def check_edges(out: Sequence[Peers], into: Sequence[Peers], where: str) -> None
             senders[dst].append(src)
         if len(set(peers)) < len(peers):
             twice = next(dst for dst in peers if peers.count(dst) > 1)
-            raise ConfigError(KEY, f"{where} the edge {src} -> {twice} is there twice.")
+            raise ConfigError(KEY, f"{where} the edge {src} -> {twice} is listed twice.")
     for dst, (sends, receives) in enumerate(zip(senders, into, strict=True)):
         if sends != sorted(receives):
             if unread := set(sends) - set(receives):

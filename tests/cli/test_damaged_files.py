@@ -49,9 +49,9 @@ DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
     "no images": (
         "imagenet",
         {},
-        "there is no ImageNet at root, whose images are in train/<class>/",
+        "root lacks ImageNet's images in train/<class>/",
     ),
-    "images in a file": ("imagenet", {"root": b""}, "there is no ImageNet at root"),
+    "images in a file": ("imagenet", {"root": b""}, "root lacks ImageNet's images"),
     "an empty class": (
         "imagenet",
         {"root/train/a/x.txt": b"", "root/val/a/0.jpg": b""},

@@ -121,7 +121,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "algo.layout",
         "'best' is none of paper, released, released_2019.",
     ),
-    ("algo=slowmo algo.tau=0", "algo.tau", "0 must be at least 1 step, or null for the paper's."),
+    ("algo=slowmo algo.tau=0", "algo.tau", "0 must be at least 1 step, or null as in the paper."),
     ("algo=slowmo algo.alpha=0", "algo.alpha", "0.0 must be positive and finite."),
     ("algo=slowmo algo.beta=1", "algo.beta", "1.0 must be in [0, 1)."),
     (

@@ -566,9 +566,8 @@ def test_every_move_is_as_likely() -> None:
 
 MISSING = {
     "imagenet": (
-        "sgp-run: data.root: there is no ImageNet at nowhere, whose images are in train/<class>/: "
-        "get ILSVRC 2012 from image-net.org and unpack it with scripts/prepare_imagenet.sh, or "
-        "set data.root.\n"
+        "sgp-run: data.root: nowhere lacks ImageNet's images in train/<class>/: get ILSVRC 2012 "
+        "from image-net.org and unpack it with scripts/prepare_imagenet.sh, or set data.root.\n"
     ),
     "cifar10": (
         "sgp-run: data.root: nowhere/cifar-10-batches-py is missing; get it with: sgp-run download "

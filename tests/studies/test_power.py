@@ -36,7 +36,7 @@ def test_a_plan_with_too_few_seeds_is_refused() -> None:
     assert str(plan).startswith("10 seeds: an effect 0.02")
     assert plan.measured(0.02).startswith("Measured: a spread of 0.02, with which")
     assert plan.measured(0.04).endswith("a probability of 29 %.")
-    with pytest.raises(ValueError, match="^9 seeds have a power of 0.75 alone"):
+    with pytest.raises(ValueError, match="^9 seeds give a power of only 0.75"):
         SeedPlan(matters=0.02, spread=0.02, seeds=9, unit="nats", pilot="pilot")
 
 

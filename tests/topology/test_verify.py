@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Literal, int, Need, str]] = {
         Literal((((1,), (0, 0)),)),
         2,
         "columns",
-        "in step 0 the edge 1 -> 0 is there twice.",
+        "in step 0 the edge 1 -> 0 is listed twice.",
     ),
     "one way": (
         Literal((((1,), (2,), ()),)),
