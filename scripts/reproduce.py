@@ -39,7 +39,8 @@ PAGE = """\
 - [paper/](paper): the published numbers, each with its source.
 - Below: the times of the published rows, simulated by `make reproduce` on one machine without a GPU
   ([times.csv](times.csv)).
-- [audit.md](audit.md): whether published gains survive a fair search, on real data.
+- [audit.md](audit.md): whether published gains survive a fair search, on real data, and the papers'
+  tables one size down, beside ours.
 - [benchmarks/](benchmarks/README.md): real steps. [validation/](validation/README.md): sources of
   measured times.
 - [claims.md](claims.md) and [rehearsals.md](rehearsals.md): frozen pages of version 0.2 about runs

@@ -16,6 +16,7 @@ from sgp_runner.studies.conduct import Conducted
 from sgp_runner.studies.measures import Measure
 from sgp_runner.studies.power import WANTED, power
 from sgp_runner.studies.statistics import LEVEL, Between, Interval, paired
+from sgp_runner.studies.study_file import StudyFile
 
 GainVerdict: TypeAlias = Literal[
     "not replicated", "collapses", "attenuated", "survives", "reverses", "undecided"
@@ -66,16 +67,17 @@ class Gain:
         verdict = PHRASES.get(self.verdict, self.verdict)
         verdict += " by design" if self.verdict == "undecided" and self.by_design else ""
         marks = f"; unbracketed: {', '.join(self.unbracketed)}" if self.unbracketed else ""
-        at, after = (self.text(effect) for effect in (self.transferred, self.tuned))
+        at, after = (signed(self.measure, effect) for effect in (self.transferred, self.tuned))
         return f"The gain {verdict}: {at} at the published settings, {after} tuned{marks}."
 
-    def text(self, effect: Interval) -> str:
-        """Return an effect with its interval; plus is better."""
-        mean, low, high = (
-            f"{'-' if value < 0 else '+'}{self.measure.difference(value, value is effect.mean)}"
-            for value in (effect.mean, effect.low, effect.high)
-        )
-        return f"{mean} [{low}, {high}]"
+
+def signed(measure: Measure, effect: Interval) -> str:
+    """Return an effect with its interval; plus is better."""
+    mean, low, high = (
+        f"{'-' if value < 0 else '+'}{measure.difference(value, value is effect.mean)}"
+        for value in (effect.mean, effect.low, effect.high)
+    )
+    return f"{mean} [{low}, {high}]"
 
 
 def is_shown(effect: Interval) -> bool:
@@ -92,7 +94,16 @@ def gain_of(done: Conducted, first: Compared) -> Gain | None:
     if None in names or study.matters is None:
         return None
     ours, theirs = (first.values[str(name)] for name in names)
-    effects = paired(ours, theirs), first.comparisons[study.primary].effect
-    at, after = (effect.mirrored if first.measure.less_is_better else effect for effect in effects)
+    at, after = better(first.measure, paired(ours, theirs)), tuned_effect(study, first)
     edges = [arm.arm.name for arm in done.arms if arm.tuned.at_the_edge]
     return Gain(first.measure, at, after, study.matters, tuple(edges))
+
+
+def tuned_effect(study: StudyFile, first: Compared) -> Interval:
+    """Return the primary arm against the baseline, both searched; plus is better."""
+    return better(first.measure, first.comparisons[study.primary].effect)
+
+
+def better(measure: Measure, effect: Interval) -> Interval:
+    """Return an effect of a measure so that plus is better."""
+    return effect.mirrored if measure.less_is_better else effect

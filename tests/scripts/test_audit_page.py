@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from audit_page import AuditRow, draw, page
+from audit_page import AuditRow, draw, page, papers
 from sgp_runner.config.choices import CONFIGS
 from sgp_runner.studies.audit import Gain
 from sgp_runner.studies.measures import measure_of
@@ -17,8 +17,9 @@ DESIGNS = CONFIGS / "study" / "audit"
 
 def row(name: str, transferred: tuple[float, float], tuned: tuple[float, float]) -> AuditRow:
     at, after = (Interval(mean, mean - half, mean + half, 8) for mean, half in (transferred, tuned))
-    gain = Gain(measure_of("accuracy"), at, after, margin=0.0025)
-    return AuditRow(name, read_study(DESIGNS / f"{name}.yaml"), gain, "An answer.", seeds=8)
+    accuracy, study = measure_of("accuracy"), read_study(DESIGNS / f"{name}.yaml")
+    gain = Gain(accuracy, at, after, margin=0.0025)
+    return AuditRow(name, study, accuracy, after, gain, "An answer.", seeds=8)
 
 
 def test_each_row_has_its_effects_verdict_paper_and_archive() -> None:
@@ -37,6 +38,32 @@ def test_each_row_has_its_effects_verdict_paper_and_archive() -> None:
         "## Set down, but not run yet\n\n- Does SlowMo improve SGP on Fashion-MNIST? "
         "`sgp-run study audit --rows slowmo_sgp`\n"
     )
+
+
+def test_differences_of_the_papers_stand_beside_ours() -> None:
+    lines = papers(
+        [
+            row("slowmo_local_sgd", (0.015, 0.004), (0.0005, 0.001)),
+            row("slowmo_sgp", (0.003, 0.004), (0.02, 0.003)),
+            row("gap_aware", (0.003, 0.004), (-0.02, 0.003)),
+            row("pipe_sgd", (0.003, 0.004), (-0.0005, 0.001)),
+        ]
+    )
+    source = "| Wang et al. 2020, ICLR 2020 submission: slowmo_"
+    assert lines[5:] == [
+        "| Assran et al. 2019, authors' slides: sgp_sgp_270, 77.10 against 76.20 % | +0.90 | not "
+        "run yet | |",
+        f"{source}cifar10_local_sgd_slowmo, 93.20 against 91.73 % | +1.47 | +0.05 points [-0.05, "
+        "+0.15] | no difference |",
+        f"{source}cifar10_sgp_slowmo, 94.32 against 93.90 % | +0.42 | +2 points [+1.7, +2.3] | "
+        "agrees |",
+        f"{source}wmt16_local_adam_slowmo, 27.14 against 26.62 BLEU | +0.52 | not run yet | |",
+        "| Barkai et al. 2020: Gap-Aware ends better than Staleness-Aware |  | -2 points [-2.3, "
+        "-1.7] | opposite |",
+        "| Li et al. 2018: Pipe-SGD ends as well as synchronous SGD |  | -0.05 points [-0.15, "
+        "+0.05] | agrees |",
+        "",
+    ]
 
 
 def test_without_archives_the_page_lists_designs_alone() -> None:
