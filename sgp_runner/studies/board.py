@@ -30,9 +30,8 @@ from sgp_runner.studies.verification import OpenedStudy, opened
 from sgp_runner.utils.errors import ConfigError, printable
 from sgp_runner.utils.units import counted
 
-TASK, TARGET = "grammar", 1.0  # nats
 CLUSTER = "sgp_ethernet bandwidth={}"
-BANDWIDTHS = ("1 Gbit/s", "100 Mbit/s")
+TASK, BANDWIDTHS = "grammar", ("1 Gbit/s", "100 Mbit/s")
 HEAD = ["#", "arm", "mean", "seeds", "search runs", "settings", "study"]
 TEXTS = ("arm", "settings", "study")
 PAGE, ENTRIES = "index.html", "entries"
@@ -44,14 +43,17 @@ class Track:
 
     bandwidth: of the links of ``sgp_ethernet``
     measure: the cost to reach the target
+    task: of the studies that can take part
     """
 
     bandwidth: str
     measure: Measure
+    task: str = TASK
 
     @property
     def name(self) -> str:
-        return f"{self.measure.cost}-{self.bandwidth.replace(' ', '').replace('/s', '')}"
+        task = "" if self.task == TASK else f"{self.task}-"
+        return f"{task}{self.measure.cost}-{self.bandwidth.replace(' ', '').replace('/s', '')}"
 
     @property
     def machines(self) -> str:
@@ -61,13 +63,15 @@ class Track:
     @property
     def title(self) -> str:
         kind = "Simulated time" if self.measure.cost == "time" else "Bytes sent by a node"
-        return f"{kind} to {self.measure.goal} at {self.bandwidth}"
+        where = "" if self.task == TASK else f" on {self.task}"
+        return f"{kind} to {self.measure.goal} at {self.bandwidth}{where}"
 
 
 TRACKS = tuple(
-    Track(bandwidth, measure_of(f"{cost}_to_loss({TARGET:g})"))
+    Track(bandwidth, measure_of(f"{cost}_to_loss({nats})"), task)
+    for task, nats, bandwidths in ((TASK, 1, BANDWIDTHS), ("books", 4.3, ("1 Gbit/s", "25 Gbit/s")))
     for cost in ("time", "bytes")
-    for bandwidth in BANDWIDTHS
+    for bandwidth in bandwidths
 )
 
 
@@ -137,7 +141,7 @@ def write_board(folder: Path, out: Path, plugins: Sequence[str] = ()) -> Board:
             rendered(
                 "board.html",
                 [],
-                title=f"Least cost to a loss of {TARGET:g} on gpt and grammar",
+                title="Least cost to a loss: generated text, and books",
                 tables=tables,
                 studies=lines,
                 glyphs={},
@@ -185,9 +189,12 @@ def add_study(
     )
     for track in TRACKS:
         entries[track].extend(entries_on(track, study, path.stem))
-    missing = {track.title: why for track in TRACKS if (why := obstacles(track, study))}
+    task = study.study.content.get("task")
+    tracks = [track for track in TRACKS if track.task == task]
+    tracks = tracks or [track for track in TRACKS if track.task == TASK]
+    missing = {track.title: why for track in tracks if (why := obstacles(track, study))}
     return {
-        "absent": absence(missing),
+        "absent": absence(missing, len(tracks)),
         "name": path.stem,
         "question": study.study.question,
         "answer": study.findings.answer,
@@ -195,29 +202,30 @@ def add_study(
     }
 
 
-def absence(missing: Mapping[str, Sequence[str]]) -> str:
+def absence(missing: Mapping[str, Sequence[str]], tracks: int) -> str:
     """Describe why a study takes no part in tracks; empty if it takes part in all.
 
     missing: the reasons, by the title of each such track
+    tracks: number of tracks of the study's task
     """
     reasons = dict.fromkeys(
         reason for track_reasons in missing.values() for reason in track_reasons
     )
     if not missing:
         return ""
-    share = "takes no part" if len(missing) == len(TRACKS) else f"lacks {', '.join(missing)}"
+    share = "takes no part" if len(missing) == tracks else f"lacks {', '.join(missing)}"
     return f"{share}: {'; '.join(reasons)}."
 
 
 def obstacles(track: Track, study: OpenedStudy) -> list[str]:
     """Return the reasons why a study takes no part in a track."""
     content = study.study
-    asked = {word.partition("=")[0]: word for word in TASKS[TASK].all_overrides}
+    asked = {word.partition("=")[0]: word for word in TASKS[track.task].all_overrides}
     present = {word.partition("=")[0]: word for word in content.common}
     other = [key for key in {**asked, **present} if asked.get(key) != present.get(key)]
     machines = track.machines
     return [
-        *([f"other settings than task: {TASK} ({', '.join(other)})"] if other else []),
+        *([f"other settings than task: {track.task} ({', '.join(other)})"] if other else []),
         *([f"no cluster {machines}"] if cluster_in(machines) not in content.clusters else []),
         *([f"no measure {track.measure}"] if track.measure not in content.measures else []),
     ]

@@ -452,7 +452,7 @@ def test_a_board_ranks_the_arms_of_all_archives(
     out = tmp_path / "site"
     write_board(tmp_path, tmp_path / "empty")
     page = (tmp_path / "empty/index.html").read_text(encoding="utf-8")
-    assert page.count("No entry yet.") == 4 and page.count(" It takes no part: other settings") == 2
+    assert page.count("No entry yet.") == 8 and page.count(" It takes no part: other settings") == 2
     common = study_of(CONTENT, "small").common
     tracks = tuple(
         board.Track(bandwidth, measure_of("time_to_loss(9)")) for bandwidth in board.BANDWIDTHS
@@ -506,10 +506,10 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
     assert page.count("/study.zip") == 1 == page.count("entries/good/study.zip")
     board.check_out(out)  # it may be written again
     reasons = {board.TRACKS[2].title: ["no measure bytes_to_loss(1)"]}
-    assert board.absence(reasons) == (
+    assert board.absence(reasons, 4) == (
         "lacks Bytes sent by a node to a loss of 1 at 1 Gbit/s: no measure bytes_to_loss(1)."
     )
-    assert board.absence({}) == ""
+    assert board.absence({}, 4) == ""
     (out / "entries/own").mkdir()
     (out / "entries/own/precious").touch()
     assert main(command) == 2
@@ -536,3 +536,9 @@ def test_arms_that_miss_the_target_come_last_on_a_track() -> None:
     assert shown == [["1", "soon", "2.25 s"], ["2", "late", "4.5 s"], ["-", "never", "-"]]
     assert table.cells[2][2].note == "1 of 2 reach it"
     assert table.title == "Simulated time to a loss of 1 at 1 Gbit/s"
+    books = board.TRACKS[-1]
+    assert (books.name, books.title, books.machines) == (
+        "books-bytes-25Gbit",
+        "Bytes sent by a node to a loss of 4.3 at 25 Gbit/s on books",
+        "sgp_ethernet bandwidth=25Gbit/s",
+    )
