@@ -263,7 +263,7 @@ def words_for(hint: Any) -> str:
     if kind is Annotated:
         return f"{words_for(arms[0])} in {arms[1].name} (such as {arms[1].example})"
     if kind is Literal:
-        return f"one of {', '.join(map(str, arms))}"
+        return f"{'one of ' * (len(arms) > 1)}{', '.join(map(str, arms))}"
     if kind is Mapping:
         return "a mapping such as {0: 2}" if arms[0] is int else "a mapping such as {name: 2}"
     if kind in (Sequence, tuple, list):

@@ -47,6 +47,7 @@ DEFAULTS_OF_NEW_KEYS: Mapping[str, object] = {
     "pretrain": {"steps": 0, "lr": 0.001},
     "checkpoint_blocks": False,
     "sim.autocast": "none",
+    "sim.channels_last": False,
     "gloo.all_reduce": "ring",
     "codec": {"name": "none"},
     "churn_per_hour": 0.0,

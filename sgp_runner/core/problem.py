@@ -39,9 +39,9 @@ class Compute:
 
     autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
         replaced, counts as ``none``.
-    channels_last: memory format of images and convolutions. Parameters stay contiguous, so that
-        the vector that algorithms, codecs and checkpoints see has the same order on every device;
-        a convolution converts its own, which are small next to its images.
+    channels_last: memory format of images and convolutions, if the model has any. Parameters stay
+        contiguous, so that the vector that algorithms, codecs and checkpoints see has the same
+        order on every device; a convolution converts its own, which are small next to its images.
     compile: whether to use torch.compile.
     deterministic: whether a GPU must give the same bytes twice, without TF32.
     """
@@ -365,9 +365,10 @@ def make_problem(
 
             module = torch.nn.Sequential(Normalise(dataset.pixels), module)
         if compute.channels_last:
+            from sgp_runner.models.dropout import is_alone
             from sgp_runner.models.vision import convolve_channels_last
 
-            convolve_channels_last(module, lambda _: True)
+            compute = replace(compute, channels_last=convolve_channels_last(module, is_alone))
         module = module.to(compute.device, dtype)
     return Problem(
         FlatModule(module),

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from sgp_runner.models.dropout import is_alone
+
 
 def attention_kernels(x: Tensor) -> AbstractContextManager[None]:
     """Return the context for attention on ``x``: fused kernels only on a GPU and outside vmap.
@@ -17,9 +19,7 @@ def attention_kernels(x: Tensor) -> AbstractContextManager[None]:
     Fused kernels have no batching rule. On a CPU one kernel computes all attention, inside and
     outside vmap.
     """
-    fused = x.device.type != "cpu" and (
-        torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    )
+    fused = x.device.type != "cpu" and is_alone(x)
     return nullcontext() if fused else sdpa_kernel(SDPBackend.MATH)
 
 

@@ -14,6 +14,12 @@ from sgp_runner.utils.seeding import GAMMA, mix
 _LANES = 4
 
 
+def is_alone(x: Tensor) -> bool:
+    """Return whether ``x`` belongs to one worker, and not to the many of a call of vmap."""
+    compiling = torch.compiler.is_compiling()
+    return compiling or not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
 class SeededDropout(nn.Module):
     """Zeroes each element with probability ``p`` (to the nearest 1/65536) and rescales the rest.
 

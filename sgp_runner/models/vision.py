@@ -39,19 +39,20 @@ class Normalise(nn.Module):
         return images.to(self.scale.dtype) * self.scale + self.shift
 
 
-def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) -> None:
+def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) -> bool:
     """Let all convolutions be channels-last ``when`` the output of the first one [B, C, H, W] says.
 
     The others follow the format of their input. An image of one channel has none to follow.
+    Returns whether there are any.
     """
     first = next((layer for layer in module.modules() if isinstance(layer, nn.Conv2d)), None)
-    if first is None:
-        return
 
     def convert(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
         return output.contiguous(memory_format=torch.channels_last) if when(output) else output
 
-    first.register_forward_hook(convert)
+    if first is not None:
+        first.register_forward_hook(convert)
+    return first is not None
 
 
 def has_few_samples(activations: Tensor) -> bool:

@@ -34,18 +34,21 @@ T = TypeVar("T")
 
 
 def settled(network: T, dtype: str) -> T:
-    """Return ``network`` with ``auto`` in ``device`` and ``autocast`` replaced for this machine.
+    """Return ``network`` with each ``auto`` replaced for this machine.
 
     The device is a GPU if there is one. On a GPU, the forward pass of a float32 model uses
-    bfloat16.
+    bfloat16. Convolutions are channels-last where tensor cores compute them in 16 bits, which
+    store images so (NVIDIA, Convolutional Layers User's Guide, section 2.1).
     """
     changes: dict[str, Any] = {}
     device = device_of(network)
     if device == AUTO:
         changes["device"] = device = "cuda" if count_gpus() else "cpu"
-    if getattr(network, "autocast", None) == AUTO:
-        on_gpu = device != "cpu"
-        changes["autocast"] = "bf16" if on_gpu and dtype == "float32" else "none"
+    on_gpu, autocast = device != "cpu", getattr(network, "autocast", "none")
+    if autocast == AUTO:
+        changes["autocast"] = autocast = "bf16" if on_gpu and dtype == "float32" else "none"
+    if getattr(network, "channels_last", None) == AUTO:
+        changes["channels_last"] = on_gpu and autocast != "none"
     return replace(network, **changes) if changes else network  # type: ignore[type-var]
 
 

@@ -159,6 +159,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "'fp8' is none of auto, none, bf16, fp16. Did you mean 'fp16'?",
     ),
     (
+        "network=gloo network.channels_last=maybe",
+        "network.channels_last",
+        "'maybe' is not true or false or auto.",
+    ),
+    (
         "network=gloo network.autocast=bf16 dtype=float64",
         "network.autocast",
         "only float32 is cast: use dtype=float32, or network.autocast=none with dtype=float64.",

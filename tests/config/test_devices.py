@@ -44,8 +44,27 @@ def test_auto_is_a_gpu_where_there_is_one_and_stored_as_what_it_is(two_gpus: Non
 
 
 def test_auto_is_the_cpu_elsewhere() -> None:
-    tree = network("network.device=auto", "network.autocast=auto")
-    assert (tree["device"], tree["autocast"]) == ("cpu", "none")
+    tree = network("network.device=auto", "network.autocast=auto", "network.channels_last=auto")
+    assert (tree["device"], tree["autocast"], tree["channels_last"]) == ("cpu", "none", False)
+
+
+LAYOUTS = {
+    "network=sim": False,
+    "network=gloo": False,
+    "network=sim network.device=cuda": True,
+    "network=gloo network.device=cuda": True,
+    "network=nccl": True,
+    "network=nccl network.autocast=fp16": True,
+    "network=nccl network.autocast=none": False,
+    "network=nccl dtype=float64": False,
+    "network=nccl network.channels_last=false": False,
+    "network=gloo network.channels_last=true": True,
+}
+
+
+@pytest.mark.parametrize("words", LAYOUTS)
+def test_images_are_channels_last_where_a_gpu_computes_in_16_bits(words: str) -> None:
+    assert network(*words.split())["channels_last"] is LAYOUTS[words]
 
 
 def test_the_kind_of_a_device_names_a_run_and_its_number_does_not(two_gpus: None) -> None:
@@ -70,7 +89,8 @@ def test_runs_from_before_there_were_devices_keep_their_names(words: str) -> Non
     before = {
         key: value
         for key, value in tree["network"].items()  # type: ignore[attr-defined]
-        if key not in ("device", "deterministic") and (words, key) != ("network=sim", "autocast")
+        if key not in ("device", "deterministic")
+        and f"{words} {key}" not in ("network=sim autocast", "network=sim channels_last")
     }
     old = from_stored({**tree, "network": before}, experiment.directory)
     assert old.name == experiment.name

@@ -18,9 +18,11 @@ from helpers.hub_folders import save_gpt2
 from torch import Tensor
 
 from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.networks.sim import Sim
 from sgp_runner.config.choices import class_of, groups
 from sgp_runner.config.overrides import experiment_of
-from sgp_runner.core.problem import ON_CPU, Problem
+from sgp_runner.config.run import Run
+from sgp_runner.core.problem import ON_CPU, Compute, Problem
 from sgp_runner.models import vision
 from sgp_runner.simulator.engine import Gradient, Vmap
 
@@ -141,6 +143,55 @@ def test_attention_is_fused_on_a_gpu_and_outside_vmap_alone(name: str) -> None:
             gradients = [Gradient(rank, 0, x, buffers) for rank in (0, 1)]
             engine.compute(gradients)
         assert len(fused) > 1 and set(fused) == {False}
+
+
+def on_pretend_gpu(run: Run) -> Compute:
+    """Return how a run computes; the pretend GPU has no 16-bit convolutions."""
+    assert isinstance(run.network, Sim)
+    return replace(run.network.compute, device=str(DEVICE), autocast="none")
+
+
+def formats(*words: str) -> tuple[bool, list[bool], Tensor]:
+    """Return the format of a run's images on a GPU, of each convolution's input, and a gradient."""
+    words = ("nodes=2", "batch_size=4", "network.device=cuda", "network.autocast=bf16", *words)
+    run = experiment_of([*words, "logger=jsonl", "resume=never"]).run
+    seen: list[bool] = []
+    with pretend_gpu():
+        problem = build_problem(run, on_pretend_gpu(run))
+        for layer in problem.flat.module.modules():
+            if isinstance(layer, torch.nn.Conv2d):
+                layer.register_forward_pre_hook(
+                    lambda _, x: seen.append(
+                        x[0].is_contiguous(memory_format=torch.channels_last)
+                        and not x[0].is_contiguous()
+                    )
+                )
+        g, _ = problem.gradient(problem.start(), problem.flat.fresh_buffers(), 0, 0)
+    return problem.compute.channels_last, seen, values(g)
+
+
+def test_convolutions_on_a_gpu_have_channels_last_images_unless_told_otherwise() -> None:
+    words = ("model=resnet8", *TINY_IMAGES)
+    last, seen, g = formats(*words)
+    assert last and seen == [True] * 7
+    last, seen, other = formats(*words, "network.channels_last=false")
+    assert not last and seen == [False] * 7
+    assert float((g - other).norm() / other.norm()) < 1e-5
+    assert formats("model=mlp", *TINY_IMAGES)[:2] == (False, [])  # it has no convolution
+
+
+def test_convolutions_of_many_workers_at_once_stay_as_they_are() -> None:
+    words = ("model=conv", "network.autocast=bf16", "network.device=cuda", *TINY_IMAGES)
+    found = []
+    for more in ("auto", "false"):
+        run = experiment_of([*words, f"network.channels_last={more}", "nodes=2"]).run
+        with pretend_gpu():
+            problem = build_problem(run, on_pretend_gpu(run))
+            x, buffers = problem.start(), problem.flat.fresh_buffers()
+            gradients = [Gradient(rank, 0, x, buffers) for rank in (0, 1)]
+            Vmap(problem, 2).compute(gradients)
+        found.append([values(each.value) for each in gradients if each.value is not None])
+    assert all(map(torch.equal, *found)) and len(found[0]) == 2
 
 
 def test_every_model_is_among_these() -> None:

@@ -42,7 +42,7 @@ class Gloo:
     device: where a rank computes: cpu, cuda (the ranks of a machine share its GPUs, in turn),
         cuda:1, or auto (a GPU if there is one)
     autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
-    channels_last: whether images are in channels-last memory format
+    channels_last: whether convolutions have channels-last images; auto: on a GPU, with autocast
     compile: whether to compile the model with torch.compile
     timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
         all waiting ranks
@@ -64,7 +64,7 @@ class Gloo:
     shard: Literal["none", "state"] = "none"
     device: str = "cpu"
     autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
-    channels_last: bool = False
+    channels_last: bool | Literal["auto"] = "auto"
     compile: bool = False
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
@@ -139,7 +139,7 @@ class Gloo:
 
     @property
     def compute(self) -> Compute:
-        return Compute(self.device, self.autocast, self.channels_last, self.compile)
+        return Compute(self.device, self.autocast, self.channels_last is True, self.compile)
 
     def own_device(self, rank: int, run: Run) -> str:
         """Return the device of a process; a server computes on its CPU."""

@@ -38,7 +38,7 @@ class Nccl:
     shard: state: each device of a node holds only its part of the state of optimizer and algorithm,
         and gathers the parameters for each gradient; none: it holds all
     autocast: none | bf16 | fp16: type of the forward pass under PyTorch's autocast
-    channels_last: whether images are in channels-last memory format
+    channels_last: whether convolutions have channels-last images; auto: on a GPU, with autocast
     compile: whether to compile the model with torch.compile
     timeout_seconds: how long a rank may wait for other ranks; then the run ends with a report of
         all waiting ranks
@@ -49,7 +49,7 @@ class Nccl:
     gossip: Literal["auto", "shards", "leader"] = "auto"
     shard: Literal["none", "state"] = "none"
     autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
-    channels_last: bool = False
+    channels_last: bool | Literal["auto"] = "auto"
     compile: bool = False
     timeout_seconds: Seconds = 1800
     start_timeout_seconds: Seconds = 300
@@ -94,7 +94,7 @@ class Nccl:
                 "NCCL has no receive from any source."
             )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
-        compute = Compute(device, self.autocast, self.channels_last, self.compile)
+        compute = Compute(device, self.autocast, self.channels_last is True, self.compile)
         return TorchWorld(
             run.gpus_per_node,
             leader_mode(run, self.gossip),

@@ -23,6 +23,8 @@ class Sim:
     device: where gradients, parameters and messages are: cpu, cuda, cuda:1, or auto (a GPU if there
         is one); one process holds all nodes
     autocast: none | bf16: what PyTorch casts the forward pass to; auto: bf16 on a GPU
+    channels_last: whether convolutions have channels-last images, but for vmap; auto: on a GPU,
+        with autocast
     deterministic: whether a GPU uses only deterministic algorithms and no TF32, so that two runs on
         one kind of GPU have the same bytes
     """
@@ -31,6 +33,7 @@ class Sim:
     vmap_width: int = 32
     device: str = "cpu"
     autocast: Literal["auto", "none", "bf16"] = "auto"
+    channels_last: bool | Literal["auto"] = "auto"
     deterministic: bool = True
     timeout_seconds: ClassVar[float] = float("inf")  # deadlocks are detected at once
     name: ClassVar[str] = "sim"
@@ -42,7 +45,9 @@ class Sim:
 
     @property
     def compute(self) -> Compute:
-        return Compute(self.device, self.autocast, deterministic=self.deterministic)
+        return Compute(
+            self.device, self.autocast, self.channels_last is True, deterministic=self.deterministic
+        )
 
     def check(self, run: Run) -> None:
         check_device(self.device, self.autocast, run.dtype)
