@@ -6,9 +6,13 @@ Plain data are tensors, numbers, strings, lists, tuples and mappings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgp_runner.core.scheduler import Future
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 State = dict[str, Any]
 T = TypeVar("T")
@@ -55,6 +59,38 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     return (
         type(value)(function(item) for item in value) if isinstance(value, list | tuple) else value
     )
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in plain data."""
+    from torch import Tensor
+
+    if type(value) is Tensor:
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)
+
+
+def with_memory(state: State, memory: Callable[[Tensor], Tensor]) -> State:
+    """Return plain data whose tensors are in the ``memory`` [n] made of the bytes [n] of each.
+
+    Tensors that share memory also share it then, so a file of either has the same bytes.
+    """
+    import torch
+
+    storages: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
+    for tensor in tensors_in(state):
+        storage: Any = tensor.untyped_storage()
+        if storage._cdata not in storages:
+            whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            storages[storage._cdata] = memory(whole).untyped_storage()
+        where = tensor.storage_offset(), tensor.shape, tensor.stride()
+        made = storages[storage._cdata]
+        copy = torch.empty(0, dtype=tensor.dtype, device=made.device).set_(made, *where)
+        memo[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return deepcopy(state, memo)
 
 
 def outline(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

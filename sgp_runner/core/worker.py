@@ -22,7 +22,7 @@ from sgp_runner.core.optim import (
 )
 from sgp_runner.core.parts import PartShapes
 from sgp_runner.core.scheduler import Future, resolved
-from sgp_runner.core.state import NamedState, State, packed, unpacked
+from sgp_runner.core.state import NamedState, State, packed, unpacked, with_memory
 from sgp_runner.topology.graphs import Exchange, Topology
 from sgp_runner.utils.errors import SPEAKING, Diverged, NotFinite, RankFailed
 from sgp_runner.utils.user_code import format_error
@@ -324,9 +324,13 @@ class Worker:
 
         Raises KeyError, TypeError or ValueError for the state of another kind of worker.
         """
+        device = self.push_sum.device
         fill(self.push_sum, saved["push_sum"])
         for name, buffer in self.buffers.items():
             fill(buffer, saved["buffers"][name])
+        if saved["push_sum"].device != device:
+            others = {key: saved[key] for key in saved if key not in ("push_sum", "buffers")}
+            saved = saved | with_memory(others, lambda own: own.to(device))
         self.state.update(unpacked(saved["state"]))
         progress = self.progress
         progress.step, progress.steps_taken = saved["step"], saved["steps_taken"]

@@ -216,13 +216,16 @@ def origin_at(path: Path, experiment: Experiment) -> Origin | None:
     return None if path.parent == experiment.checkpoints else experiment.origin
 
 
-def read(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Return the state in a file of a checkpoint. Raises OSError or ValueError for another file."""
+def read(path: Path, device: str = "cpu", mapped: bool = False) -> dict[str, Any]:
+    """Return the state in a file of a checkpoint. Raises OSError or ValueError for another file.
+
+    mapped: whether the tensors stay in the file until they are read
+    """
     import torch
 
     check_uncompressed(path)
     try:
-        state = torch.load(path, weights_only=True, map_location=device)
+        state = torch.load(path, weights_only=True, map_location=device, mmap=mapped)
     except Exception as error:  # its message recommends weights_only=False, which would run code
         raise ValueError(f"{path.name} is no data of sgp-run") from error
     if not isinstance(state, dict):

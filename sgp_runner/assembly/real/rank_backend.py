@@ -189,9 +189,10 @@ class RankBackend:
         number = 0 if source in checkpoint.back else checkpoint.original_ranks.index(source)
         if number:  # `open` has verified the file of rank 0
             verify(checkpoint.path, self.experiment.digest, f"rank{number}.pt")
-        saved = read(checkpoint.path / f"rank{number}.pt", compute.device)
+        mapped = compute.device != "cpu"  # the worker copies each tensor to its own
+        saved = read(checkpoint.path / f"rank{number}.pt", mapped=mapped)
         if "push_sum" not in saved["worker"] and number:
-            first = read(checkpoint.path / f"rank{number - device}.pt", compute.device)
+            first = read(checkpoint.path / f"rank{number - device}.pt", mapped=mapped)
             saved["worker"] = first["worker"] | saved["worker"]
         return saved
 

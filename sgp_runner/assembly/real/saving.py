@@ -26,6 +26,8 @@ from math import isfinite
 from pathlib import Path
 from threading import Lock
 
+import torch
+
 from sgp_runner.assembly.real.watchdog import Watchdog
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.core.optim import Optimizer
@@ -268,15 +270,16 @@ def passed_on(layout: RankLayout) -> str:
 
 def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -> None:
     """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
-    worker, start = saved["worker"], problem.start()
+    worker = saved["worker"]
+    start = torch.empty(sum(problem.flat.layers), device="meta")  # takes no memory of the device
     if (parts := parts_of(problem, world)) is not None:
         start = start[parts.where]
     shapes = {name: buffer.shape for name, buffer in optim.buffers(start).items()}
-    model_shapes = [buffer.shape for buffer in problem.flat.fresh_buffers()]
+    model_shapes = [buffer.shape for buffer in problem.flat.initial]
     counts = [worker[key] for key in COUNTS]
     if worker["push_sum"].shape != (start.numel() + 1,):
         size = worker["push_sum"].numel() - 1
-        if parts is not None and size == problem.start().numel():
+        if parts is not None and size == sum(problem.flat.layers):
             raise ValueError("its state is not divided: continue it with network.shard=none")
         if parts is None and size < start.numel() and world.layout.devices > 1:
             raise ValueError("its state is divided: continue it with network.shard=state")

@@ -111,7 +111,7 @@ class SimulatedBackend:
         with using(checkpoint.path):
             self.problem.dataset.train.load_state_dict(self.saved.get("data", {}))
             files = [checkpoint.path / f"rank{worker.rank}.pt" for worker in self.workers]
-            at_steps = (read(file, self.network.device) for file in files)
+            at_steps = (read(file, mapped=self.network.device != "cpu") for file in files)
             restore(self.simulation, self.workers, membership.run.algo, at_steps, self.saved)
             self.begun, self.waiting = int(self.saved["begun"]), []
             pending = len(self.simulation.gradients)
