@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sgp_runner.core.state import tensors_in, with_memory
 from sgp_runner.recording.checkpoint import MANIFEST, VERSION, invalid_reason, saved_steps
 from sgp_runner.utils.errors import LOSSES, CannotWrite
 from sgp_runner.utils.files import HashingWriter, sync, synced
@@ -116,6 +116,7 @@ class BackgroundWriter:
         self.tasks: deque[Future[None]] = deque()  # not checked for errors yet
         self.broken = False
         self.deadline = inf
+        self.copied: torch.cuda.Event | None = None  # the end of all copies from a GPU
 
     def __enter__(self) -> BackgroundWriter:
         return self
@@ -142,10 +143,17 @@ class BackgroundWriter:
         self.submit(partial(draft.add, name, self.copy(state)))
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of ``state`` in the memory of the host, once there is room for it."""
+        """Return a copy of ``state`` in the memory of the host, once there is room for it.
+
+        A GPU copies it after its work so far and before its later work; only the thread waits.
+        """
         if 2 * num_bytes(state) > free_bytes():
             self.wait()
-        return on_host(state)
+        copy = on_host(state)
+        gpu = next((tensor.device for tensor in tensors_in(state) if tensor.is_cuda), None)
+        if gpu is not None:
+            self.copied = torch.cuda.current_stream(gpu).record_event()
+        return copy
 
     def submit(self, task: Callable[[], None]) -> None:
         """Run ``task`` after all earlier tasks, unless one of them has failed."""
@@ -156,6 +164,8 @@ class BackgroundWriter:
         if self.broken:
             return
         try:
+            if self.copied is not None:
+                self.copied.synchronize()
             task()
         except BaseException:
             self.broken = True
@@ -177,34 +187,16 @@ class BackgroundWriter:
 
 
 def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``state`` in the memory of the host.
+    """Return a copy of ``state`` in the memory of the host, to which a GPU may still copy."""
 
-    Tensors that share memory also share it in the copy, so a file of either has the same bytes.
-    """
-    storages: dict[int, Any] = {}
-    memo: dict[int, Any] = {}
-    for tensor in tensors_in(state):
-        storage: Any = tensor.untyped_storage()
-        if storage._cdata not in storages:
-            on_cpu = storage.device.type in ("cpu", "meta")
-            storages[storage._cdata] = storage.clone() if on_cpu else storage.cpu()
-        where = tensor.storage_offset(), tensor.shape, tensor.stride()
-        copied = storages[storage._cdata]
-        copy = torch.empty(0, dtype=tensor.dtype, device=copied.device).set_(copied, *where)
-        memo[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
-    return deepcopy(dict(state), memo)
+    def copy(own: Tensor) -> Tensor:
+        on_gpu = own.device.type not in ("cpu", "meta")
+        return own.to("cpu", non_blocking=True) if on_gpu else own.clone()  # pinned, if of a GPU
+
+    return with_memory(dict(state), copy)
 
 
 def num_bytes(state: Mapping[str, Any]) -> int:
     """Return the size of the memory behind all tensors of ``state``."""
     storages = [tensor.untyped_storage() for tensor in tensors_in(state)]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in plain data."""
-    if type(value) is Tensor:
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(item)

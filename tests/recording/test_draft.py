@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,6 +50,32 @@ def draft(tmp_path: Path) -> Draft:
     draft = Draft(tmp_path, 3)
     draft.clear()
     return draft
+
+
+def test_only_the_thread_waits_for_the_copies_of_a_gpu(
+    draft: Draft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, may_end, waited = torch.zeros(3), Event(), []
+
+    class LateCopy:
+        """The event at the end of copies that last until the caller of `add` goes on."""
+
+        def synchronize(self) -> None:
+            assert may_end.wait(60)
+            waited.append(current_thread().name)
+            copy.fill_(7.0)
+
+    gpu = SimpleNamespace(is_cuda=True, device="cuda:0")
+    stream = SimpleNamespace(record_event=LateCopy)
+    monkeypatch.setattr(torch.cuda, "current_stream", {"cuda:0": stream}.get)
+    monkeypatch.setattr(drafts, "tensors_in", lambda state: [gpu])
+    monkeypatch.setattr(drafts, "num_bytes", lambda state: 12)
+    monkeypatch.setattr(drafts, "on_host", lambda state: {"x": copy})
+    with BackgroundWriter(None) as writer:
+        writer.add(draft, "rank0.pt", {})
+        may_end.set()
+    assert waited == ["checkpoint_0"]
+    assert torch.load(draft.path / "rank0.pt")["x"].tolist() == [7.0, 7.0, 7.0]
 
 
 @pytest.fixture
