@@ -162,7 +162,11 @@ class TorchCollectives:
             return self.started(shared, what, mean), num_bytes
         work = dist.all_reduce(copy, group=self.group, async_op=True)
         return self.result(
-            what, copy, work, shaped, lambda: copy.div_(self.group.size()).to(tensor.device)
+            what,
+            copy,
+            work,
+            shaped,
+            lambda: copy.div_(self.group.size()).to(tensor.device, non_blocking=True),
         ), num_bytes
 
     def all_gather(self, number: int, tensor: Tensor) -> tuple[Future[list[Tensor]], int]:
@@ -171,7 +175,7 @@ class TorchCollectives:
         copy, group, shards = self.staged(tensor), self.group, self.shards
         if shards is not None:
             copy, group = shards.piece(copy), shards.peers
-        parts = copy.new_empty(self.nodes, *copy.shape)
+        parts = copy.new_empty(self.nodes, *copy.shape, pin_memory=copy.device != tensor.device)
         flat = parts.view(-1).view(torch.uint8), copy.view(-1).view(torch.uint8)
         what = ("all-gather", number, None)
         if self.shared is not None:
@@ -184,7 +188,7 @@ class TorchCollectives:
         work = all_gather_single(*flat, group=group, async_op=True)
         finish = None if shards is None else partial(shards.all_whole, total=tensor.numel())
         return self.result(
-            what, copy, work, shaped, lambda: [*parts.to(tensor.device)], finish
+            what, copy, work, shaped, lambda: [*parts.to(tensor.device, non_blocking=True)], finish
         ), num_bytes
 
     def close(self) -> None:
@@ -193,8 +197,16 @@ class TorchCollectives:
         del self.group
 
     def staged(self, tensor: Tensor) -> Tensor:
-        """Return ``tensor`` as the group can send it."""
-        return tensor.cpu() if self.through_host else tensor
+        """Return ``tensor`` as the group can send it.
+
+        Copies of a GPU's are in pinned memory, which PyTorch keeps for the next one.
+        """
+        if not (self.through_host and tensor.is_cuda):
+            return tensor
+        copy = tensor.to("cpu", non_blocking=True)
+        with waiting_for("waits for its device to copy what a collective sends"):
+            torch.cuda.current_stream(tensor.device).record_event().synchronize()
+        return copy
 
     def shaped(self, num_bytes: int, rounds: int) -> torch.futures.Future[float] | None:
         """Return a future of the end (s) of a collective over imitated links; None without them."""

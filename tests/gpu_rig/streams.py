@@ -136,6 +136,7 @@ class Gpu:
         """Make the memory of a tensor on the host pinned."""
         block = Block(self, HOST)
         self.pinned[address(tensor)] = block, tensor
+        tensor.is_pretend_pinned = True  # type: ignore[attr-defined]
         return block
 
     def pinned_block(self, tensor: Tensor) -> Block | None:

@@ -11,7 +11,9 @@ from unittest import mock
 
 import pytest
 import torch
+from gpu_rig import judged
 from gpu_rig.judged import CUDA, pretend_cuda, running
+from gpu_rig.pretend_gpu import Log
 from gpu_rig.pretend_network import Work
 from gpu_rig.stream_runs import STEPS, run_on_pretend_gpus
 from gpu_rig.streams import Gpu
@@ -109,6 +111,23 @@ CASES = {**FAST, **SLOW}
 
 def words(name: str) -> tuple[str, ...]:
     return (f"algo={name.split(maxsplit=1)[0]}", *CASES[name])
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["slowmo algo.tau=3", "streaming_diloco algo.period=4 algo.delay=2 algo.codec=int8"],
+)
+def test_collectives_of_gloo_copy_through_pinned_memory(
+    more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host waits for an event before gloo reads a copy, and for no copy back."""
+    log = Log()
+    monkeypatch.setattr(judged, "Log", lambda: log)
+    outcome = run_on_pretend_gpus(*PINNED, *f"algo={more}".split())
+    assert outcome.races == {}
+    copies = {place for what, place in log.syncs if what.startswith("copy")}
+    assert [place for place in copies if "torch_collectives.py" in place] == []
+    assert any("torch_collectives.py" in place for place in log.launches)
 
 
 @pytest.mark.parametrize(
