@@ -210,7 +210,9 @@ class Problem:
         scale: Tensor | None = None,
     ) -> Tensor:
         """Return the loss as `gradient` does, but leave the gradient in ``flat.parameters``."""
-        bound = self.flat.bind(params, buffers).train()
+        bound = self.flat.bind(params, buffers)
+        if not bound.training:  # else all modules of it are in this mode already
+            bound.train()
         called = bound if module is None else module
         weight = self.sampler.weight(rank, step, self.part)
         losses = []
@@ -369,7 +371,7 @@ def make_problem(
             from sgp_runner.models.vision import convolve_channels_last
 
             compute = replace(compute, channels_last=convolve_channels_last(module, is_alone))
-        module = module.to(compute.device, dtype)
+        module = module.to(compute.device, dtype).train()
     return Problem(
         FlatModule(module),
         dataset,
