@@ -96,7 +96,7 @@ def fold(x: Tensor, messages: Sequence[Tensor], weighted: bool = True) -> None:
         x[-1:].add_(message[-1:])
     if not weighted:
         x[-1] = 1
-    unit = has_unit_weight(x)
+    unit = not weighted or has_unit_weight(x)
     fused = messages[-1:] if not unit and has_kernel(x) else []
     for where in pieces(x[:-1]):
         part = x[where]

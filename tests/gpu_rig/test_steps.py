@@ -1,13 +1,17 @@
-"""What a step does once, or not at all: modes of modules."""
+"""What a step does once, or not at all: modes of modules, divisions by one."""
 
 from __future__ import annotations
 
 from unittest import mock
 
+import pytest
+import torch
+from gpu_rig.pretend_gpu import DEVICE, pretend_gpu, values
 from gpu_rig.ranks import base_run
 from torch import nn
 
 from sgp_runner.assembly.build import build_problem
+from sgp_runner.core.push_sum import fold
 
 
 def test_modules_change_their_mode_after_an_evaluation_alone() -> None:
@@ -30,3 +34,18 @@ def test_modules_change_their_mode_after_an_evaluation_alone() -> None:
         assert calls == [False] * modules
         problem.gradient(x, buffers, 0, 0)
         assert calls == [False] * modules + [True] * modules
+
+
+@pytest.mark.parametrize(("weighted", "launches"), [(True, 3), (False, 4)])
+def test_a_model_whose_weight_stays_one_is_not_divided_on_a_gpu(
+    weighted: bool, launches: int
+) -> None:
+    x, message = torch.tensor([2.0, 4.0, 0.5]), torch.tensor([1.0, 1.0, 0.5])
+    with pretend_gpu() as log:
+        own, received = x.to(DEVICE), message.to(DEVICE)
+        log.clear()
+        fold(own, [received], weighted)
+    assert sum(log.launches.values()) == launches
+    assert log.syncs == {}
+    fold(x, [message], weighted)
+    assert values(own).tolist() == x.tolist() == [3.0, 5.0, 1.0]
