@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torch import Tensor
 
 from sgp_runner.config.run import Run
@@ -15,10 +17,19 @@ from sgp_runner.core.worker import Runtime, Worker
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.utils.memory import flush_denormals
 
+# PyTorch's variable of the memory of a GPU, and its later name.
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
 
 def build_problem(run: Run, compute: Compute = ON_CPU) -> Problem:
-    """Load the data and build the model."""
+    """Load the data and build the model.
+
+    The memory of a GPU grows in place unless its user configures it: freed blocks of other sizes
+    would stay apart (PyTorch, CUDA semantics, expandable_segments).
+    """
     flush_denormals()
+    if compute.device != "cpu" and not any(map(os.environ.get, ALLOCATOR)):
+        os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # read at the first allocation
     if not run.model.trains:
         return timing_problem(run, run.study)
     return make_problem(

@@ -1,7 +1,8 @@
-"""What a step does once, or not at all: modes of modules, divisions by one."""
+"""What a step does once, or not at all: modes of modules, divisions by one, memory in segments."""
 
 from __future__ import annotations
 
+import os
 from unittest import mock
 
 import pytest
@@ -10,7 +11,8 @@ from gpu_rig.pretend_gpu import DEVICE, pretend_gpu, values
 from gpu_rig.ranks import base_run
 from torch import nn
 
-from sgp_runner.assembly.build import build_problem
+from sgp_runner.assembly.build import ALLOCATOR, build_problem
+from sgp_runner.core.problem import Compute
 from sgp_runner.core.push_sum import fold
 
 
@@ -49,3 +51,23 @@ def test_a_model_whose_weight_stays_one_is_not_divided_on_a_gpu(
     assert log.syncs == {}
     fold(x, [message], weighted)
     assert values(own).tolist() == x.tolist() == [3.0, 5.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {ALLOCATOR[0]: "expandable_segments:True"}),
+        ({ALLOCATOR[0]: "max_split_size_mb:64"}, {ALLOCATOR[0]: "max_split_size_mb:64"}),
+        ({ALLOCATOR[1]: "max_split_size_mb:64"}, {ALLOCATOR[1]: "max_split_size_mb:64"}),
+    ],
+)
+def test_memory_of_a_gpu_grows_in_place_unless_its_user_says_how(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
+    others = {key: value for key, value in os.environ.items() if key not in ALLOCATOR}
+    with mock.patch.dict(os.environ, {**others, **before}, clear=True):
+        build_problem(base_run())
+        assert {key: os.environ[key] for key in ALLOCATOR if key in os.environ} == before
+        with pretend_gpu():
+            build_problem(base_run(), Compute(str(DEVICE)))
+        assert {key: os.environ[key] for key in ALLOCATOR if key in os.environ} == after
