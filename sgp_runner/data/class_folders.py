@@ -17,9 +17,7 @@ from sgp_runner.utils.files import is_hidden
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sgp_runner.data.shards import Shards
-
-Labelled: TypeAlias = "tuple[Sequence[str] | Shards, Tensor]"  # images and their classes, int64 [N]
+Labelled: TypeAlias = "tuple[Sequence[str], Tensor]"  # images and their classes, int64 [N]
 
 PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet's training set
 
@@ -56,9 +54,7 @@ def classes_in(folder: Path) -> list[str]:
     return sorted(path.name for path in paths if path.is_dir() and not is_hidden(path.name))
 
 
-def labelled_images(
-    folder: Path, classes: Sequence[str], key: str, allow_empty: bool
-) -> tuple[Sequence[str], Tensor]:
+def labelled_images(folder: Path, classes: Sequence[str], key: str, allow_empty: bool) -> Labelled:
     """Return the images in ``folder``, and for each the position of its class in ``classes``.
 
     Hidden files, and files in hidden folders, are left out.

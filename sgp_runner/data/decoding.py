@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from io import BufferedReader
 from multiprocessing import parent_process
 from threading import Thread
-from typing import BinaryIO
 
 import numpy
 import torch
 from PIL import Image
 from torch import Tensor
 
-from sgp_runner.data.shards import Extent
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.reading import MIB, open_regular
 from sgp_runner.utils.torchvision_import import import_torchvision
@@ -40,11 +37,7 @@ def leave_with_parent() -> None:
     os._exit(1)
 
 
-def opened(file: str | Extent) -> BinaryIO | BufferedReader:
-    return open_regular(file, MAX_BYTES) if isinstance(file, str) else file.open()
-
-
-def as_rgb(image: Image.Image, file: str | Extent) -> Image.Image:
+def as_rgb(image: Image.Image, file: str) -> Image.Image:
     """Return ``image`` in 8 bits for each colour; 16 bits for grey are scaled.
 
     Raises DataError for pixels whose white is not defined: floats, and integers of 32 bits.
@@ -58,7 +51,7 @@ def as_rgb(image: Image.Image, file: str | Extent) -> Image.Image:
     return image.convert("RGB")
 
 
-def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None) -> Tensor:
+def decode(files: Sequence[str], size: int, seeds: Sequence[int] | None) -> Tensor:
     """Decode images to uint8 [B, 3, size, size].
 
     For training, crop and mirror each image at random by its seed (Szegedy et al. 2015). For
@@ -77,7 +70,7 @@ def decode(files: Sequence[str | Extent], size: int, seeds: Sequence[int] | None
             if seeds is not None:
                 torch.default_generator.manual_seed(seeds[i])
             try:
-                with opened(file) as content, Image.open(content) as image:
+                with open_regular(file, MAX_BYTES) as content, Image.open(content) as image:
                     images[i] = (evaluate if seeds is None else train)(as_rgb(image, file))
             except DAMAGED as error:
                 raise DataError(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.class_folders import (
-    Labelled,
     check_images,
     classes_in,
     dataset_of_images,
@@ -29,8 +28,6 @@ class ImageNet:
     validation have the same classes.
 
     root: folder that contains train/<class>/ and val/<class>/; not part of a run's name
-    shards: folder of train-*.tar and val-*.tar, made by scripts/make_shards.py, which are read
-        instead of root; null = read root
     image_size: height and width of the model's input in pixels
     workers: number of decoding processes for each process of the run; null = its share of the
         machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
@@ -43,7 +40,6 @@ class ImageNet:
     """
 
     root: str = "data/imagenet"
-    shards: str | None = None
     image_size: int = 224
     workers: int | None = None
     partition: LabelPartition = "iid"
@@ -62,16 +58,6 @@ class ImageNet:
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Load the images as bytes, so ``dtype`` has no effect."""
-        train, valid = self.in_folders() if self.shards is None else self.in_shards(self.shards)
-        return dataset_of_images(self, train, valid)
-
-    def in_shards(self, folder: str) -> tuple[Labelled, Labelled]:
-        from sgp_runner.data.shards import load_shards
-
-        train, valid = load_shards(Path(folder))
-        return (train, train.labels), (valid, valid.labels)
-
-    def in_folders(self) -> tuple[Labelled, Labelled]:
         classes = self.classes("train")
         if extra := sorted(set(self.classes("val")) - set(classes)):
             raise ConfigError(
@@ -79,9 +65,9 @@ class ImageNet:
                 f"{self.root}/val has the class {extra[0]}, which {self.root}/train does not have.",
             )
         root = Path(self.root)
-        return labelled_images(root / "train", classes, "data.root", allow_empty=False), (
-            labelled_images(root / "val", classes, "data.root", allow_empty=True)
-        )
+        train = labelled_images(root / "train", classes, "data.root", allow_empty=False)
+        valid = labelled_images(root / "val", classes, "data.root", allow_empty=True)
+        return dataset_of_images(self, train, valid)
 
     def classes(self, part: str) -> list[str]:
         """Return the names of the class folders, in order."""

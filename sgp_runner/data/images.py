@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sgp_runner.data.dataset import Batch, Split
-from sgp_runner.data.shards import Extent, Shards
 from sgp_runner.utils.descriptors import allow_many
 from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.fork_server import start_fork_server
@@ -81,12 +80,12 @@ def start_processes(count: int) -> ProcessPoolExecutor:
 
 @dataclass(frozen=True)
 class ImageFiles(Split):
-    """Labelled images, in files or in shards.
+    """Labelled images in files.
 
     augment: whether to crop and mirror at random instead of cropping the centre
     """
 
-    files: Sequence[str] | Shards
+    files: Sequence[str]
     labels: Tensor  # int64 [N]
     size: int  # height and width of the output in pixels
     augment: bool
@@ -125,7 +124,7 @@ class ImageFiles(Split):
         parts = self.waiting.pop((seed, indices.numpy().tobytes()))
         return (torch.cat([self.decoders.result(part) for part in parts]),), self.labels[indices]
 
-    def order(self, indices: Tensor, seed: int) -> tuple[list[str | Extent], int, list[int] | None]:
+    def order(self, indices: Tensor, seed: int) -> tuple[list[str], int, list[int] | None]:
         """Return the arguments of ``decode``."""
         return (
             [self.files[i] for i in indices.tolist()],

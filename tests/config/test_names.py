@@ -94,7 +94,6 @@ NAMES = {
     "HelpEnDe.path": ("data=help_en_de model=transformer data.path=nowhere", "data.path"),
     "Folder.path": ("data=folder data.path=nowhere model=resnet18", "data.path"),
     "ImageNet.root": ("data=imagenet data.root=nowhere model=resnet18", "data.root"),
-    "ImageNet.shards": ("data=imagenet data.shards=nowhere model=resnet18", "data.shards"),
     "WMT16EnDe.root": ("data=wmt16_en_de data.root=nowhere model=fairseq_transformer", "data.root"),
 }
 # These need fairseq; tests/models/test_fairseq.py mistypes them.
