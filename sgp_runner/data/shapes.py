@@ -28,6 +28,7 @@ _SEED = 3210  # the images are the same whatever the run's seed
 _CHUNK = 100  # images rendered at once
 # Triangle, square, pentagon, hexagon, disc, ring, half disc, plus, stars of four and five points.
 CLASSES = 10
+NOTCH = 0.45  # distance of a star's notches from its centre; its points are at 1
 
 
 @dataclass(frozen=True)
@@ -175,13 +176,13 @@ def polygon(corners: int) -> Field:
     return field
 
 
-def star(points: int, inner: float = 0.45) -> Field:
-    """Return a star with points at distance 1 from the centre and notches at ``inner``."""
+def star(points: int) -> Field:
+    """Return a star with points at distance 1 from the centre."""
 
     def field(x: Tensor, y: Tensor) -> Tensor:
         half = pi / points
         from_point = ((atan2(y, x) + half) % (2 * half) - half).abs()
-        notch_x, notch_y = inner * cos(half), inner * sin(half)
+        notch_x, notch_y = NOTCH * cos(half), NOTCH * sin(half)
         edge = notch_y / (notch_y * from_point.cos() + (1 - notch_x) * from_point.sin())
         return edge - x.hypot(y)
 

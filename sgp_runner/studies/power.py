@@ -14,39 +14,33 @@ MAX_SEEDS = 1000  # larger numbers of seeds are not tried
 CONFIDENCE = 0.7
 
 
-def power(distance: float, spread: float, seeds: int, *, equivalence: bool = False) -> float:
+def power(distance: float, spread: float, seeds: int) -> float:
     """Return the probability that the confidence interval lies inside the expected range.
 
     It follows from Student's noncentral t-distribution. distance: distance of the true effect to
     the nearest bound, above 0. spread: standard deviation of the paired differences, in the same
-    unit; without any, every effect is found. equivalence: whether the range has a bound at this
-    distance on both sides; the result is then a lower limit of the probability, and almost exact
-    near 1.
+    unit; without any, every effect is found.
     """
     from scipy.stats import nct, t
 
     if spread == 0:
         return 1.0
     freedom = seeds - 1
-    one = float(nct.sf(t.ppf(1 - LEVEL, freedom), freedom, distance / spread * sqrt(seeds)))
-    return max(0.0, 2 * one - 1) if equivalence else one
+    return float(nct.sf(t.ppf(1 - LEVEL, freedom), freedom, distance / spread * sqrt(seeds)))
 
 
-def seeds_needed(distance: float, spread: float, *, equivalence: bool = False) -> int | None:
+def seeds_needed(distance: float, spread: float) -> int | None:
     """Return the smallest number of seeds, at least 3, with a power of `WANTED`.
 
     Returns None if even `MAX_SEEDS` seeds have less power.
     """
-
-    def enough(seeds: int) -> bool:
-        return power(distance, spread, seeds, equivalence=equivalence) >= WANTED
-
-    if not enough(MAX_SEEDS):
+    if power(distance, spread, MAX_SEEDS) < WANTED:
         return None
     low, high = 2, MAX_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        is_enough = power(distance, spread, middle) >= WANTED
+        low, high = (low, middle) if is_enough else (middle, high)
     return high
 
 
@@ -90,7 +84,6 @@ class SeedPlan:
     seeds: int
     unit: str
     pilot: str
-    equivalence: bool = False
     is_limited: bool = False
 
     def __post_init__(self) -> None:
@@ -99,11 +92,11 @@ class SeedPlan:
 
     @property
     def power(self) -> float:
-        return power(self.matters, self.spread, self.seeds, equivalence=self.equivalence)
+        return power(self.matters, self.spread, self.seeds)
 
     def measured(self, spread: float) -> str:
         """Return a sentence about the measured ``spread`` and the power at this spread."""
-        probability = power(self.matters, spread, self.seeds, equivalence=self.equivalence)
+        probability = power(self.matters, spread, self.seeds)
         return (
             f"Measured: a spread of {spread:.2g}, with which the same effect is found with a "
             f"probability of {100 * min(probability, 0.99):.0f} %."

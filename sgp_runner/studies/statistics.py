@@ -75,8 +75,8 @@ class Interval:
 class Between:
     """A range in which an effect may lie."""
 
-    least: float = -inf
-    most: float = inf
+    least: float
+    most: float
 
     def inside(self, effect: Interval) -> float:
         """Return the p-value of the hypothesis that the effect lies outside the range.
@@ -87,19 +87,6 @@ class Between:
         if effect.spreadless:
             return 1.0
         return max(effect.not_above(self.least), effect.mirrored.not_above(-self.most))
-
-    def distance(self, value: float) -> float:
-        """Return the distance from ``value`` to the nearest bound."""
-        return min(abs(value - self.least), abs(value - self.most))
-
-    def __str__(self) -> str:
-        if self.least == -inf:
-            return f"at most {self.most:.3g}"
-        return (
-            f"at least {self.least:.3g}"
-            if self.most == inf
-            else f"{self.least:.3g} to {self.most:.3g}"
-        )
 
 
 def exactly(value: float) -> Interval:

@@ -35,20 +35,6 @@ class StudyTask:
     update: int
     rates: tuple[float, ...]
 
-    def settings(self, algo: str, nodes: int, times: int) -> tuple[str, ...]:
-        """Return all settings of a run except the learning rate and the seed."""
-        epochs = self.epochs * times
-        return (
-            *self.overrides,
-            f"algo={algo}",
-            f"nodes={nodes}",
-            f"batch_size={self.update // nodes}",
-            f"epochs={epochs}",
-            f"eval_every={epochs}",
-            "eval_workers=false",
-            "log_every=100000",
-        )
-
     @property
     def all_overrides(self) -> tuple[str, ...]:
         """The settings that the arms of a study share, on `NODES` nodes."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from math import exp, inf, isfinite, log, sqrt
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sgp_runner.studies.candidates import (
     ROUND,
@@ -43,9 +43,6 @@ from sgp_runner.studies.candidates import (
     with_rate,
 )
 from sgp_runner.studies.study_file import RATE, SEARCH_SEEDS
-
-if TYPE_CHECKING:
-    pass
 
 FIRST_SEED, MAX_SEEDS = SEARCH_SEEDS[0], len(SEARCH_SEEDS)  # of a candidate
 FINALISTS = 3  # candidates that get further seeds

@@ -73,10 +73,10 @@ def read_text(path: Path | str, most: int = MAX_BYTES) -> str:
     return read_bytes(path, most).decode("utf-8")
 
 
-def read_lines(path: Path | str, most: int = MAX_LINES) -> Iterator[bytes]:
+def read_lines(path: Path | str) -> Iterator[bytes]:
     """Yield the lines of a file, each with its newline; the last line may have none."""
-    with open_regular(path, most) as file:
-        for number in range(1, most):
+    with open_regular(path, MAX_LINES) as file:
+        for number in range(1, MAX_LINES):
             line = file.readline(MAX_LINE + 1)
             if len(line) > MAX_LINE:
                 raise ValueError(f"{path}, line {number}: longer than {MAX_LINE} bytes")
@@ -85,8 +85,8 @@ def read_lines(path: Path | str, most: int = MAX_LINES) -> Iterator[bytes]:
             yield line
 
 
-def read_json(path: Path | str, most: int = MAX_BYTES) -> Any:
-    return parse_json(read_text(path, most))
+def read_json(path: Path | str) -> Any:
+    return parse_json(read_text(path))
 
 
 def parse_json(text: str) -> Any:
@@ -140,8 +140,8 @@ def bounded(text: str) -> int:
 DECODER = json.JSONDecoder(parse_float=finite, parse_int=bounded, parse_constant=finite)
 
 
-def read_yaml(path: Path | str, most: int = MAX_YAML) -> Any:
-    return parse_yaml(read_text(path, most))
+def read_yaml(path: Path | str) -> Any:
+    return parse_yaml(read_text(path, MAX_YAML))
 
 
 def parse_yaml(text: str, loader: Any = None) -> Any:

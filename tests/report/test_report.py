@@ -389,17 +389,13 @@ def test_the_same_runs_make_the_same_report(tmp_path: Path) -> None:
 
 def test_links_lead_to_where_runs_are_kept(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "a", SGP_1)
-    write_report(
-        [tmp_path / "runs"],
-        tmp_path / "report",
-        link_target=lambda folder: tmp_path / f"logs.tar#{folder.name}",
-    )
+    write_report([tmp_path / "runs"], tmp_path / "report")
     runs = (tmp_path / "report" / "runs.md").read_text()
     assert (
-        "[a](../logs.tar#a)" in runs
-        and "[log](../logs.tar#a/metrics.jsonl) [settings](../logs.tar#a/config.yaml)" in runs
+        "[a](../runs/a)" in runs
+        and "[log](../runs/a/metrics.jsonl) [settings](../runs/a/config.yaml)" in runs
     )
-    assert "[1](../logs.tar#a/metrics.jsonl)" in (tmp_path / "report" / "settings.md").read_text()
+    assert "[1](../runs/a/metrics.jsonl)" in (tmp_path / "report" / "settings.md").read_text()
 
 
 def test_text_of_a_run_cannot_become_markup(tmp_path: Path) -> None:

@@ -69,18 +69,15 @@ class Published:
 
 
 @functools.cache
-def published(path: Path = PATH) -> Mapping[str, Mapping[str, Published]]:
+def published() -> Mapping[str, Mapping[str, Published]]:
     """Return the figures by row id and metric.
 
     If a row reports only hours, milliseconds per iteration are derived from them.
     """
     rows: dict[str, dict[str, Published]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
+    with PATH.open(encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
-            numbers = {
-                key: float(line[key]) if line[key] else None
-                for key in ("epochs", "value", "spread")
-            }
+            numbers = {key: float(line[key]) if line[key] else None for key in NUMBERS}
             texts = {key: line[key] for key in TEXTS}
             figure = Published(**texts, **numbers)  # type: ignore[arg-type]
             rows.setdefault(figure.row, {})[figure.metric] = figure

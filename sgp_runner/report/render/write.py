@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -65,32 +65,21 @@ class Report:
     skipped: Sequence[str]
 
 
-def write_report(
-    folders: Sequence[Path],
-    out: Path,
-    target: float | None = None,
-    link_target: Callable[[Path], Path] = lambda folder: folder,
-) -> Report:
+def write_report(folders: Sequence[Path], out: Path, target: float | None = None) -> Report:
     """Write a report on the runs in ``folders`` (`report_on`). Raises ConfigError without runs."""
-    return report_on(read_runs(folders), out, target, link_target)
+    return report_on(read_runs(folders), out, target)
 
 
-def report_on(
-    runs: Runs,
-    out: Path,
-    target: float | None = None,
-    link_target: Callable[[Path], Path] = lambda folder: folder,
-) -> Report:
+def report_on(runs: Runs, out: Path, target: float | None = None) -> Report:
     """Write a report on ``runs`` to ``out``, replacing an earlier report there.
 
     target: quality for which the times to reach it are compared; None: one is chosen
-    link_target: maps the folder of a run to the folder that links in the report point to
 
     Raises ConfigError for an impossible target, or if ``out`` cannot be written.
     """
 
     def link(folder: str, file: str) -> str:
-        path = os.path.relpath(link_target(Path(folder)) / file, out)
+        path = os.path.relpath(Path(folder) / file, out)
         # A browser must not read a name such as javascript:... as a scheme.
         return quote(os.fsencode(path if path.startswith("..") else f"./{path}"), SAFE)
 
