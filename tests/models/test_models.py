@@ -8,21 +8,18 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from sgp_runner.config.run import check_model_reads
 from sgp_runner.data.dataset import Dataset, TensorSplit
 from sgp_runner.data.digits import Digits
 from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.numbers_en_de import NumbersEnDe
-from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.tasks import Classification, LanguageModelling
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.models.decoder import rotated, rotation
 from sgp_runner.models.dropout import SeededDropout, dropout_buffers
 from sgp_runner.models.gpt import GPT
 from sgp_runner.models.mlp import MLP
-from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.models.torchvision import Torchvision
@@ -203,57 +200,6 @@ def test_dropout_buffers_are_found_and_not_saved() -> None:
 
 
 # Vectorised gradients
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("model", "data"),
-    [
-        (MLP(hidden=[16, 8], dropout=0.3), Digits()),
-        (
-            Transformer(width=16, feed_forward=32, dropout=0.3),
-            NumbersEnDe(train_size=64, valid_size=4),
-        ),
-        (
-            Transformer(width=16, feed_forward=32, shared_embedding=False),
-            NumbersEnDe(train_size=64, valid_size=4),
-        ),
-        (Quadratic(), QuadraticData(dimension=5, samples=64)),
-        (GPT(layers=2, width=8, heads=2), Grammar(block=6, train_size=64, valid_size=4)),
-    ],
-)
-def test_vmap_of_grad_equals_a_loop_with_dropout(model: ModelConfig, data: Any) -> None:
-    assert model.vectorizes
-    dataset = data.load(torch.float64)
-    torch.manual_seed(0)
-    module = model.build(dataset).double().train()
-    names = dropout_buffers(module)
-    workers, size = 3, 5
-    batches = [dataset.train.batch(torch.arange(size) + size * w) for w in range(workers)]
-    inputs = tuple(torch.stack(column) for column in zip(*(x for x, _ in batches), strict=True))
-    targets = torch.stack([y for _, y in batches])
-    seeds = torch.tensor([11, 2**40, 7])
-    params = {
-        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in range(workers)])
-        for name, p in module.named_parameters()
-    }
-
-    def loss(params: dict[str, Tensor], seed: Tensor, x: tuple[Tensor, ...], y: Tensor) -> Tensor:
-        outputs = functional_call(module, (params, dict.fromkeys(names, seed)), x)
-        value: Tensor = dataset.task.loss(outputs, y)
-        return value
-
-    together = vmap(grad(loss))(params, seeds, inputs, targets)
-    for w in range(workers):
-        with torch.no_grad():
-            for name, p in module.named_parameters():
-                p.copy_(params[name][w])
-            for name in names:
-                module.get_buffer(name).copy_(seeds[w])
-        x, y = batches[w]
-        alone = torch.autograd.grad(dataset.task.loss(module(*x), y), list(module.parameters()))
-        for (name, _), gradient in zip(module.named_parameters(), alone, strict=True):
-            assert torch.allclose(together[name][w], gradient, rtol=0, atol=1e-13), name
 
 
 # The Transformer

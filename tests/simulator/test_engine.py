@@ -19,9 +19,13 @@ from torch import Tensor
 from sgp_runner.core.mailbox import WrittenAfterSend
 from sgp_runner.core.problem import Compute, Problem, make_problem
 from sgp_runner.data.digits import Digits
+from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.numbers_en_de import NumbersEnDe
+from sgp_runner.data.quadratic_problem import QuadraticData
 from sgp_runner.data.tasks import Classification
+from sgp_runner.models.gpt import GPT
 from sgp_runner.models.mlp import MLP
+from sgp_runner.models.quadratic import Quadratic
 from sgp_runner.models.resnet import ResNet
 from sgp_runner.models.transformer import Transformer
 from sgp_runner.simulator.engine import Engine, Gradient, Loop, NoGradients, Vmap
@@ -48,6 +52,17 @@ PROBLEMS = {
         NumbersEnDe(train_size=64, valid_size=8),
         dtype,
     ),
+    "transformer with two embeddings": lambda dtype: invalid_reason(
+        Transformer(width=16, feed_forward=32, shared_embedding=False),
+        NumbersEnDe(train_size=64, valid_size=4),
+        dtype,
+    ),
+    "gpt": lambda dtype: invalid_reason(
+        GPT(layers=2, width=8, heads=2), Grammar(block=6, train_size=64, valid_size=4), dtype
+    ),
+    "quadratic": lambda dtype: invalid_reason(
+        Quadratic(), QuadraticData(dimension=5, samples=64), dtype
+    ),
     "resnet8": lambda dtype: invalid_reason(ResNet("resnet8"), Digits(), dtype),
 }
 
@@ -72,7 +87,10 @@ def gradients(
     return values, losses, buffers
 
 
-@pytest.mark.parametrize("name", ["mlp", "transformer"])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "name", ["mlp", "transformer", "transformer with two embeddings", "gpt", "quadratic"]
+)
 def test_vmap_equals_the_loop_with_dropout(name: str) -> None:
     problem = PROBLEMS[name](torch.float64)
     expected, losses, _ = gradients(problem, Loop(problem))
