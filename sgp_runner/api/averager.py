@@ -70,6 +70,8 @@ class Averager:
         the model is inside DDP over the devices of its replica, or FSDP2 has sharded it over them,
         and each device sends a part of the messages to the same device of other replicas; None:
         each rank is a node
+    timeout_seconds: how long a rank may wait for others that have not ended but do not come; then
+        all ranks end with a StallTimeout that names these. math.inf: for ever
     settings: the settings of the algorithm, as ``algo.*`` of `sgp-run`: ``tau=12``,
         ``topology="ring"``, ``base={"name": "osgp", "tau": 2}``
 
@@ -93,6 +95,7 @@ class Averager:
         buffers: BufferRule = "local",
         join: bool = False,
         mesh: DeviceMesh | None = None,
+        timeout_seconds: float = 1800.0,
         **settings: Any,
     ) -> None:
         devices = devices_of(mesh)
@@ -103,6 +106,8 @@ class Averager:
         check_optimizer(optimizer, vector)
         if steps is not None and steps < 1:
             raise ConfigError("steps", f"{steps} must be at least 1 step, or None.")
+        if not timeout_seconds > 0:
+            raise ConfigError("timeout_seconds", f"{timeout_seconds} must be positive.")
         world = world_on(device, devices, "elements" if sharded else None)
         nodes = world.size // devices
         optim = WrappedOptimizer(optimizer, vector)
@@ -113,25 +118,35 @@ class Averager:
         is_slowmo = isinstance(algo, SlowMo)  # which treats the state of the optimizer itself
         self.rules = "local" if is_slowmo else optimizer_state or "local", buffers
         self.period = 0 if self.rules == ("local", "local") else period_of(self.algo)
-        world.connect(nodes)
-        check_agreement(world, "algorithm", str(self.algo))
-        sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
-        check_agreement(world, "model", f"one of {sizes} in {len(vector.parameters)} parameters")
-        shapes = {
-            name: tuple(p.shape) for name, p in zip(vector.shapes, vector.parameters, strict=True)
-        }
-        names = sha256(str(shapes).encode()).hexdigest()[:8]
-        check_agreement(world, "checksum of the names and shapes of parameters", names)
-        check_agreement(world, "optimizer", type(optimizer).__name__)
-        check_agreement(world, "rule of local state", f"{self.rules}, join={join}")
-        with torch.no_grad():
-            start = vector.joined()
-            of_model = list(self.model.buffers())
-            for tensor in (start, *of_model):
-                take_from_replica_0(tensor, world)
-            self.runtime = LoopRuntime(world, self.algo, optim, vector, start, of_model, steps)
-        fail = self.runtime.clock.post_error
-        self.counts = StepCounts(world.store, world.process_rank, world.size, fail, join)
+        self.counts = counts = StepCounts(
+            world.store, world.process_rank, world.size, join, timeout_seconds
+        )
+        try:
+            counts.meet()
+            world.connect(nodes)
+            check_agreement(world, "algorithm", str(self.algo))
+            sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
+            check_agreement(
+                world, "model", f"one of {sizes} in {len(vector.parameters)} parameters"
+            )
+            shapes = {
+                name: tuple(p.shape)
+                for name, p in zip(vector.shapes, vector.parameters, strict=True)
+            }
+            names = sha256(str(shapes).encode()).hexdigest()[:8]
+            check_agreement(world, "checksum of the names and shapes of parameters", names)
+            check_agreement(world, "optimizer", type(optimizer).__name__)
+            check_agreement(world, "rule of local state", f"{self.rules}, join={join}")
+            with torch.no_grad():
+                start = vector.joined()
+                of_model = list(self.model.buffers())
+                for tensor in (start, *of_model):
+                    take_from_replica_0(tensor, world)
+                self.runtime = LoopRuntime(world, self.algo, optim, vector, start, of_model, steps)
+        except BaseException:
+            counts.close()
+            raise
+        counts.clock = self.runtime.clock
         self.finite = FiniteGradients(world.process_rank, list(vector.shapes))
         atexit.register(self.finish_at_exit)
         TRAINED.add(self.model)
@@ -255,6 +270,7 @@ class Averager:
             self.runtime.finish()
             self.take_average()
             self.runtime.world.close()
+            self.counts.close()
             atexit.unregister(self.finish_at_exit)
             TRAINED.discard(self.model)
 
@@ -263,6 +279,7 @@ class Averager:
         failed = hasattr(sys, "last_value")
         if not failed and dist.is_initialized():
             self.finish()
+        self.counts.close()
 
     def __enter__(self) -> Averager:
         return self

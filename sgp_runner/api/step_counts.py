@@ -1,61 +1,86 @@
-"""The numbers of steps of all ranks of a training loop, which must be equal at its end."""
+"""The numbers of steps of all ranks of a training loop, and the ranks that do not come."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
 from threading import Event, Thread
 
 from torch.distributed.distributed_c10d import Store
 
+from sgp_runner.api.roll_call import RollCall
+from sgp_runner.core.scheduler import RealClock
 from sgp_runner.utils.errors import ConfigError
-from sgp_runner.utils.waits import LOOK_SECONDS, raise_if_interrupted, waiting_for
+from sgp_runner.utils.waits import LOOK_SECONDS, interrupt, raise_if_interrupted, waiting_for
 
 POLL_SECONDS = 0.05
-JOIN_SECONDS = 0.002  # of a rank for which the others wait
+FOLLOW_SECONDS = 0.002  # between the looks of a rank that joins, for which the others wait
+JOIN_SECONDS = 3.0  # for the thread to end
 FINISHED = "a rank has finished"
 
 
 class StepCounts:
     """Compares the steps of this rank with those of ranks that have finished.
 
+    A thread also calls the roll, from the construction until `close`.
+
     store: shared by all ranks
-    fail: raises an error in a step that waits for messages
     joins: whether ranks that have finished follow the steps of the others
+    limit: how long a rank may wait for others (seconds)
+    clock: set once there is one; an error of the thread is raised in a step that waits for messages
     """
 
+    clock: RealClock | None = None
+
     def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        fail: Callable[[Exception], None],
-        joins: bool = False,
+        self, store: Store, rank: int, size: int, joins: bool = False, limit: float = math.inf
     ) -> None:
-        self.store, self.rank, self.fail, self.joins = store, rank, fail, joins
+        self.store, self.rank, self.joins = store, rank, joins
         self.others = [other for other in range(size) if other != rank]
         self.steps = 0
         self.over = Event()
-        self.watcher: Thread | None = None
+        self.roll_call = RollCall(store, rank, size, limit)
+        interrupt(None)  # of an earlier loop
+        self.watcher = Thread(target=self.watch, daemon=True)
+        if self.others:
+            self.watcher.start()
+
+    def meet(self) -> None:
+        """Wait until all ranks have come here."""
+        self.store.set(f"{self.rank} is here", "")
+        for rank in self.others:
+            self.wait_for(f"{rank} is here", "to make their Averager")
 
     def step(self) -> None:
-        """Count a step. From the first one on, a thread looks for ranks that have finished."""
+        """Count a step. Raises the error of the thread, if it came while this rank did not wait."""
+        raise_if_interrupted()
         self.steps += 1
         if self.joins:
             self.store.set(f"begun by {self.rank}", str(self.steps))
-        elif self.steps == 1 and self.others:
-            self.watcher = Thread(target=self.watch, daemon=True)
-            self.watcher.start()
 
     def watch(self) -> None:
-        """Fail, instead of waiting for ever for a rank that has finished after fewer steps."""
+        """Fail, instead of waiting for ever, once a rank has finished or does not come."""
         while not self.over.wait(LOOK_SECONDS):
-            # One request, however many ranks there are.
-            for rank in self.others if self.store.check([FINISHED]) else ():
-                if (steps := self.of(rank)) is not None and steps < self.steps:
-                    self.publish()
-                    self.fail(self.unequal(rank, steps))
-                    return
+            try:
+                error = self.unequal_now() or self.roll_call.outcome(self.steps)
+            except RuntimeError:  # the store is lost with its rank, which breaks connections too
+                return
+            if error is not None:
+                interrupt(error)
+                if self.clock is not None:
+                    self.clock.post_error(error)
+                return
+
+    def unequal_now(self) -> ConfigError | None:
+        """Return the error of ranks that have finished before this step, if there are any."""
+        # One request, however many ranks there are.
+        if self.joins or not self.store.check([FINISHED]):
+            return None
+        finished = ((rank, self.of(rank)) for rank in self.others)
+        fewer = [(rank, n) for rank, n in finished if n is not None and n < self.steps]
+        if fewer:
+            self.publish()
+        return self.unequal(*fewer[0]) if fewer else None
 
     def behind(self) -> bool:
         """Return whether another rank has begun a step that this one, which joins, must follow.
@@ -74,10 +99,15 @@ class StepCounts:
                 if max(counts, default=0) > self.steps or finished:
                     return max(counts, default=0) > self.steps
                 raise_if_interrupted()
-                time.sleep(JOIN_SECONDS)
+                time.sleep(FOLLOW_SECONDS)
+
+    def wait_for(self, key: str, what: str) -> None:
+        with waiting_for(f"waits for all ranks {what}"):
+            while not self.store.check([key]):
+                raise_if_interrupted()
+                time.sleep(POLL_SECONDS)
 
     def publish(self) -> None:
-        self.over.set()
         self.store.set(f"steps of {self.rank}", str(self.steps))
         self.store.set(FINISHED, "")
 
@@ -89,16 +119,16 @@ class StepCounts:
     def compare(self) -> None:
         """Wait until all ranks have finished. Raises ConfigError if their steps differ."""
         self.publish()
-        if self.watcher is not None:
-            self.watcher.join()
-            self.watcher = None
-        with waiting_for("waits for all ranks to finish"):
-            for rank in self.others:
-                while (steps := self.of(rank)) is None:
-                    raise_if_interrupted()
-                    time.sleep(POLL_SECONDS)
-                if steps != self.steps:
-                    raise self.unequal(rank, steps)
+        for rank in self.others:
+            self.wait_for(f"steps of {rank}", "to finish")
+            if (steps := self.of(rank)) is not None and steps != self.steps:
+                raise self.unequal(rank, steps)
+
+    def close(self) -> None:
+        """End the thread; one inside a call to the store would crash at the end of the program."""
+        self.over.set()
+        if self.others:
+            self.watcher.join(JOIN_SECONDS)
 
     def unequal(self, rank: int, steps: int) -> ConfigError:
         both = sorted([(self.rank, self.steps), (rank, steps)])

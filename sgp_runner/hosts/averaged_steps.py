@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from sgp_runner.api.averager import Averager
 from sgp_runner.utils.errors import ConfigError, LostConnection
+from sgp_runner.utils.waits import interruption
 
 
 class AveragedSteps:
@@ -32,10 +33,14 @@ class AveragedSteps:
         return loss
 
 
-def lost_connection(error: BaseException) -> LostConnection | None:
-    """Return the error in a sentence if a collective of the library lost a rank; else None."""
+def lost_connection(error: BaseException) -> Exception | None:
+    """Return the error in a sentence if a collective of the library lost a rank; else None.
+
+    Ranks that wait for one that hangs lose each other when they end.
+    """
     if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
-        return LostConnection(f"rank {dist.get_rank()} lost its connection to another rank")
+        sentence = f"rank {dist.get_rank()} lost its connection to another rank"
+        return interruption() or LostConnection(sentence)
     return None
 
 

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
+from collections.abc import Iterator
 
 import pytest
 import torch.distributed as dist
 
 from sgp_runner.api.step_counts import StepCounts
+from sgp_runner.core.scheduler import RealClock
 from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.waits import interrupt
 
 UNEQUAL = "rank 0 took 2 and rank 1 took 1 steps: all ranks must call step() the same number of"
 
 
-def pair() -> tuple[StepCounts, StepCounts, SimpleQueue[Exception]]:
+@pytest.fixture
+def pair() -> Iterator[tuple[StepCounts, StepCounts]]:
     store: dist.Store = dist.HashStore()  # type: ignore[attr-defined]
-    errors: SimpleQueue[Exception] = SimpleQueue()
-    first, second = (StepCounts(store, rank, 2, errors.put) for rank in (0, 1))
-    return first, second, errors
+    both = StepCounts(store, 0, 2), StepCounts(store, 1, 2)
+    both[0].clock = RealClock()
+    yield both
+    for counts in both:
+        counts.close()
+    interrupt(None)
 
 
-def test_a_step_that_waits_for_a_rank_that_has_finished_fails_with_both_counts() -> None:
-    waits, finished, errors = pair()
+def test_a_step_that_waits_for_a_rank_that_has_finished_fails_with_both_counts(
+    pair: tuple[StepCounts, StepCounts],
+) -> None:
+    waits, finished = pair
     waits.step()
     finished.step()
-    finished.publish()
     waits.step()
-    assert str(errors.get()).startswith(f"Averager: {UNEQUAL}")
+    finished.publish()
+    assert waits.clock is not None
+    with pytest.raises(ConfigError) as caught:
+        waits.clock.advance()
+    assert caught.value.sentence.startswith(UNEQUAL)
     with pytest.raises(ConfigError) as caught:
         finished.compare()
     assert caught.value.sentence.startswith(UNEQUAL)
 
 
-def test_equal_counts_end_in_silence() -> None:
-    first, second, errors = pair()
-    for counts in (first, second):
+def test_equal_counts_end_in_silence(pair: tuple[StepCounts, StepCounts]) -> None:
+    for counts in pair:
         counts.step()
         counts.publish()
-    first.compare()
-    second.compare()
-    assert errors.empty()
+    for counts in pair:
+        counts.compare()
+        counts.close()
+    assert pair[0].clock is not None and pair[0].clock.posted.empty()

@@ -170,6 +170,18 @@ def test_a_lost_rank_ends_the_others_with_a_sentence(ended: tuple[str, int, Path
         assert re.fullmatch("|".join(sentences), text), text
 
 
+def test_a_rank_that_hangs_ends_all_with_one_sentence(ended: tuple[str, int, Path]) -> None:
+    _, size, folder = ended
+    found = [(folder / f"hung_{rank}").read_text() for rank in range(size)]
+    sentence = (
+        r"StallTimeout: rank 1 did not come within 10 ms \(timeout_seconds\), so mend the cause or "
+        r"allow more: rank 1 has begun 5 steps and is at act \(host_rank\.py, line \d+\); rank 0 "
+        r"has begun 6 steps and waits for all-reduce 1 for \d\.\d s\."
+    )
+    for text in found if size == 2 else ():
+        assert re.fullmatch(sentence, text), text
+
+
 def test_the_script_of_the_page_learns(ended: tuple[str, int, Path]) -> None:
     _, size, folder = ended
     if size != 2:

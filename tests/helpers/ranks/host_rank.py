@@ -3,7 +3,8 @@
 ``host_rank.py LIBRARY FOLDER SIZE``: for each of `VARIANTS`, the library's loop saves a checkpoint
 at `HALF` of its `STEPS` and another loop continues from there; a third loop is plain PyTorch. Rank
 R leaves what it had in ``VARIANT_R.pt``. Then the script of the library's page runs, if the folder
-has it, and last a loop whose rank 1 ends early, of which rank 0 leaves the error.
+has it. Then comes a loop whose rank 1 hangs, and last one whose rank 1 ends early, of which the
+other ranks leave the error.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from sgp_runner import Averager
+from sgp_runner.api import step_counts
+from sgp_runner.api.roll_call import RollCall
 from sgp_runner.utils.torchvision_import import import_torchvision
 
 STEPS, HALF, BATCH = 20, 10, 4
@@ -34,6 +37,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "local_sgd": ("local_sgd", {"tau": 3}),
     "diloco": ("diloco", {"period": 3}),
 }
+AT = 5  # the step at which rank 1 is lost or hangs: the last of a period of local SGD
 
 
 class Net(nn.Module):
@@ -293,13 +297,41 @@ def lose(library: str, folder: Path, rank: int) -> None:
     """Run the library's loop until rank 1 ends, and leave the error of the others."""
 
     def act(step: int) -> None:
-        if rank == 1 and step == 5:
+        if rank == 1 and step == AT:
             os._exit(LOST)
 
     try:
         LOOPS[library]("local_sgd", folder / "lost", False, act)
     except Exception as error:
         (folder / f"lost_{rank}").write_text(f"{type(error).__name__}: {error}")
+        os._exit(0)
+
+
+def hang(library: str, folder: Path, rank: int) -> None:
+    """Run the library's loop until rank 1 hangs, and leave the error of all ranks."""
+    (hung, at_hang), (ended, until_end) = PIPES
+    os.close(hung if rank == 1 else at_hang)
+    os.close(until_end if rank == 1 else ended)
+    made = []
+
+    class Noted(RollCall):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    def act(step: int) -> None:
+        if rank == 1 and step == AT:
+            os.close(at_hang)
+            os.read(ended, 1)  # until the others have ended
+        elif step == AT:
+            os.read(hung, 1)
+            made[0].limit = 0.01
+
+    step_counts.RollCall = Noted  # type: ignore[misc]
+    try:
+        LOOPS[library]("local_sgd", folder / "hung", False, act)
+    except Exception as error:
+        (folder / f"hung_{rank}").write_text(f"{type(error).__name__}: {error}")
         os._exit(0)
 
 
@@ -344,6 +376,8 @@ def fork(act: Callable[[str, Path, int], None], library: str, folder: Path, size
         if (child := os.fork()) == 0:
             os._exit(rank_of(act, library, folder, rank, size))
         ranks.add(child)
+    for end in chain(*PIPES) if act is hang else ():
+        os.close(end)
     while ranks:
         child, status = os.wait()
         ranks.remove(child)
@@ -357,5 +391,6 @@ if __name__ == "__main__":
     import_torchvision("host")
     for module in MODULES[sys.argv[1]]:
         import_module(module)
-    for act in (compare, page, lose):
+    PIPES = os.pipe(), os.pipe()
+    for act in (compare, page, hang, lose):
         fork(act, sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
