@@ -5,16 +5,27 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sgp_runner.cli.exits import print_error
+from sgp_runner.utils.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that ends the command with exit code 2 on a usage error."""
+    """Argument parser that ends the command with exit code 2 on a usage error.
+
+    A word that is none of the choices is answered with the one that was perhaps meant.
+    """
 
     def print_help(self, file: object = None) -> None:
         put(self.format_help().rstrip())
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            near = nearest(str(value), action.choices)
+            raise argparse.ArgumentError(
+                action, f"'{value}' is none of {', '.join(action.choices)}.{near}"
+            )
 
     def error(self, message: str) -> NoReturn:
         print_error(self.prog, message)

@@ -193,6 +193,18 @@ def test_folders_and_files_that_cannot_work_are_refused(
     assert beside.read_text() == "mine"
 
 
+def test_a_misspelt_loop_is_answered_with_the_one_that_was_perhaps_meant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for word, meant in (("trainr", " Did you mean 'trainer'?"), ("jax", "")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["export", "results/runs/mine", "--to", word, "averaging.py"])
+        assert capsys.readouterr().err == (
+            f"sgp-run export: argument --to: '{word}' is none of ddp, accelerate, trainer, "
+            f"lightning.{meant}\n"
+        )
+
+
 def test_the_help_does_not_import_torch() -> None:
     text = (
         "import sys\nfrom sgp_runner.cli.main import main\n"
