@@ -39,8 +39,9 @@ def lost_connection(error: BaseException) -> Exception | None:
     Ranks that wait for one that hangs lose each other when they end.
     """
     if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
-        sentence = f"rank {dist.get_rank()} lost its connection to another rank"
-        return interruption() or LostConnection(sentence)
+        late = "has waited for another rank for longer than its process group allows"
+        what = late if "imed out" in str(error) else "lost its connection to another rank"
+        return interruption() or LostConnection(f"rank {dist.get_rank()} {what}")
     return None
 
 

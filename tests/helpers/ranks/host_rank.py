@@ -185,6 +185,7 @@ def trainer(name: str, folder: Path, resumes: bool, act: Callable[[int], object]
             save_steps=HALF,
             logging_steps=5,
             report_to="none",
+            ddp_find_unused_parameters=False,  # else DDP waits for all ranks in each backward pass
             load_best_model_at_end=name == "diloco",
             metric_for_best_model="loss",
         ),
