@@ -228,3 +228,16 @@ def test_growth_is_measured_in_processor_time(bench: ModuleType) -> None:
     times, exponents = growth.measure(nodes=(4, 8, 16), steps=(5, 10, 20), runs=(2, 4, 8))
     assert len(times.results) == 3 * len(exponents.results) == 15
     assert all(result.median > 0.1 for result in times.results)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_loops_of_other_libraries_are_measured_with_few_steps(bench: ModuleType) -> None:
+    from benchmarks import hosts
+
+    for library in ("accelerate", "transformers", "lightning"):
+        pytest.importorskip(library)
+    times, ratios = hosts.measure(steps=8, repeats=1)
+    assert [result.what for result in times.results] == [*hosts.LOOPS]
+    assert all(result.values[0] > 0 for result in times.results)
+    assert [result.what for result in ratios.results] == [f"{x} / DDP" for x in [*hosts.LOOPS][1:]]
