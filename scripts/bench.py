@@ -47,9 +47,9 @@ def module(section: str) -> ModuleType:
     return importlib.import_module(f"benchmarks.{section}")
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     choices = sections()
-    names = [] if words == ["--page"] else words or choices
+    names = [] if arguments == ["--page"] else arguments or choices
     if unknown := [name for name in names if name not in choices]:
         print(
             f"scripts/bench.py: '{unknown[0]}' is not a section; choose from {', '.join(choices)}",
@@ -102,7 +102,7 @@ def lines_of(table: Table) -> Iterator[str]:
 
 def matrix(ratios: Sequence[Result]) -> str:
     """Return the medians of ratios "a / b" in Markdown, a row for each a."""
-    medians = {tuple(each.what.split(" / ")): f"{each.median:.2f}" for each in ratios}
+    medians = {tuple(ratio.what.split(" / ")): f"{ratio.median:.2f}" for ratio in ratios}
     over, under = (list(dict.fromkeys(names)) for names in zip(*medians, strict=True))
     rows = ([a, *(medians.get((a, b), "") for b in under)] for a in over)
     return markdown_table(["", *under], rows, under)
@@ -122,7 +122,7 @@ def page(names: Sequence[str]) -> Iterator[str]:
         if not (path := OUT / f"{name}.json").exists():
             continue
         facts, tables = from_json(path.read_text(encoding="utf-8"))
-        met = [each.met for table in tables for each in table.results if each.met is not None]
+        met = [row.met for table in tables for row in table.results if row.met is not None]
         yield from ("", f"## {name}", "")
         if draw := getattr(module(name), "picture", None):
             path.with_suffix(".svg").write_text(draw(tables[0]), encoding="utf-8")

@@ -54,8 +54,10 @@ def ratios(claims: dict[str, Any], results: Path) -> Iterator[Line]:
     for claim in claims.values():
         for case in claim["ratios"].values():
             for side in ("of", "over"):
-                words = case[side] = f"{claim['settings']} {case[side]}"
-                sides.setdefault(words, RunJob(f"run{len(sides)}", tuple(words.split()), results))
+                overrides = case[side] = f"{claim['settings']} {case[side]}"
+                sides.setdefault(
+                    overrides, RunJob(f"run{len(sides)}", tuple(overrides.split()), results)
+                )
     for job, error in run_all(sides.values()):
         if error:
             raise RuntimeError(f"{job.command}: {error}")

@@ -161,8 +161,8 @@ def show(line: Mapping[str, object]) -> None:
     print(f"{line['part']:<10} {line['answer']:<13} {line['question']}", flush=True)
 
 
-def main(words: Sequence[str]) -> int:
-    out, *names = words
+def main(arguments: Sequence[str]) -> int:
+    out, *names = arguments
     folder = Path(out).absolute()
     if names[:1] == [WORK]:
         return work(folder, names[2:], float(names[1]))

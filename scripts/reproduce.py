@@ -113,8 +113,8 @@ class Times:
             *(pipe_sgd(*case) for case in product(PIPE_SGD, MODELS)),
         ]
         self.jobs = {
-            words: RunJob(f"run{place}", words, results)
-            for place, words in enumerate(dict.fromkeys(every))
+            overrides: RunJob(f"run{place}", overrides, results)
+            for place, overrides in enumerate(dict.fromkeys(every))
         }
 
     def run(self) -> None:
@@ -123,11 +123,11 @@ class Times:
             if error:
                 raise RuntimeError(f"{job.command}: {error}")
 
-    def command(self, words: tuple[str, ...]) -> str:
-        return self.jobs[words].command
+    def command(self, overrides: tuple[str, ...]) -> str:
+        return self.jobs[overrides].command
 
-    def ms(self, words: tuple[str, ...]) -> float:
-        return number(self.jobs[words], "ms_per_iteration")
+    def ms(self, overrides: tuple[str, ...]) -> float:
+        return number(self.jobs[overrides], "ms_per_iteration")
 
     def published(self) -> Iterator[tuple[str, str, Published, float, float, bool]]:
         """Yield row, metric, figure, our value, its error in percent and whether it is fitted."""
@@ -169,7 +169,7 @@ def pipe_table(times: Times) -> str:
     for row in PIPE_SGD:
         cells = [row]
         for model in MODELS:
-            ours, slowest = (times.ms(pipe_sgd(each, model)) for each in (row, PIPE_SGD[0]))
+            ours, slowest = (times.ms(pipe_sgd(name, model)) for name in (row, PIPE_SGD[0]))
             cells += [f"{ours:.0f}", f"{slowest / ours:.1f}"]
         lines.append(cells)
     head = ["row", "ResNet-18, ms", "times PS-Sync", "AlexNet, ms", "times PS-Sync"]

@@ -69,14 +69,14 @@ def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def study(algo: str, nodes: int, steps: int) -> Callable[[], float]:
-    words = [
+    overrides = [
         str(PROGRAM),
         "model=timing_only",
         f"algo={algo}",
         f"nodes={nodes}",
         f"model.sample_steps={steps}",
     ]
-    return partial(processor_seconds, [*words, *LONG, "name=run"])
+    return partial(processor_seconds, [*overrides, *LONG, "name=run"])
 
 
 def report(folder: Path) -> Callable[[], float]:
@@ -98,8 +98,8 @@ def copies(folder: Path, count: int) -> Path:
     """Return a folder with ``count`` runs of one setting, which differ in their seeds."""
     first = folder / "runs" / "first"
     if not first.exists():
-        words = ["model=quadratic", "epochs=2", "nodes=4", "logger=jsonl", "name=first"]
-        command = [PROGRAM, *words, f"results={folder}"]
+        overrides = ["model=quadratic", "epochs=2", "nodes=4", "logger=jsonl", "name=first"]
+        command = [PROGRAM, *overrides, f"results={folder}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     out = folder / f"of {count}"
     config = (first / "config.yaml").read_text(encoding="utf-8")

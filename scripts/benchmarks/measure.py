@@ -104,6 +104,6 @@ def from_json(text: str) -> tuple[dict[str, Any], list[Table]]:
     facts = json.loads(text)
     tables = facts.pop("tables")
     for table in tables:
-        results = [{**each, "values": tuple(each["values"])} for each in table["results"]]
-        table["results"] = tuple(Result(**each) for each in results)
+        results = [{**row, "values": tuple(row["values"])} for row in table["results"]]
+        table["results"] = tuple(Result(**row) for row in results)
     return facts, [Table(**table) for table in tables]

@@ -30,11 +30,11 @@ GROWTH = {"anonymous": 20, "shared": 1, "tensors": 0, "threads": 0, "files": 0}
 
 def measure(runs: int = 50) -> Iterator[Table]:
     with TemporaryDirectory() as folder:
-        words = [*RUN, f"results={folder}", "name=run"]
-        after = in_process(repeat, partial(simulate, words), runs, OMP_NUM_THREADS="1")
+        overrides = [*RUN, f"results={folder}", "name=run"]
+        after = in_process(repeat, partial(simulate, overrides), runs, OMP_NUM_THREADS="1")
         yield table("Simulated runs of 4 nodes", [after])
         with Ranks(2) as ranks:
-            real = partial(rank_of_run, [*words, "network=gloo", "nodes=2"])
+            real = partial(rank_of_run, [*overrides, "network=gloo", "nodes=2"])
             yield table("Real runs of 2 ranks", ranks.call(repeat, real, runs))
 
 
@@ -75,10 +75,10 @@ def held() -> dict[str, int]:
 
     status = Path("/proc/self/status").read_text(encoding="ascii")
     pages = {name: 1024 * int(kb) for name, kb in re.findall(r"(Rss\w+):\s+(\d+) kB", status)}
-    tensors = [each for each in gc.get_objects() if type(each) in (Tensor, Parameter)]
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    tensors = [value for value in gc.get_objects() if type(value) in (Tensor, Parameter)]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     return {
-        "tensors": sum(each.nbytes() for each in storages.values()),
+        "tensors": sum(storage.nbytes() for storage in storages.values()),
         "threads": len(os.listdir("/proc/self/task")),
         "files": len(os.listdir("/proc/self/fd")),
         "anonymous": pages["RssAnon"],

@@ -99,8 +99,8 @@ def measure(
     yield Table("Time of a step", tuple(times[name] for name in turns), left_out)
     yield Table("Goals", tuple(over(*goal) for goal in GOALS))
     us, them = (*OURS, AVERAGER), [name for name in turns if name not in (*OURS, AVERAGER)]
-    each = tuple(over(name, other) for name in us for other in them)
-    yield Table("Our steps over the others", each, is_matrix=True)
+    matrix = tuple(over(name, other) for name in us for other in them)
+    yield Table("Our steps over the others", matrix, is_matrix=True)
     updating = tuple(times[name] for name in updates)
     yield Table("An update by SGD, without gradient and messages", updating)
 

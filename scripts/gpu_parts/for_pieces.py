@@ -72,19 +72,21 @@ def timed(work: Callable[[], Any], size: int) -> dict[str, float]:
 def workers(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     """Note how many gradients of simulated workers the GPU computes per second."""
     language = ("model=gpt", "data.train_size=4096", "data.valid_size=1")
-    for name, words in {"mlp": ("model=mlp",), "gpt": language}.items():
+    for name, overrides in {"mlp": ("model=mlp",), "gpt": language}.items():
         for width in sizes.widths:
             noted = seen.setdefault(name, {}).setdefault(str(width), {})
             for engine in ("vmap", "loop"):
-                noted[engine] = gradients_per_second(words, width, engine, 8)
+                noted[engine] = gradients_per_second(overrides, width, engine, 8)
     for width in sizes.many:
-        words = (*sizes.images, f"data.size={8 * width * 32}", "data.valid_size=4")
+        overrides = (*sizes.images, f"data.size={8 * width * 32}", "data.valid_size=4")
         noted = seen.setdefault("images", {}).setdefault(str(width), {})
-        noted["loop"] = gradients_per_second(words, width, "loop", min(32, sizes.batch_size))
+        noted["loop"] = gradients_per_second(overrides, width, "loop", min(32, sizes.batch_size))
     return "yes"
 
 
-def gradients_per_second(words: tuple[str, ...], width: int, engine: str, batch_size: int) -> float:
+def gradients_per_second(
+    overrides: tuple[str, ...], width: int, engine: str, batch_size: int
+) -> float:
     """Return the rate of ``width`` workers, whose batches stay on the GPU."""
     import torch
 
@@ -94,7 +96,7 @@ def gradients_per_second(words: tuple[str, ...], width: int, engine: str, batch_
     from sgp_runner.core.problem import Compute
 
     more = (f"nodes={width}", f"batch_size={batch_size}", "logger=jsonl", "resume=never")
-    run = experiment_of(["algo=sgp", *words, *more]).run
+    run = experiment_of(["algo=sgp", *overrides, *more]).run
     problem = build_problem(run, Compute(DEVICE, "bf16"))
     with Resident(count=1).read():
         compute_all(problem, width, engine)

@@ -46,8 +46,8 @@ def osgp(seen: dict[str, Any], out: Path) -> str:
     nodes = ["network=gloo", "network.device=cuda", "nodes=4"]
     if torch.cuda.device_count() >= 4:
         nodes = ["network=nccl", "nodes=2", "gpus_per_node=2", "network.gossip=leader"]
-    words = ["algo=osgp", "model=mlp", "epochs=1", "logger=jsonl", "resume=never", "name=osgp"]
-    command = [sys.executable, "-m", "sgp_runner", *words, *nodes, f"results={out / 'results'}"]
+    overrides = ["algo=osgp", "model=mlp", "epochs=1", "logger=jsonl", "resume=never", "name=osgp"]
+    command = [sys.executable, "-m", "sgp_runner", *overrides, *nodes, f"results={out / 'results'}"]
     seen["exit"] = run(command, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     summary = out / "results/runs/osgp/summary.json"
     if summary.exists():

@@ -34,13 +34,13 @@ ALGORITHMS = {
 }
 
 
-def small(out: Path, device: str, *words: str) -> dict[str, object]:
+def small(out: Path, device: str, *overrides: str) -> dict[str, object]:
     """Return the summary of a small run in the simulator."""
     from sgp_runner.assembly.execution import run_experiment
     from sgp_runner.config.overrides import experiment_of
 
     own = ("nodes=4", "network=sim", f"network.device={device}", f"results={out / 'results'}")
-    summary = run_experiment(experiment_of(["algo=sgp", *TINY, *own, *words]))
+    summary = run_experiment(experiment_of(["algo=sgp", *TINY, *own, *overrides]))
     assert summary is not None
     return summary
 
@@ -48,8 +48,8 @@ def small(out: Path, device: str, *words: str) -> dict[str, object]:
 def speed(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     """Time steps of an image model in both memory formats."""
     for layout, channels_last in gpu.LAYOUTS.items():
-        words = images(sizes, sizes.steps, channels_last)
-        note_times(seen, layout, words, sizes, sizes.batch_size)
+        overrides = images(sizes, sizes.steps, channels_last)
+        note_times(seen, layout, overrides, sizes, sizes.batch_size)
     return verdict(seen)
 
 
@@ -60,22 +60,22 @@ def language(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
 
 
 def note_times(
-    seen: dict[str, Any], what: str, words: Sequence[str], sizes: Sizes, samples: int
+    seen: dict[str, Any], what: str, overrides: Sequence[str], sizes: Sizes, samples: int
 ) -> None:
     """Note the tables, the samples per second and the peak of memory."""
     import torch
 
     torch.cuda.reset_peak_memory_stats()
-    times = gpu.step_times(words, sizes.repeats, sizes.steps)
+    times = gpu.step_times(overrides, sizes.repeats, sizes.steps)
     seen[what] = {
         "tables": [asdict(table) for table in gpu.tables("", times)],
         "samples_per_s": {name: samples / min(values) for name, values in times.items()},
         "peak_bytes": torch.cuda.max_memory_allocated(),
-        "mfu": mfu(words, samples, times["AR-SGD"]),
+        "mfu": mfu(overrides, samples, times["AR-SGD"]),
     }
 
 
-def mfu(words: Sequence[str], samples: int, times: Sequence[float]) -> float | None:
+def mfu(overrides: Sequence[str], samples: int, times: Sequence[float]) -> float | None:
     """Return the share of the card's published rate; None if either is unknown."""
     from sgp_runner.assembly.build import build_problem
     from sgp_runner.config.overrides import experiment_of
@@ -83,7 +83,7 @@ def mfu(words: Sequence[str], samples: int, times: Sequence[float]) -> float | N
     from sgp_runner.utils.devices import peak_flops
 
     peak = peak_flops("cuda:0", half=True)
-    flops = flops_per_sample(build_problem(experiment_of([*words]).run), 0)
+    flops = flops_per_sample(build_problem(experiment_of([*overrides]).run), 0)
     return None if peak is None or flops is None else flops * samples / min(times) / peak
 
 
@@ -107,17 +107,17 @@ def text(sizes: Sizes, steps: int) -> list[str]:
 
 def profile(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     """Profile some steps of ours and of the plain loop, of both models."""
-    for what, words in {
+    for what, overrides in {
         "images": images(sizes, PROFILED),
         "gpt": text(sizes, PROFILED),
     }.items():
         noted = seen.setdefault(what, {})
         with OneRank(), rivals.Resident().read():
-            run = [*words, "algo=ar_sgd", f"results={out / 'results'}", "name=profiled"]
+            run = [*overrides, "algo=ar_sgd", f"results={out / 'results'}", "name=profiled"]
             with between_steps(PROFILED, 2 * PROFILED, partial(profiled, noted, "ours")):
                 rank_of_run(run)
             around = partial(profiled, noted, "plain")
-            rivals.train(rivals.plain, words, PROFILED, around=around)
+            rivals.train(rivals.plain, overrides, PROFILED, around=around)
     return "yes"
 
 
@@ -182,9 +182,9 @@ def between_steps(first: int, last: int, make: Any) -> Iterator[None]:
 
 def syncs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     """Note where the host waits in steps of each algorithm; a place per step is too many."""
-    for name, words in ALGORITHMS.items():
+    for name, overrides in ALGORITHMS.items():
         shorter, longer = (
-            waits(out, f"algo={name}", *words, f"epochs={epochs}", "log_every=1000")
+            waits(out, f"algo={name}", *overrides, f"epochs={epochs}", "log_every=1000")
             for epochs in (0.1, 0.2)
         )
         each_step = {
@@ -196,7 +196,7 @@ def syncs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     return "no" if any(each["in_steps"] for each in seen.values()) else "yes"
 
 
-def waits(out: Path, *words: str) -> Counter[str]:
+def waits(out: Path, *overrides: str) -> Counter[str]:
     """Return how often the host waits for the GPU in a simulated run, by place of the package."""
     import torch
 
@@ -210,7 +210,7 @@ def waits(out: Path, *words: str) -> Counter[str]:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            small(out, "cuda:0", *words, "name=waits")
+            small(out, "cuda:0", *overrides, "name=waits")
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return counts
@@ -233,9 +233,9 @@ def compiled(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     steps = max(2, sizes.steps // 2)
     with OneRank() as rank, rivals.Resident().read():
         for compiles in ("false", "true"):
-            words = [*text(sizes, steps), "algo=ar_sgd", f"network.compile={compiles}"]
+            overrides = [*text(sizes, steps), "algo=ar_sgd", f"network.compile={compiles}"]
             began = time.perf_counter()
-            outcome = run(rank, [*words, f"results={out / 'results'}", "name=compiled"], steps)
+            outcome = run(rank, [*overrides, f"results={out / 'results'}", "name=compiled"], steps)
             whole = time.perf_counter() - began
             seen[f"compile={compiles}"] = {"ms": 1000 * outcome["seconds"], "run_s": whole}
     return "yes"
@@ -248,7 +248,7 @@ def snapshot(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     from sgp_runner.recording.recorder import read_metrics
 
     batch, steps = 4, 8
-    words = [
+    overrides = [
         *(*sizes.state, "algo=ar_sgd", "nodes=1", "epochs=1", f"batch_size={batch}"),
         *(f"data.train_size={steps * batch}", "checkpoint.every_steps=3", "log_every=1"),
         *(f"results={out / 'results'}", "name=saved", "optim.lr=1e-4", "logger=jsonl"),
@@ -256,7 +256,7 @@ def snapshot(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
     with OneRank(), kept_checkpoints(), rivals.Resident().read():
         torch.cuda.reset_peak_memory_stats()
         began = time.time()
-        folder = rank_of_run(words)
+        folder = rank_of_run(overrides)
         seen["peak_bytes"], seen["run_s"] = torch.cuda.max_memory_allocated(), time.time() - began
         saved = [*folder.glob("checkpoints/step-*")]
         seen["checkpoint_bytes"] = sum(path.stat().st_size for path in saved[-1].rglob("*"))
@@ -268,7 +268,7 @@ def snapshot(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
         (folder / "summary.json").unlink()
         torch.cuda.reset_peak_memory_stats()
         began = time.time()
-        rank_of_run(words)
+        rank_of_run(overrides)
         seen["resumed_peak_bytes"] = torch.cuda.max_memory_allocated()
         seen["resumed_run_s"] = time.time() - began
     return "yes"

@@ -206,7 +206,7 @@ class Averager:
         last = runtime.wanted is None
         if self.period and (last or (runtime.worker.steps_taken - 1) % self.period == 0):
             tensors = list(runtime.optim.buffers(runtime.worker.params).values())
-            state = [each for each in tensors if each.is_floating_point()]
+            state = [tensor for tensor in tensors if tensor.is_floating_point()]
             optimizer_state, buffers = self.rules
             if optimizer_state == "mean":
                 average(state, runtime.world)

@@ -84,10 +84,10 @@ def inner_model(model: object, mesh: DeviceMesh | None = None) -> nn.Module:
 
         check_sharding(model, mesh)
         return untrained(model)
-    wrappers = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+    wrappers = [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
     if mesh is not None:
         ranks = mesh.mesh[dist.get_rank() // mesh.size(1)].tolist()
-        groups = [dist.get_process_group_ranks(each.process_group) for each in wrappers]
+        groups = [dist.get_process_group_ranks(ddp.process_group) for ddp in wrappers]
         if groups != [ranks]:
             raise ConfigError(
                 "model",

@@ -33,7 +33,7 @@ def resize(experiment: Experiment) -> Experiment:
         raise ConfigError(
             "resume", f"{reason}, so it cannot be resized: use resume=auto with the former nodes."
         )
-    saved = sorted(saved_runs(experiment), key=lambda each: (each.steps * each.nodes, each.run))
+    saved = sorted(saved_runs(experiment), key=lambda run: (run.steps * run.nodes, run.run))
     former = [origin for origin in saved if origin.nodes != run.nodes]
     if not former and saved:
         raise ConfigError(
@@ -112,7 +112,7 @@ def continued(workers: Sequence[State], run: Run, problem: Problem) -> tuple[Sta
         worker = mean_worker(workers, run.algo.title)
     except ValueError as error:
         raise ConfigError("resume", f"{error}: use resume=auto with {nodes} nodes.") from error
-    sent = round(sum(each["num_bytes_sent"] for each in workers) / nodes)
+    sent = round(sum(worker["num_bytes_sent"] for worker in workers) / nodes)
     before, after = (
         round(problem.subset(size, run.batch_size).sampler.steps_per_epoch)
         for size in (nodes, run.nodes)

@@ -48,7 +48,9 @@ def mean_worker(workers: Sequence[State], title: str) -> State:
             what = ", ".join(without_rule) or "messages in flight"
             raise ValueError(f"{title} has no rule for {what} among another number of ranks")
     check_alike("states", [worker["state"] for worker in workers])
-    check_alike("numbers of steps", [[each["steps_taken"], each["taken"]] for each in workers])
+    check_alike(
+        "numbers of steps", [[worker["steps_taken"], worker["taken"]] for worker in workers]
+    )
     weights = torch.stack([worker["push_sum"][-1] for worker in workers])
     shares = weights / weights.sum() * len(workers)
     push_sum = mean([w["push_sum"] * share for w, share in zip(workers, shares, strict=True)])

@@ -31,7 +31,7 @@ TOP = 10  # rows of a table, beside data parallel and the answer
 class MethodCost:
     """A method on the machines of a request.
 
-    run, overrides: the simulated run, and its words for ``sgp-run``
+    run, overrides: the simulated run, and its overrides for ``sgp-run``
     replicas: number of models that may differ
     per_site: whether a replica is a site, and not a node
     hours, kwh, cost: of the budget, for all nodes; None without a budget or a price
@@ -111,7 +111,7 @@ class PlannedMethods:
     def shown(self, every: bool = False) -> Sequence[MethodCost]:
         """Return the first rows, with data parallel and the answer, or every row."""
         kept = (*self.rows[:TOP], self.data_parallel, self.best)
-        return [row for row in self.rows if every or any(row is each for each in kept)]
+        return [row for row in self.rows if every or any(row is other for other in kept)]
 
     @property
     def answer(self) -> str:
@@ -193,12 +193,12 @@ def timed(
 
     sites: with one replica per site; None: with one per node
     """
-    words = request.overrides if sites is None else sites.overrides
+    overrides = request.overrides if sites is None else sites.overrides
     for method in request.methods:
         if method is DATA_PARALLEL:
             continue
         try:
-            run = experiment_of([*words, *method.overrides]).run
+            run = experiment_of([*overrides, *method.overrides]).run
             yield priced(request, method, run, time_steps(run), sites)
         except (ConfigError, RankFailed) as error:
             reason = error.sentence if isinstance(error, ConfigError) else str(error)
@@ -217,7 +217,7 @@ def priced(
     request: Request, method: Method, run: Run, timing: Timing, sites: SiteReplicas | None
 ) -> MethodCost:
     """Return the row of a method: its time, energy, cost and memory for the budget."""
-    words = request.overrides if sites is None else sites.overrides
+    overrides = request.overrides if sites is None else sites.overrides
     timing = timing if sites is None else sites.timing(timing)
     budget, hours, kwh, cost = request.budget, None, None, None
     if budget.steps is not None:
@@ -235,7 +235,7 @@ def priced(
     return MethodCost(
         method,
         run,
-        (*words, *method.overrides),
+        (*overrides, *method.overrides),
         run.nodes,
         sites is not None,
         timing,

@@ -120,7 +120,7 @@ def simulated_grid(
             "rate": rate_of(run),
             "latency": latency_of(run.cluster),
             "nodes": request.nodes,
-            "period": min(axes.periods, key=lambda each: abs(each - period)),
+            "period": min(axes.periods, key=lambda other: abs(other - period)),
         },
         "answer": None if plan is None else plan.answer,
         "compute": run.timed_as.step_seconds(run.cluster, run.model.name, run.batch_size),

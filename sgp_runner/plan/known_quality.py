@@ -114,7 +114,7 @@ def with_period(rest: Sequence[str], period: int) -> Method:
 def apart(figure: Known, parameters: float, replicas: int) -> tuple[float, float]:
     """Return the factors between a figure's conditions and a plan's."""
     ratios = (figure.parameters or 0) / parameters, figure.replicas / replicas
-    size, number = (max(each, 1 / each) if each else inf for each in ratios)
+    size, number = (max(ratio, 1 / ratio) if ratio else inf for ratio in ratios)
     return size, number
 
 
@@ -128,9 +128,9 @@ def extrapolated(method: Method, parameters: float, replicas: int) -> str:
     as a figure is comparable or nothing is known.
     """
     figures = known_quality(method)
-    if not figures or any(is_comparable(each, parameters, replicas) for each in figures):
+    if not figures or any(is_comparable(figure, parameters, replicas) for figure in figures):
         return ""
-    nearest = min(figures, key=lambda each: apart(each, parameters, replicas))
+    nearest = min(figures, key=lambda figure: apart(figure, parameters, replicas))
     size = "a small model"
     if nearest.parameters is not None:
         short = with_prefix(nearest.parameters, "").replace(" ", "").replace("G", "B")

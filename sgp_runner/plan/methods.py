@@ -77,7 +77,7 @@ def simplest(seconds: Sequence[float]) -> int:
     seconds: of methods, from the simplest on
     """
     least = min(seconds)
-    return next(i for i, each in enumerate(seconds) if (1 - SAVES) * each <= least)
+    return next(i for i, time in enumerate(seconds) if (1 - SAVES) * time <= least)
 
 
 def title_of(algorithm: str) -> str:

@@ -211,7 +211,7 @@ def regions_word(regions: Sequence[Region]) -> str:
         ",".join(f"{key}:{value}" for key, value in asdict(region).items() if value is not None)
         for region in regions
     )
-    return f"cluster.links.regions=[{','.join(f'{{{each}}}' for each in written)}]"
+    return f"cluster.links.regions=[{','.join(f'{{{region}}}' for region in written)}]"
 
 
 def model_overrides(settings: PlanSettings, cluster: Cluster) -> tuple[list[str], int, list[str]]:

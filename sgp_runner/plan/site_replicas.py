@@ -43,18 +43,24 @@ def site_replicas(request: Request) -> SiteReplicas | None:
     largest = max((region.nodes for region in regions), default=1)
     if request.sites < 2 or largest == 1:
         return None
-    words = [word for word in request.overrides if not word.startswith((REGIONS, NODES))]
-    alone = [*words, f"{NODES}{largest}", f"{REGIONS}[]", f"{LAW}ring", *DATA_PARALLEL.overrides]
+    overrides = [word for word in request.overrides if not word.startswith((REGIONS, NODES))]
+    alone = [
+        *overrides,
+        f"{NODES}{largest}",
+        f"{REGIONS}[]",
+        f"{LAW}ring",
+        *DATA_PARALLEL.overrides,
+    ]
     run = experiment_of(alone).run
     inside = time_steps(run)
     ones = tuple(replace(region, nodes=min(1, region.nodes)) for region in regions)
     sites, name = sum(region.nodes for region in ones), run.timed_as.model or run.model.name
-    words += [
+    overrides += [
         f"{NODES}{sites}",
         regions_word(ones),
         f"cluster.compute.step_seconds.{name}={inside.seconds}",
         "timed_as.batch_size=1",
     ]
     if name in request.cluster.compute.step_batch:
-        words.append(f"cluster.compute.step_batch.{name}=1")
-    return SiteReplicas(tuple(words), inside, request.nodes / sites)
+        overrides.append(f"cluster.compute.step_batch.{name}=1")
+    return SiteReplicas(tuple(overrides), inside, request.nodes / sites)

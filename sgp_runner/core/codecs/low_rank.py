@@ -50,12 +50,12 @@ class LowRank(Codec):
             for matrix in matrices
         ]
         for group in alike(matrices):
-            joint, start = (stacked([own[i] for i in group]) for own in (matrices, starts))
+            joint, start = (stacked([some[i] for i in group]) for some in (matrices, starts))
             p = basis(joint @ to_device(start, x.device))
-            factors = (each.reshape(len(group), -1) for each in (p, joint.mT @ p))
+            factors = (factor.reshape(len(group), -1) for factor in (p, joint.mT @ p))
             for i, *pair in zip(group, *factors, strict=True):
                 sent[places[i]] = pair
-        return torch.cat([each for pair in sent for each in pair])
+        return torch.cat([factor for pair in sent for factor in pair])
 
     def from_message(
         self, message: Tensor, shapes: Sequence[Shape], like: Tensor, seed: int

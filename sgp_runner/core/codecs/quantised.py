@@ -305,7 +305,7 @@ def pieces_of(groups: Sequence[Shape], *vectors: Tensor) -> Iterator[tuple[Any, 
     if vectors[0].is_cuda:
         of = constants(tuple(range(len(groups))), torch.int32, vectors[0].device).unbind()
         ends = zip(pairs, accumulate(lengths), strict=True)
-        runs = [[pair for pair, _ in run] for _, run in groupby(ends, lambda each: each[1] // size)]
+        runs = [[pair for pair, _ in run] for _, run in groupby(ends, lambda pair: pair[1] // size)]
         numbers = (torch.cat([of[i].expand(length) for i, length in run]) for run in runs)
         lengths = [sum(length for _, length in run) for run in runs]
     yield from zip(numbers, *(v.split_with_sizes(lengths) for v in vectors), strict=True)
