@@ -38,7 +38,7 @@ def saved_worker(path: Path) -> Worker:
 
 def memory(tensor: Tensor) -> int:
     """Return what identifies the memory of a tensor."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def test_a_resumed_worker_copies_its_state_in_place(tmp_path: Path) -> None:
