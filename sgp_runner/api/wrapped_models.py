@@ -36,6 +36,11 @@ REFUSED = {
         "use BatchNorm, whose statistics stay on a rank, or GroupNorm."
     ),
 }
+#: Class of an optimizer around another one -> what it does to the parameters of several ranks.
+OF_OTHERS = {
+    "PostLocalSGDOptimizer": "averages the parameters of all ranks itself",
+    "ZeroRedundancyOptimizer": "broadcasts the parameters that each rank has updated to all ranks",
+}
 SILENT: WeakSet[DistributedDataParallel] = WeakSet()  # have our hook, which cannot be removed
 TRAINED: WeakSet[nn.Module] = WeakSet()  # modules with an averager that has not finished
 
@@ -176,11 +181,11 @@ def check_optimizer(optimizer: object, vector: ParameterVector) -> None:
             f"{kind} does not step with one dense gradient: "
             "use another, for example torch.optim.AdamW.",
         )
-    if kind == "ZeroRedundancyOptimizer":
+    if kind in OF_OTHERS:
         raise ConfigError(
             "optimizer",
-            f"{kind} broadcasts the parameters that each rank has updated to all ranks: "
-            "use the optimizer inside it, for example torch.optim.AdamW.",
+            f"{kind} {OF_OTHERS[kind]}: use the optimizer inside it, for example "
+            "torch.optim.AdamW.",
         )
     ids = set(map(id, vector.parameters))
     held = [p for group in optimizer.param_groups for p in group["params"]]

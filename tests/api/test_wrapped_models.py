@@ -142,3 +142,12 @@ def test_optimizers_of_another_rule_are_refused(alone: None) -> None:
         "optimizer: ZeroRedundancyOptimizer broadcasts the parameters that each rank has updated "
         "to all ranks: use the optimizer inside it, for example torch.optim.AdamW."
     )
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    inner = torch.optim.SGD(model.parameters(), 0.1)
+    averaged = PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=4))
+    assert refusal(model, averaged) == (
+        "optimizer: PostLocalSGDOptimizer averages the parameters of all ranks itself: "
+        "use the optimizer inside it, for example torch.optim.AdamW."
+    )
