@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from helpers.variants import (
     simulate_all,
 )
 
+from sgp_runner.assembly import execution
 from sgp_runner.cli.main import main
 from sgp_runner.config.experiment import Experiment
 from sgp_runner.recording.checkpoint import saved_steps
@@ -406,3 +408,50 @@ def test_whatever_is_killed_nobody_survives(
     _, err = command.communicate(timeout=300)
     assert victim == "mpirun" or "exited on signal 9 (Killed)" in " ".join(err.split())
     check_no_rank_is_left(tmp_path)
+
+
+KEEPS = """\
+import sys
+from sgp_runner.assembly import execution
+from sgp_runner.cli.main import main
+execution.keep_only = lambda *_: None  # as after an interruption
+sys.exit(main(sys.argv[1:]))
+"""
+RESIZED = (
+    *("model=quadratic", "data.samples=96", "data.dimension=4", "batch_size=4", "dtype=float64"),
+    *("logger=jsonl", "epochs=2", "optim.schedule=cosine", "optim.momentum=0.9", "eval_every=9"),
+    *("checkpoint.every_steps=4", "checkpoint.keep=99", "log_every=1"),
+    *("algo=diloco", "algo.period=3"),
+)  # each of four nodes has 6 steps in an epoch, and each of two has 12
+
+
+def test_two_ranks_continue_a_run_of_four_as_in_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "keep_only", lambda *_: None)
+    curves = {}
+    for network in ("sim", "mpi"):
+        folder = tmp_path / network
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        for nodes, more in ((4, ()), (2, ("resume=resize",))):
+            words = (*RESIZED, f"network={network}", f"nodes={nodes}", *more)
+            if network == "sim":
+                assert main([*words]) == 0
+            else:
+                done = mpirun(nodes, "-c", KEEPS, *words, cwd=folder)
+                assert done.returncode == 0, done.stderr
+            (run,) = folder.glob(f"results/runs/*-n{nodes}-*")
+            for path in run.glob("checkpoints/*") if nodes == 4 else ():
+                if path.name != "step-4":
+                    shutil.rmtree(path)
+        records = read_metrics(run)
+        resized = next(record for record in records if record["kind"] == "resized")
+        assert (resized["nodes_before"], resized["step"], resized["epoch"]) == (4, 4, 8 / 12)
+        curves[network] = {
+            (record["kind"], record["rank"], record["step"]): record["loss"]
+            for record in records
+            if record["kind"] in ("train", "eval")
+        }
+    assert len(curves["sim"]) == 2 * (24 - 8) + 2
+    assert curves["mpi"] == pytest.approx(curves["sim"], rel=0, abs=1e-10)
