@@ -353,16 +353,14 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
 def test_what_cannot_be_calibrated(
     words: list[str],
     sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    in_an_empty_folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from sgp_runner.cli.main import main
 
-    monkeypatch.chdir(tmp_path)
     assert main(["calibrate", *words]) == 2
     assert sentence in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert list(in_an_empty_folder.iterdir()) == []
 
 
 def test_the_command_calibrates_the_simulator_too(

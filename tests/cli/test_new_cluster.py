@@ -32,8 +32,7 @@ WORDS = ["new", "cluster", "clouds", "rates=rates.csv", "round_trips=trips.csv"]
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def files(in_an_empty_folder: Path) -> None:
     Path("rates.csv").write_text(RATES)
     Path("trips.csv").write_text(TRIPS)
     Path("prices.csv").write_text(PRICES)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from helpers.refusals import check_refused, in_an_empty_folder
+from helpers.refusals import check_refused
 
-__all__ = ["in_an_empty_folder"]
-
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 # The command line, the key of the error, and the beginning of its sentence.
 SETTINGS: list[tuple[str, str, str]] = [
     ("nodes=2.5", "nodes", "2.5 is not a whole number."),
