@@ -61,7 +61,11 @@ DATA: dict[str, tuple[str, dict[str, bytes], str]] = {
         {"root/train/a/0.jpg": b"", "root/val/a/x.txt": b""},
         "the classes in root/val have no images.",
     ),
-    "no validation": ("imagenet", {"root/train/a/0.jpg": b""}, "whose images are in val/<class>/"),
+    "no validation": (
+        "imagenet",
+        {"root/train/a/0.jpg": b""},
+        "root lacks ImageNet's images in val/<class>/",
+    ),
     "another class": (
         "imagenet",
         {"root/train/a/0.jpg": b"", "root/val/b/0.jpg": b""},
