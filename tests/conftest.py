@@ -82,15 +82,6 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sgp_runner.report.render.pictures.save_all", lambda plots, folder: None)
 
 
-@pytest.fixture
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the test in an empty folder, without variables of launchers."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR", "NOWHERE"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
 @pytest.fixture(autouse=True)
 def no_plug_in_outlives_its_test() -> Iterator[None]:
     """The choices of plug-ins belong to a process, and a process runs many tests."""

@@ -116,12 +116,13 @@ class Guarded:
 
 
 def test_an_object_that_cannot_be_copied_is_refused_before_anything_is_written(
-    in_an_empty_folder: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(sgp.ConfigError) as refused:
         sgp.run("model=mlp network=gloo nodes=2 batch_size=2", data=(Guarded(), Guarded()))
     assert str(refused.value) == (
         "network: an object of this program cannot be copied to the ranks (TypeError: cannot "
         "pickle '_thread.lock' object): use network=sim, or write it as a plug-in, ./mine.py."
     )
-    assert not list(in_an_empty_folder.rglob("*.yaml"))
+    assert not list(tmp_path.rglob("*.yaml"))

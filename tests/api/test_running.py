@@ -33,10 +33,17 @@ from sgp_runner.models.mlp import MLP
 from sgp_runner.plugin import Algorithm, Listener, Worker
 from sgp_runner.topology.graphs import Ring
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 TINY = "model=quadratic data.samples=64 data.dimension=4 nodes=2 epochs=2 dtype=float64"
 TINY += " logger=jsonl"
 DIGITS: dict[str, Any] = {"nodes": 2, "epochs": 1, "batch_size": 64, "logger": "jsonl"}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
+    yield
 
 
 @dataclass(frozen=True)

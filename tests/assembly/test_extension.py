@@ -11,11 +11,15 @@ from sgp_runner.assembly import execution
 from sgp_runner.cli.main import main
 from sgp_runner.recording.recorder import write_summary
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 TINY = (
     *("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "batch_size=8"),
     *("logger=jsonl", "name=mine", "checkpoint.keep_last=true", "optim.schedule=constant"),
 )
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def results(folder: str) -> tuple[list[dict[str, object]], dict[str, object]]:

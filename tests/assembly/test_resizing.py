@@ -28,8 +28,9 @@ D_PSGD = ("algo=d_psgd", "algo.topology=ring")
 
 
 @pytest.fixture(autouse=True)
-def as_after_an_interruption(in_an_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "keep_only", lambda *_: None)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execution, "keep_only", lambda *_: None)  # as after an interruption
 
 
 def folder(nodes: int) -> Path:

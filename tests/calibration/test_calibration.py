@@ -353,14 +353,16 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
 def test_what_cannot_be_calibrated(
     words: list[str],
     sentence: str,
-    in_an_empty_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from sgp_runner.cli.main import main
 
+    monkeypatch.chdir(tmp_path)
     assert main(["calibrate", *words]) == 2
     assert sentence in capsys.readouterr().err
-    assert list(in_an_empty_folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_calibrates_the_simulator_too(

@@ -35,7 +35,10 @@ from sgp_runner.core.codecs.quantised import FP4, Int8
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, RandomMatching
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def texts(picture: Path) -> list[str]:

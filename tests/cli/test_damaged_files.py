@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.refusals import TINY, refused
+from helpers.refusals import TINY, in_an_empty_folder, refused
 
 from sgp_runner.cli.main import main
 from sgp_runner.utils.files import checksum
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+__all__ = ["in_an_empty_folder"]
+
 RUN = Path("results/runs/mine")
 
 

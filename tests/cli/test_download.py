@@ -123,8 +123,9 @@ def test_an_endless_file_is_read_to_the_size_of_the_archive(
 
 @pytest.mark.parametrize("url", ["", "foo", "https://["])
 def test_an_invalid_url_is_refused_with_its_key(
-    url: str, in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["download", "cifar10", f"url={url}"]) == 2
     assert capsys.readouterr().err == (
         f"sgp-run: url: '{url}' is not a URL: write url=https://...\n"
@@ -132,8 +133,9 @@ def test_an_invalid_url_is_refused_with_its_key(
 
 
 def test_a_server_that_is_not_there(
-    in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["download", "cifar10", "url=http://127.0.0.1:9/x.tar.gz"]) == 2
     sentence = r"sgp-run: download: http://127.0.0.1:9/x.tar.gz cannot be read \(.*refused\); .*\n"
     assert re.fullmatch(sentence, capsys.readouterr().err)

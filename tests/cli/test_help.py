@@ -19,7 +19,15 @@ from sgp_runner.config.choices import CONFIGS, NESTED, groups
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.schema import keys_of
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
 TOPOLOGY = ["algo.base.topology.", "algo.base.topology="]
 
 

@@ -20,7 +20,6 @@ from sgp_runner.config.experiment import make_experiment, stored
 from sgp_runner.config.overrides import compose, configs
 from sgp_runner.utils.signals import STOPPING
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 TINY = [
     "model=quadratic",
     "data.samples=64",
@@ -32,6 +31,14 @@ TINY = [
 
 
 TOO_BIG = 10**15  # elements, more than any address space holds
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
 
 
 def run_directories(results: Path = Path("results")) -> list[Path]:

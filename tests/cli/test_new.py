@@ -11,8 +11,12 @@ import pytest
 
 from sgp_runner.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 KINDS = {"algorithm": "algo", "model": "model", "data": "data"}
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "group"), KINDS.items())

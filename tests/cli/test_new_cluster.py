@@ -32,7 +32,8 @@ WORDS = ["new", "cluster", "clouds", "rates=rates.csv", "round_trips=trips.csv"]
 
 
 @pytest.fixture(autouse=True)
-def files(in_an_empty_folder: Path) -> None:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("rates.csv").write_text(RATES)
     Path("trips.csv").write_text(TRIPS)
     Path("prices.csv").write_text(PRICES)

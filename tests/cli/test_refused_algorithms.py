@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from helpers.refusals import check_refused
+from helpers.refusals import check_refused, in_an_empty_folder
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+__all__ = ["in_an_empty_folder"]
+
 # The command line, the key of the error, and the beginning of its sentence.
 SETTINGS: list[tuple[str, str, str]] = [
     ("nodes=2.5", "nodes", "2.5 is not a whole number."),

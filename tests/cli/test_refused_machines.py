@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from helpers.refusals import check_refused
+from helpers.refusals import check_refused, in_an_empty_folder
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+__all__ = ["in_an_empty_folder"]
+
 # The command line, the key of the error, and the beginning of its sentence.
 SETTINGS: list[tuple[str, str, str]] = [
     ("model=mlp model.hidden=[0]", "model.hidden", "widths must be at least 1, not [0]. Use [64]."),

@@ -10,7 +10,15 @@ import pytest
 
 from sgp_runner.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
 BAD: list[tuple[str, str, str]] = [
     # words, key, and a part of the sentence
     ("nodez=4", "nodez", "Did you mean 'nodes'?"),

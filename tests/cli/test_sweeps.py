@@ -26,7 +26,6 @@ from sgp_runner.core.optim import Constant, Cosine
 from sgp_runner.jobs.machine import Machine
 from sgp_runner.utils.signals import STOPPING
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 TINY = (
     *("model=quadratic", "data.samples=64", "data.dimension=4"),
     *("nodes=2", "epochs=1", "logger=jsonl"),
@@ -36,6 +35,11 @@ PLENTY = 10**12
 
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_machine_without_slurm_is_named(

@@ -123,8 +123,9 @@ def test_work_that_is_interrupted_too_often_is_refused() -> None:
 
 
 def test_a_message_that_is_interrupted_too_often_ends_the_command(
-    in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     words = (
         "model=timing_only model.sample_steps=3 nodes=5 faults=churn cluster.bandwidth=1000bit/s"
     )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from helpers.refusals import refused
 from test_schema import CONFIGURED
 
+from sgp_runner.cli.main import main
 from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.choices import NESTED, groups
 from sgp_runner.config.schema import fields_of
 from sgp_runner.utils.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 TYPED = "mistyped"
 SMALL = ["nodes=2", "logger=none", "epochs=0.01"]
 # Texts that name nothing that exists before: what a user calls things, and places for them.
@@ -140,17 +140,29 @@ def test_every_setting_that_may_name_something_is_mistyped_here() -> None:
     assert texts - set(CHOSEN) == known
 
 
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*SMALL, *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Traceback" not in error
+    return error
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("setting", sorted(NAMES))
 def test_a_name_among_any_text(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
     words, key = NAMES[setting]
-    assert refused([*SMALL, *words.split()], capsys).startswith(f"sgp-run: {key}: ")
+    assert refused(words.split(), capsys).startswith(f"sgp-run: {key}: ")
 
 
 @pytest.mark.parametrize("group", groups())
 def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = NESTED.get(group, group)
     around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}
-    words = [*SMALL, *around.get(key, []), f"{key}={TYPED}"]
+    words = [*around.get(key, []), f"{key}={TYPED}"]
     assert refused(words, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is none of ")
 
 
@@ -171,7 +183,7 @@ def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_name_elsewhere(words: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused([*SMALL, *words.split()], capsys).startswith(f"sgp-run: {key}")
+    assert refused(words.split(), capsys).startswith(f"sgp-run: {key}")
 
 
 @pytest.mark.parametrize(
@@ -197,5 +209,5 @@ def test_a_name_elsewhere(words: str, key: str, capsys: pytest.CaptureFixture[st
 def test_a_model_that_is_timed_is_known_with_its_size(
     words: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = refused([*SMALL, "model=timing_only", *words.split()], capsys)
+    error = refused(["model=timing_only", *words.split()], capsys)
     assert error == f"sgp-run: timed_as.{sentence}\n"

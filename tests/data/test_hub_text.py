@@ -261,7 +261,10 @@ def test_a_row_without_text_is_named(more: dict[str, Any], tmp_path: Path, token
 # Identity
 
 
-def test_the_contents_of_folders_are_part_of_the_identity(in_an_empty_folder: Path) -> None:
+def test_the_contents_of_folders_are_part_of_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     save_gpt2(Path("model"))
     save_tokenizer(Path("model"))
     save_json(Path("data"), texts(30))

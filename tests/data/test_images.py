@@ -584,11 +584,12 @@ MISSING = {
 
 @pytest.mark.parametrize("data", MISSING)
 def test_missing_data_are_one_sentence_and_leave_nothing_behind(
-    data: str, in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main([f"data={data}", "data.root=nowhere", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == MISSING[data]
-    assert list(in_an_empty_folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_classes_without_images_are_refused(tmp_path: Path) -> None:

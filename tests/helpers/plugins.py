@@ -71,7 +71,10 @@ RUN = ["algo=./mine.py", *TINY]
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_the_user(in_an_empty_folder: Path) -> None:
+def in_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
     for name, text in FILES.items():
         Path(name).write_text(text)
 

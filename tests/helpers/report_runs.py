@@ -9,8 +9,6 @@ from pathlib import Path
 import yaml
 
 from sgp_runner.config.experiment import FORMAT
-from sgp_runner.report.read.run_groups import RunGroup, settings_in
-from sgp_runner.report.read.runs import read_runs
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -102,7 +100,3 @@ def write_run(
         costs = {"time_s": seconds * steps, "steps": steps, "bytes_per_node": 1000 * steps}
         (folder / "summary.json").write_text(json.dumps({**facts, **costs, **summary}))
     return folder
-
-
-def settings_of(root: Path) -> list[RunGroup]:
-    return settings_in(read_runs([root]))

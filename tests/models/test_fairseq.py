@@ -335,8 +335,9 @@ def test_real_ranks_end_with_the_simulators_parameters(
 
 
 def test_missing_data_are_one_sentence_and_leave_nothing_behind(
-    in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["model=fairseq_transformer", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == (
         "sgp-run: data.root: there is no binarised WMT'16 at data/wmt16_en_de, where dict.en.txt "
@@ -344,7 +345,7 @@ def test_missing_data_are_one_sentence_and_leave_nothing_behind(
         "0B_bZck-ksdkpM25jRUN2X2UxMm8 and binarise it with scripts/prepare_wmt16.sh, or set "
         "data.root; model=transformer data=numbers_en_de needs no files.\n"
     )
-    assert list(in_an_empty_folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_models_read_the_text_that_they_can(capsys: pytest.CaptureFixture[str]) -> None:

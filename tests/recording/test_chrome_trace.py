@@ -117,12 +117,13 @@ def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     assert records[0] == records[1]
 
 
-def test_a_real_rank_is_profiled(in_an_empty_folder: Path) -> None:
+def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     words = ["network=gloo", "algo=sgp", "trace_steps=1-6", "name=run", "logger=jsonl"]
     assert main([*TINY, *words]) == 0
     waits = []
     for rank in (0, 1):
-        path = in_an_empty_folder / f"results/runs/run/trace.rank{rank}.json"
+        path = tmp_path / f"results/runs/run/trace.rank{rank}.json"
         names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
         assert {"aten::addmm", "gradient 3"} <= names
         waits += [f"waits for a message from rank {1 - rank}" in names]

@@ -186,8 +186,9 @@ def test_a_recorded_run_is_copied_afterwards(
 
 
 def test_a_logger_that_is_chosen_later_copies_a_finished_run(
-    in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     tiny = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
     assert main([*tiny, "logger=csv"]) == 0
     table = Path("results/runs/run/metrics.csv")
@@ -228,10 +229,11 @@ def test_a_logger_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert settings_of({"logger": {"name": "csv"}, "nodes": 2}) == {"nodes": 2}
 
 
-def test_no_logger_leaves_no_copy(in_an_empty_folder: Path) -> None:
+def test_no_logger_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     words = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
     assert main([*words, "logger=none"]) == 0
-    files = {path.name for path in (in_an_empty_folder / "results/runs/run").iterdir()}
+    files = {path.name for path in (tmp_path / "results/runs/run").iterdir()}
     assert files == {"config.yaml", "environment.json", "metrics.jsonl", "summary.json"}
 
 

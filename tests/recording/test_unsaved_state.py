@@ -176,9 +176,11 @@ def test_an_activity_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("network", ["sim", "gloo"])
 def test_a_run_warns_at_its_first_checkpoint(
     network: str,
-    in_an_empty_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     before, loop, names = LOST["a mapping of messages"]
     Path("mine.py").write_text(text(before, loop))
     assert main(["algo=./mine.py", *TINY, f"network={network}"]) == 0

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import settings_of, write_run
+from helpers.report_runs import write_run
 from matplotlib.text import Text
 
 from sgp_runner.report.plots.figure import (
@@ -24,6 +24,8 @@ from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import select_lines
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.read.naming import names, short_key, wrap_label
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
+from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.pictures import drawn
 
 CURVE = [[0.5], [0.7], [0.9]]
@@ -33,6 +35,10 @@ def plots_of(root: Path, target: float | None = None) -> dict[str, Plot]:
     settings = settings_of(root)
     found = sections(settings, rankings(settings, target), [])
     return {plot.name: plot for each in found for plot in each.plots}
+
+
+def settings_of(root: Path) -> list[RunGroup]:
+    return settings_in(read_runs([root]))
 
 
 def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import settings_of, write_run
+from helpers.report_runs import write_run
 from rich.console import Console
 
 from sgp_runner.config.old_names import NAMES
@@ -18,6 +18,8 @@ from sgp_runner.report.rank.fastest import fastest_tables
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
 from sgp_runner.report.rank.tables import tables
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
+from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid
 from sgp_runner.report.render.text_tables import csv as as_csv
 from sgp_runner.report.render.text_tables import markdown
@@ -26,6 +28,10 @@ from sgp_runner.report.render.write import write_report
 SLOW = [[0.5], [0.7], [0.9]]
 FAST = [[0.7], [0.9], [0.92]]
 EARLY = [[0.1]] * 5  # evaluations before a target, so that the time to it is ranked
+
+
+def settings_of(root: Path) -> list[RunGroup]:
+    return settings_in(read_runs([root]))
 
 
 def on(name: str, bandwidth: float, **more: object) -> dict[str, object]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.report_runs import COMMIT, settings_of, write_run
+from helpers.report_runs import COMMIT, write_run
 from rich.console import Console
 
 from sgp_runner.cli.report import main, parser
@@ -23,7 +23,7 @@ from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings, target_of
 from sgp_runner.report.read.published import PATH, pairs_of, published
-from sgp_runner.report.read.run_groups import RunGroup, labels
+from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid, published_grid
 from sgp_runner.report.render.write import write_report
@@ -31,6 +31,10 @@ from sgp_runner.utils.messages import showing_messages
 
 SGP_1 = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
 SGP_2 = [[0.30, 0.40], [0.60, 0.70], [0.90, 0.94]]
+
+
+def settings_of(root: Path) -> list[RunGroup]:
+    return settings_in(read_runs([root]))
 
 
 def section(settings: list[RunGroup], title: str, target: float | None = None) -> Section:
@@ -513,9 +517,11 @@ def test_a_target_may_be_a_percentage() -> None:
 def test_what_cannot_work_is_one_sentence(
     words: list[str],
     sentence: str,
-    in_an_empty_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("file").touch()
     write_run(Path("runs"), "a", SGP_1)
@@ -558,7 +564,7 @@ def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_pa
         for seed, more in enumerate(later, 2):
             new = {group: {**values, **more.pop(group, {})} for group, values in old.items()}  # type: ignore[call-overload]
             write_run(folder, f"run{seed}", [(0.5, 0.5)], seed=seed, settings={**new, **more})
-        return settings_of(folder)
+        return settings_in(read_runs([folder]))
 
     assert [
         each.seeds

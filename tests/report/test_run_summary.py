@@ -6,17 +6,23 @@ import csv
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import settings_of, write_run
+from helpers.report_runs import write_run
 
 from sgp_runner.report.plots.figure import Axis
 from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import LOOKS, StyleMap, axis_over, look_of, shade, ticks_between
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import differing, run_summary
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
+from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.pictures import SHAPES
 from sgp_runner.report.render.write import write_report
 
 CURVE = [[0.5], [0.8], [0.95]]
+
+
+def settings_of(root: Path) -> list[RunGroup]:
+    return settings_in(read_runs([root]))
 
 
 def with_settings(

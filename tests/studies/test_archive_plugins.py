@@ -62,8 +62,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(in_an_empty_folder: Path) -> Iterator[None]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A new process in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     yield
     loading.forget()
 

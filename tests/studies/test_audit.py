@@ -82,7 +82,10 @@ def test_a_gain_has_its_effects_in_the_claimed_direction_and_its_marks() -> None
     )
 
 
-def test_published_settings_are_not_searched(in_an_empty_folder: Path) -> None:
+def test_published_settings_are_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     page = run_study(study_of(content(), "gain"))
     assert page.answer.count("at the published settings") == 1
     table = page.table

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from helpers.studied import CONTENT
 
 from sgp_runner.studies.merging import merged_record
@@ -29,7 +30,10 @@ def test_results_are_the_ends_of_runs_that_decide(tmp_path: Path) -> None:
     assert has_results(tmp_path)
 
 
-def test_any_change_after_results_is_a_look_and_none_before(in_an_empty_folder: Path) -> None:
+def test_any_change_after_results_is_a_look_and_none_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     study = study_of(CONTENT, "mine")
     assert set_down(study).looks == 1
     other = {**CONTENT, "measures": ["accuracy", "loss"], "amended": "accuracy, before all runs"}
@@ -39,7 +43,10 @@ def test_any_change_after_results_is_a_look_and_none_before(in_an_empty_folder: 
     assert (set_down(third).looks, set_down(third).looks) == (2, 2)
 
 
-def test_a_merged_study_has_the_looks_and_the_amendments_of_both(in_an_empty_folder: Path) -> None:
+def test_a_merged_study_has_the_looks_and_the_amendments_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     first = {"digest": "1", "content": CONTENT, "amended": "", "started": "2026-01-01"}
     added = {
         **first,

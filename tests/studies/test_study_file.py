@@ -274,8 +274,9 @@ def test_words_of_a_command_line_become_a_file() -> None:
 
 
 def test_the_command_writes_a_file_and_says_what_it_takes(
-    in_an_empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     words = "algo=sgp,ar_sgd model=mlp nodes=2 epochs=1 seeds=3 budget=4"
     assert main(["study", "new", "mine.yaml", *words.split()]) == 0
     assert main(["study", "new", "mine.yaml", *words.split()]) == 2
@@ -286,7 +287,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     assert "\n  sgp: at most 4 runs of its search, 3 runs that decide; " in out
     assert "\n14 runs at most, about " in out and "3 seeds find a difference between" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert not (in_an_empty_folder / "results").exists()
+    assert not (tmp_path / "results").exists()
     assert main(["study", "none.yaml"]) == 2 and main(["study"]) == 2
     assert "there is no file 'none.yaml'; sgp-run study new" in capsys.readouterr().err
 
@@ -338,14 +339,16 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
 def test_a_command_that_cannot_work_is_one_sentence_and_nothing_is_written(
     words: str,
     sentence: str,
-    in_an_empty_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("list.yaml").write_text("[1, 2]")
     Path("open.yaml").write_text("[1, 2")
     assert main(["study", *words.split()]) == 2
     assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
-    assert {path.name for path in in_an_empty_folder.iterdir()} == {"list.yaml", "open.yaml"}
+    assert {path.name for path in tmp_path.iterdir()} == {"list.yaml", "open.yaml"}
 
 
 def test_arms_with_equal_data_and_models_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
