@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from sgp_runner.utils.units import duration, rank_list
 from sgp_runner.utils.waits import longest_wait, stall_report
 
 ASKED, ANSWERED = "a rank has waited too long", "the ranks that did not come"
-ANSWER_SECONDS = 10.0  # longest wait for the answer of a rank
+ANSWER_SECONDS = 10.0  # longest wait for the answers of all ranks
 #: The steps that a rank has begun, whether it waits for others, and what it does.
 Answer: TypeAlias = tuple[int, bool, str]
 SILENT: Answer = (-1, False, "does not answer")
@@ -50,15 +51,20 @@ class RollCall:
         waits = longest_wait() > 0
         what = stall_report() if waits else f"is at {place(self.training)}"
         self.store.set(f"answer of {self.rank}", json.dumps([steps, waits, what]))
-        answers = {rank: self.answer_of(rank) for rank in range(self.size)}
+        until = time.monotonic() + ANSWER_SECONDS
+        answers = {rank: self.answer_of(rank, until) for rank in range(self.size)}
         limit = str(self.store.get(ASKED), "utf-8")  # of the rank that has asked
         agreed = self.store.compare_set(ANSWERED, "", sentence(answers, limit))
         return StallTimeout(str(agreed, "utf-8"))
 
-    def answer_of(self, rank: int) -> Answer:
-        key = f"answer of {rank}"
+    def answer_of(self, rank: int, until: float) -> Answer:
+        """Return the answer of a rank; `SILENT` without one at the time ``until``."""
+        key, left = f"answer of {rank}", until - time.monotonic()
         try:
-            self.store.wait([key], timedelta(seconds=ANSWER_SECONDS))
+            if left > 0:
+                self.store.wait([key], timedelta(seconds=left))
+            elif not self.store.check([key]):
+                return SILENT
         except RuntimeError:
             return SILENT
         steps, waits, what = json.loads(self.store.get(key))

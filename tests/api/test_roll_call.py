@@ -15,7 +15,7 @@ from helpers.ranks.hanging_rank import CASES
 from torch import nn
 
 from sgp_runner import Averager
-from sgp_runner.api.roll_call import SILENT, sentence
+from sgp_runner.api.roll_call import SILENT, Answer, sentence
 from sgp_runner.utils.errors import ConfigError
 
 AT = r"is at hang \(hanging_rank\.py, line \d+\); rank 0 has begun 6 steps and waits for "
@@ -23,7 +23,7 @@ WAITS = {
     "sgp": r"has begun 5 steps and " + AT + "a message from rank 1",
     "ar_sgd": r"has begun 5 steps and " + AT + "all-reduce 5",
     "osgp": r"has begun 5 steps and " + AT + "all ranks to finish",
-    "d_psgd": r"does not answer; rank 0 has begun 6 steps and waits for a message from rank 1",
+    "slowmo": r"does not answer; rank 0 has begun 6 steps and waits for a message from rank 1",
     "diloco": r"does not answer; rank 0 has begun 0 steps and waits for all ranks to make their "
     "Averager",
 }
@@ -31,7 +31,7 @@ WAITS = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What the ranks have printed, and the folder with their messages."""
+    """Return the output of the script, and the folder where its ranks leave their messages."""
     folder = tmp_path_factory.mktemp("hanging")
     command = [sys.executable, str(RANKS / "hanging_rank.py"), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -58,7 +58,9 @@ def test_the_other_rank_ends_with_a_sentence_about_the_one_that_hangs(
     assert re.fullmatch(expected, found), found
 
 
-@pytest.mark.parametrize("algo", [algo for algo, case in CASES.items() if case == "hangs"])
+@pytest.mark.parametrize(
+    "algo", [algo for algo, case in CASES.items() if case in ("hangs", "ahead")]
+)
 def test_a_rank_that_comes_too_late_ends_with_the_same_sentence(
     algo: str, ended: tuple[str, Path]
 ) -> None:
@@ -66,35 +68,46 @@ def test_a_rank_that_comes_too_late_ends_with_the_same_sentence(
     assert messages(folder, algo, 1) == messages(folder, algo, 0)
 
 
-def test_of_the_ranks_that_do_not_wait_those_with_the_fewest_steps_are_missing() -> None:
-    """Rank 3 is in a collective of the script, which waits for rank 1 too."""
-    answers = {
-        0: (6, True, "waits for a message from rank 2 for 60.1 s"),
-        1: (5, False, "is at load (train.py, line 31)"),
-        2: (6, True, "waits for a message from rank 1 for 60.1 s"),
-        3: (6, False, "is at log (train.py, line 40)"),
-        4: (5, False, "is at load (train.py, line 32)"),
-    }
-    assert sentence(answers, "1 min 00 s") == (
-        "ranks 1, 4 did not come within 1 min 00 s (timeout_seconds), so mend the cause or allow "
+# Rank 3 is in a collective of the script, which waits for rank 1 too.
+MISSING = {
+    0: (6, True, "waits for a message from rank 2 for 60.1 s"),
+    1: (5, False, "is at load (train.py, line 31)"),
+    2: (6, True, "waits for a message from rank 1 for 60.1 s"),
+    3: (6, False, "is at log (train.py, line 40)"),
+    4: (5, False, "is at load (train.py, line 32)"),
+}
+ALL_WAIT = {
+    0: (6, True, "waits for a message from rank 1 for 9.1 s"),
+    1: (5, True, "waits for the average of all models for 9.0 s"),
+}
+SENTENCES = [
+    (
+        MISSING,
+        "ranks 1, 4 did not come within 9 s (timeout_seconds), so mend the cause or allow "
         "more: rank 1 has begun 5 steps and is at load (train.py, line 31); rank 4 has begun 5 "
         "steps and is at load (train.py, line 32); rank 0 has begun 6 steps and waits for a "
-        "message from rank 2 for 60.1 s."
-    )
-    assert sentence({**answers, 2: SILENT}, "9 s").startswith("rank 2 did not come within 9 s")
-
-
-def test_ranks_that_make_different_calls_wait_for_each_other() -> None:
-    answers = {
-        0: (6, True, "waits for a message from rank 1 for 9.1 s"),
-        1: (5, True, "waits for the average of all models for 9.0 s"),
-    }
-    assert sentence(answers, "9 s") == (
+        "message from rank 2 for 60.1 s.",
+    ),
+    (
+        ALL_WAIT,
         "all ranks have waited for each other for 9 s (timeout_seconds), so call step, average, "
         "finish and state_dict on all of them together: rank 0 has begun 6 steps and waits for a "
         "message from rank 1 for 9.1 s; rank 1 has begun 5 steps and waits for the average of all "
-        "models for 9.0 s."
-    )
+        "models for 9.0 s.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answers", "text"), SENTENCES, ids=["missing", "all wait"])
+def test_of_the_ranks_that_do_not_wait_those_with_the_fewest_steps_are_missing(
+    answers: dict[int, Answer], text: str
+) -> None:
+    assert sentence(answers, "9 s") == text
+
+
+def test_a_rank_that_does_not_answer_is_the_missing_one() -> None:
+    text = sentence({**MISSING, 2: SILENT}, "9 s")
+    assert text.startswith("rank 2 did not come within 9 s")
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
