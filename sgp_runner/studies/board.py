@@ -159,7 +159,8 @@ def check_out(out: Path) -> None:
     tables = {f"{track.name}.{kind}" for track in TRACKS for kind in ("csv", "md")}
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()
     foreign = there - tables - {PAGE, ENTRIES}
-    if not tables <= there:  # the page is written last, so this one is of something else
+    first = {f"{track.name}.csv" for track in TRACKS if track.task == TASK}  # of every board
+    if not first <= there:  # the page is written last, so this one is of something else
         foreign |= there & {PAGE}
     if ENTRIES in there:
         entries = (out / ENTRIES).iterdir()
