@@ -15,9 +15,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sgp_runner.report.read.published import published
-from sgp_runner.studies.audit import Gain, gain_of, is_shown, signed, tuned_effect
+from sgp_runner.studies.audit import Gain, gain_of, is_inside, is_shown, signed, tuned_effect
 from sgp_runner.studies.measures import Measure
-from sgp_runner.studies.statistics import LEVEL, Between, Interval
+from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import SHIPPED, StudyFile, read_study
 from sgp_runner.studies.verification import opened
 
@@ -156,10 +156,7 @@ def paper_line(text: str, difference: str, sign: int, row: AuditRow | None) -> s
     if row is None:
         return f"| {text} | {difference} | not run yet | |"
     ours = (row.effect.mean > 0) - (row.effect.mean < 0) if is_shown(row.effect) else 0
-    if (
-        row.study.matters
-        and Between(-row.study.matters, row.study.matters).inside(row.effect) <= LEVEL
-    ):
+    if row.study.matters and is_inside(row.effect, row.study.matters):
         shown = "agrees" if sign == 0 else "no difference"
     else:
         shown = "not shown" if ours == 0 else "agrees" if ours == sign else "opposite"
@@ -182,12 +179,18 @@ def draw(rows: Sequence[AuditRow], path: Path) -> None:
                 (gain.transferred, 0.16, "#8a929a"),
                 (gain.tuned, -0.16, colour),
             ):
-                ends = [
-                    min(max(value / gain.margin, -FURTHEST), FURTHEST)
-                    for value in (effect.low, effect.mean, effect.high)
-                ]
-                axes.plot([ends[0], ends[2]], [y - offset] * 2, color=tint, linewidth=3)
-                axes.plot(ends[1], y - offset, "o", color=tint, markersize=8)
+                low, mean, high = (
+                    value / gain.margin for value in (effect.low, effect.mean, effect.high)
+                )
+                ends = [max(low, -FURTHEST), min(high, FURTHEST)]
+                axes.plot(ends, [y - offset] * 2, color=tint, linewidth=3)
+                if low < -FURTHEST:
+                    axes.plot(-FURTHEST, y - offset, "<", color=tint, markersize=9)
+                if high > FURTHEST:
+                    axes.plot(FURTHEST, y - offset, ">", color=tint, markersize=9)
+                if abs(mean) <= FURTHEST:
+                    face = "white" if effect is gain.transferred else tint
+                    axes.plot(mean, y - offset, "o", color=tint, markerfacecolor=face, markersize=8)
             axes.text(
                 1.01,
                 y,
@@ -203,7 +206,8 @@ def draw(rows: Sequence[AuditRow], path: Path) -> None:
         )
         axes.set_ylim(len(judged) - 0.5, -0.5)
         axes.set_xlabel(
-            "effect in margins. Grey: published settings; colour: tuned; shaded: does not matter"
+            "effect in margins (arrow: further). Shaded: does not matter\n"
+            "hollow: at the published settings; full: tuned"
         )
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

@@ -46,7 +46,7 @@ class Gain:
     @property
     def verdict(self) -> GainVerdict:
         tuned = self.tuned.mean
-        inside = Between(-self.margin, self.margin).inside(self.tuned) <= LEVEL
+        inside = is_inside(self.tuned, self.margin)
         if is_shown(self.tuned) and tuned < 0 and not inside:
             return "reverses"
         if not (is_shown(self.transferred) and self.transferred.mean > 0):
@@ -82,6 +82,11 @@ def signed(measure: Measure, effect: Interval) -> str:
 
 def is_shown(effect: Interval) -> bool:
     return effect.p <= 2 * LEVEL
+
+
+def is_inside(effect: Interval, margin: float) -> bool:
+    """Return whether two one-sided tests show that an effect is smaller than a margin."""
+    return Between(-margin, margin).inside(effect) <= LEVEL
 
 
 def gain_of(done: Conducted, first: Compared) -> Gain | None:
