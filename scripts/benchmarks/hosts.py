@@ -29,9 +29,9 @@ def measure(steps: int = 40, repeats: int = 5) -> Iterator[Table]:
         turns = interleaved(
             {name: partial(ranks.call, train, name, steps) for name in LOOPS}, repeats
         )
-    times = {name: tuple(map(max, each)) for name, each in turns.items()}
-    yield Table("Time of a step", tuple(Result(name, "ms", each) for name, each in times.items()))
-    ratios = (ratio(f"{name} / DDP", each, times[DDP]) for name, each in times.items())
+    times = {name: tuple(map(max, ranks)) for name, ranks in turns.items()}
+    yield Table("Time of a step", tuple(Result(name, "ms", ms) for name, ms in times.items()))
+    ratios = (ratio(f"{name} / DDP", ms, times[DDP]) for name, ms in times.items())
     yield Table("Ratios", tuple(ratios)[1:])
 
 
@@ -55,10 +55,10 @@ def train(loop: str, steps: int) -> float:
     begun: list[float] = []
     layers = nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()
     net = Net(*layers, nn.Linear(WIDTH, 10))
-    points = [
+    points: Any = [
         {"x": x, "labels": x[:10].argmax()} for x in torch.randn(RANKS * steps * BATCH, WIDTH)
     ]
-    data = torch.utils.data.DataLoader(points, BATCH)  # type: ignore[arg-type,var-annotated]
+    data: Any = torch.utils.data.DataLoader(points, BATCH)
     LOOPS[loop](net, torch.optim.SGD(net.parameters(), 0.01, 0.9), data, steps)
     return 1000 * median(after - before for before, after in pairwise(begun[WARM_UP:]))
 
@@ -76,11 +76,11 @@ def plain(net: Any, optimizer: Any, data: Any, steps: int, algo: str | None = No
     from sgp_runner import Averager
 
     model = DistributedDataParallel(net)
-    own = type(data)(data.dataset[int(os.environ["RANK"]) :: RANKS], BATCH)
+    shard = type(data)(data.dataset[int(os.environ["RANK"]) :: RANKS], BATCH)
     if algo is None:
-        return go(model, optimizer, own)
+        return go(model, optimizer, shard)
     with Averager(algo, model, optimizer) as averager:
-        go(model, averager, own)
+        go(model, averager, shard)
 
 
 def accelerate(net: Any, optimizer: Any, data: Any, steps: int) -> None:
@@ -106,9 +106,9 @@ def trainer(net: Any, optimizer: Any, data: Any, steps: int) -> None:
         **{"disable_tqdm": True, "ddp_find_unused_parameters": False},
     }
     arguments = TrainingArguments("unused", **options)
-    made = Trainer(net, arguments, train_dataset=data.dataset, optimizers=(optimizer, None))
-    made.add_callback(AveragingCallback(made, "sgp"))
-    made.train()
+    loop = Trainer(net, arguments, train_dataset=data.dataset, optimizers=(optimizer, None))
+    loop.add_callback(AveragingCallback(loop, "sgp"))
+    loop.train()
 
 
 def lightning(net: Any, optimizer: Any, data: Any, steps: int) -> None:

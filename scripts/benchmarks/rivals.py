@@ -150,7 +150,7 @@ def train(
     device = "cuda:0" if isinstance(network, Nccl) else "cpu"
     problem = build_problem(
         experiment.run,
-        Compute(device, network.autocast, network.channels_last is True, network.compile),
+        Compute(device, network.autocast, network.channels_last, network.compile),
     )
     sgd = optimizer_of(optim, fused)
     store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=5)))

@@ -39,16 +39,17 @@ class Compute:
 
     autocast: type of the forward pass, ``none``, ``bf16`` or ``fp16``; ``auto``, which a run has
         replaced, counts as ``none``.
-    channels_last: memory format of images and convolutions, if the model has any. Parameters stay
-        contiguous, so that the vector that algorithms, codecs and checkpoints see has the same
-        order on every device; a convolution converts its own, which are small next to its images.
+    channels_last: memory format of images and convolutions, if the model has any; ``auto``, which a
+        run has replaced, counts as false. Parameters stay contiguous, so that the vector that
+        algorithms, codecs and checkpoints see has the same order on every device; a convolution
+        converts its own, which are small next to its images.
     compile: whether to use torch.compile.
     deterministic: whether a GPU must give the same bytes twice, without TF32.
     """
 
     device: str = "cpu"
     autocast: Literal["auto", "none", "bf16", "fp16"] = "none"
-    channels_last: bool = False
+    channels_last: bool | Literal["auto"] = False
     compile: bool = False
     deterministic: bool = False
 
@@ -159,7 +160,7 @@ class Problem:
         t = to_device(t, self.compute.device)
         return (
             t.contiguous(memory_format=torch.channels_last)
-            if self.compute.channels_last and t.dim() == 4
+            if self.compute.channels_last is True and t.dim() == 4
             else t
         )
 
@@ -366,7 +367,7 @@ def make_problem(
             from sgp_runner.models.vision import Normalise
 
             module = torch.nn.Sequential(Normalise(dataset.pixels), module)
-        if compute.channels_last:
+        if compute.channels_last is True:
             from sgp_runner.models.dropout import is_alone
             from sgp_runner.models.vision import convolve_channels_last
 

@@ -1,4 +1,4 @@
-"""What a step does once, or not at all: modes of modules, divisions by one, memory in segments."""
+"""Work that steps skip: changes of the modules' mode, divisions by one, fragmented memory."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_only_the_thread_waits_for_the_copies_of_a_gpu(
     copy, may_end, waited = torch.zeros(3), Event(), []
 
     class LateCopy:
-        """The event at the end of copies that last until the caller of `add` goes on."""
+        """An event that completes once the caller of `add` has continued."""
 
         def synchronize(self) -> None:
             assert may_end.wait(60)

@@ -139,7 +139,7 @@ class Gloo:
 
     @property
     def compute(self) -> Compute:
-        return Compute(self.device, self.autocast, self.channels_last is True, self.compile)
+        return Compute(self.device, self.autocast, self.channels_last, self.compile)
 
     def own_device(self, rank: int, run: Run) -> str:
         """Return the device of a process; a server computes on its CPU."""

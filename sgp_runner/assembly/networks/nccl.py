@@ -94,7 +94,7 @@ class Nccl:
                 "NCCL has no receive from any source."
             )
         device = own_gpu() if process.rank < run.nodes * run.gpus_per_node else "cpu"
-        compute = Compute(device, self.autocast, self.channels_last is True, self.compile)
+        compute = Compute(device, self.autocast, self.channels_last, self.compile)
         return TorchWorld(
             run.gpus_per_node,
             leader_mode(run, self.gossip),

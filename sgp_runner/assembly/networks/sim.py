@@ -46,7 +46,7 @@ class Sim:
     @property
     def compute(self) -> Compute:
         return Compute(
-            self.device, self.autocast, self.channels_last is True, deterministic=self.deterministic
+            self.device, self.autocast, self.channels_last, deterministic=self.deterministic
         )
 
     def check(self, run: Run) -> None:
