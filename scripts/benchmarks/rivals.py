@@ -5,6 +5,7 @@ The model, optimizer, data and batches come from the settings of an ``sgp-run`` 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -171,6 +172,10 @@ def train(
                 settle(device)
                 seconds = time.monotonic() - start
         dist.barrier()
+        # If the reducer of DDP were the last owner of the group, it would wait for the group's
+        # threads while it holds the lock of the interpreter, which they may wait for.
+        del result, step
+        gc.collect()
     finally:
         dist.destroy_process_group()
     return {"seconds": seconds / steps, "loss": float(loss)}
