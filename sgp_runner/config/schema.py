@@ -34,8 +34,19 @@ OWN_PARTS = {
     for field in dataclasses.fields(Run)
     if dataclasses.is_dataclass(field.default)
 }
-#: Names of one quantity in different papers: local steps between two exchanges.
-SYNONYMS = ("period", "tau", "H")
+#: Names of one setting in different papers and libraries.
+SYNONYMS = (
+    {"period", "tau", "H"},  # local steps between two exchanges
+    {"epochs", "steps", "max_steps", "iterations", "train_steps"},
+    {"nodes", "world_size", "workers", "replicas"},
+    {"lr", "learning_rate", "rate"},
+    {"schedule", "scheduler", "lr_scheduler"},
+    {"autocast", "precision", "amp"},
+    {"results", "output_dir", "out", "folder"},
+    {"gpus_per_node", "gpus", "devices"},
+    {"algo", "algorithm", "method"},
+    {"logger", "wandb"},
+)
 NOT_A_SETTING = "there is no such setting"
 Tree = Mapping[str, object]
 
@@ -154,8 +165,9 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
     inside = [
         other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
     ]
-    synonyms = [sibling for sibling in siblings if word in SYNONYMS and last(sibling) in SYNONYMS]
-    close = same or synonyms or similar(word, [*siblings, *inside] or everywhere)
+    alike = next((names for names in SYNONYMS if word in names), set())
+    near, far = ([key for key in keys if last(key) in alike] for keys in (siblings, everywhere))
+    close = near or same or far or similar(word, [*siblings, *inside] or everywhere)
     if close:
         return ConfigError(key, f"{NOT_A_SETTING}. Did you mean '{close[0]}'?")
     have = (

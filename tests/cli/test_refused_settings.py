@@ -44,6 +44,9 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("-m hydra/sweeper=optuna seed=1,2", "hydra/sweeper", "A study with tune: {rule: tpe}"),
     ("algo=diloco algo.H=50", "algo.H", "Did you mean 'algo.period'?"),
+    ("max_steps=100", "max_steps", "Did you mean 'epochs'?"),
+    ("world_size=4", "world_size", "Did you mean 'nodes'?"),
+    ("learning_rate=0.1", "learning_rate", "Did you mean 'optim.lr'?"),
     ("algo=local_sgd algo.H=50", "algo.H", "Did you mean 'algo.tau'?"),
     (
         "-m algo=sgp,osgp algo.tau=1",
