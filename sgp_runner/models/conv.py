@@ -41,16 +41,19 @@ class Conv:
         from torch import nn
 
         from sgp_runner.models.dropout import SeededDropout
+        from sgp_runner.models.vision import images_last_on_cpu
 
         channels, height, width = dataset.input_shape
         wide = 2 * self.channels
+        first = nn.Conv2d(channels, self.channels, 5, padding=2)
+        first.register_forward_pre_hook(images_last_on_cpu)
         return nn.Sequential(
-            nn.Conv2d(channels, self.channels, 5, padding=2),
+            first,
+            nn.MaxPool2d(2),  # before ReLU: the same values and gradients in less time
             nn.ReLU(),
-            nn.MaxPool2d(2),
             nn.Conv2d(self.channels, wide, 5, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(wide * (height // 4) * (width // 4), self.hidden),
             nn.ReLU(),

@@ -55,6 +55,16 @@ def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) ->
     return first is not None
 
 
+def images_last_on_cpu(layer: nn.Module, inputs: tuple[Tensor]) -> Tensor | None:
+    """Give a convolution channels-last images [B, C, H, W] on a CPU: a hook before its forward pass.
+
+    The layers after it follow. The copy has the strides of the format for one channel too.
+    """
+    [images] = inputs
+    last = torch.channels_last
+    return images.clone(memory_format=last) if images.device.type == "cpu" else None
+
+
 def has_few_samples(activations: Tensor) -> bool:
     return activations.device.type == "cpu" and len(activations) in FEW_SAMPLES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from sgp_runner.data.grammar import Grammar
 from sgp_runner.data.numbers_en_de import NumbersEnDe
 from sgp_runner.data.tasks import Classification, LanguageModelling
 from sgp_runner.models.config import ModelConfig
+from sgp_runner.models.conv import Conv
 from sgp_runner.models.decoder import rotated, rotation
 from sgp_runner.models.dropout import SeededDropout, dropout_buffers
 from sgp_runner.models.gpt import GPT
@@ -92,6 +94,24 @@ def test_bottlenecks_are_channels_last_for_few_samples(
         module(torch.zeros(samples, 1, 8, 8))
     assert seen[0].is_contiguous(memory_format=torch.channels_last) == channels_last
     assert seen[0].is_contiguous() != channels_last
+
+
+def test_the_small_network_has_channels_last_images_on_a_cpu_and_the_same_gradients() -> None:
+    """The maximum of ReLU is ReLU of the maximum; the format changes the order of sums alone."""
+    module = Conv(2, 3).build(_images(1, 8, 10)).double()
+    images = torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    seen: list[Tensor] = []
+    for layer in (module[0], module[4]):
+        layer.register_forward_hook(lambda layer, inputs, output: seen.append(output))
+    logits = module(images)
+    assert [x.stride() for x in seen] == [(128, 1, 16, 2), (16, 1, 8, 4)]
+    plain = nn.Sequential(*(copy.deepcopy(module[n]) for n in (0, 2, 1, 3, 5, 4, *range(6, 11))))
+    plain[0]._forward_pre_hooks.clear()
+    torch.testing.assert_close(plain(images), logits, rtol=0, atol=1e-15)
+    for net in (module, plain):
+        net(images).square().sum().backward()
+    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-15)
 
 
 def test_small_images_keep_their_size_in_the_stem() -> None:
