@@ -12,7 +12,7 @@ from sgp_runner.core.flat import FlatModule, to_device
 from sgp_runner.core.prefetch import Prefetcher
 from sgp_runner.data.dataset import Batch, DataConfig, Dataset, read
 from sgp_runner.data.sampler import Sampler, ShardSampler
-from sgp_runner.data.tasks import Summed, added
+from sgp_runner.data.tasks import Summed, Translation, added
 from sgp_runner.models.config import ModelConfig
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import generator, seed_of
@@ -261,6 +261,17 @@ class Problem:
                 sums = self.sums_of or self.sums
                 return task.metrics(added(sums(params, buffers)), len(valid))
             return task.evaluate(self.flat.bind(params, buffers).eval(), valid)
+
+    def translations(self, params: Tensor) -> dict[str, object]:
+        """Return ``translations`` of a few unseen sentences by a model [D]; else nothing."""
+        import torch
+
+        task = self.dataset.task
+        if not isinstance(task, Translation):
+            return {}
+        with full_precision(self.compute.device), torch.no_grad():
+            module = self.flat.bind(params, self.flat.fresh_buffers()).eval()
+            return {"translations": task.examples(module, self.dataset.valid)}
 
     @property
     def is_large(self) -> bool:

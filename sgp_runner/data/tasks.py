@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sgp_runner.data.dataset import Batch, Split, read
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 CHUNK = 512  #: samples per forward pass of an evaluation, which bounds its memory
 SENTENCES = 64  #: sentences per forward pass when pieces are translated
+EXAMPLES = 5  #: sentences of which a run records the translations
 LOGITS = 2**23  #: logits per forward pass when a language model is evaluated
 
 
@@ -211,11 +213,30 @@ class Translation:
                 break
         return ids[:, 1:]
 
+    def examples(self, module: nn.Module, split: Split) -> list[dict[str, str]]:
+        """Return greedy translations of a few samples from the whole split, beside references."""
+        import torch
+
+        part = torch.arange(0, len(split), -(-len(split) // EXAMPLES))
+        [((source, _), targets)] = on_device(module, split, [part])
+        ids = self.greedy(module, source, self.limit(source, targets.shape[1]))
+        names = ("source", "reference", "translation")
+        return [
+            dict(zip(names, (self.source_text(row), *map(self.text, rows)), strict=True))
+            for row, *rows in zip(source.tolist(), targets.tolist(), ids.tolist(), strict=True)
+        ]
+
+    def source_text(self, ids: list[int]) -> str:
+        """Decode a source, whose pieces are whole words."""
+        return " ".join(self.pieces(ids))
+
     def text(self, ids: list[int]) -> str:
-        """Decode ``ids`` to a sentence, up to the first ``eos``."""
-        if self.eos in ids:
-            ids = ids[: ids.index(self.eos)]
-        return "".join(self.vocabulary[i] for i in ids).replace("▁", " ").strip()
+        """Decode a target, up to the first ``eos`` or ``pad``."""
+        return "".join(self.pieces(ids)).replace("▁", " ").strip()
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        end = (self.eos, self.pad)
+        return [self.vocabulary[i] for i in takewhile(lambda i: i not in end, ids)]
 
     def _loss_sum(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the summed loss and the number of tokens, without branches on data (for vmap)."""
@@ -247,6 +268,9 @@ class PieceTranslation(Translation):
     def text(self, ids: list[int]) -> str:
         joined = Translation.text(self, ids)
         return joined.encode("latin-1").decode(errors="replace")
+
+    def source_text(self, ids: list[int]) -> str:
+        return self.text(ids)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def convolve_channels_last(module: nn.Module, when: Callable[[Tensor], bool]) ->
 
 
 def images_last_on_cpu(layer: nn.Module, inputs: tuple[Tensor]) -> Tensor | None:
-    """Give a convolution channels-last images [B, C, H, W] on a CPU: a hook before its forward pass.
+    """Give a convolution channels-last images [B, C, H, W] on a CPU: a hook before it computes.
 
     The layers after it follow. The copy has the strides of the format for one channel too.
     """

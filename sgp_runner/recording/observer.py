@@ -98,6 +98,7 @@ class Observer:
         self.averages: dict[float, EpochAverage] = {}  # by epoch
         self.first_losses: dict[int, float] = {}  # original rank -> first recorded loss
         self.average: dict[str, float] = {}  # latest metrics of the averaged (or server) model
+        self.translations: dict[str, object] = {}  # by that model at the end
         self.latest = LatestModel(run.network.clock)
         self.membership = membership or full_membership(run)
         self.grid = Grid(run.eval_every)
@@ -277,6 +278,8 @@ class Observer:
     ) -> None:
         with self.recorder.meter.timed():
             self.average = self.latest.evaluate_re_estimated(self.problem, params) | rest
+            if epoch == self.run.epochs:
+                self.translations = self.problem.translations(params)
         self.recorder.write(self.stamp("average", worker.now) | {"epoch": epoch} | self.average)
 
     def conclude(self, workers: Sequence[Worker]) -> dict[str, object]:
@@ -290,9 +293,10 @@ class Observer:
             return total_cost(costs, time.monotonic() - self.started) | more
         self.averages.clear()
         metrics = [self.evaluate(worker, self.run.epochs) for worker in workers]
-        return total_cost(costs, time.monotonic() - self.started) | results(
+        quality = results(
             self.problem.dataset.task.metric, metrics[: len(gradient_workers)], self.average
         )
+        return total_cost(costs, time.monotonic() - self.started) | quality | self.translations
 
 
 def position_in(saved: Mapping[str, Any]) -> Position:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from sgp_runner.core.problem import make_problem
 from sgp_runner.data import pieces
+from sgp_runner.data.digits import Digits
 from sgp_runner.data.number_words import (
     english,
     english_ordinal,
@@ -17,6 +21,8 @@ from sgp_runner.data.number_words import (
 from sgp_runner.data.numbers_en_de import NumbersEnDe, sentences
 from sgp_runner.data.phrases import DAY, EURO, HOUR, KINDS, clock, quantity
 from sgp_runner.data.tasks import Translation
+from sgp_runner.models.mlp import MLP
+from sgp_runner.models.transformer import Transformer
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,22 @@ def test_validation_sentences_are_unseen() -> None:
     assert len({en for en, _, _ in rows}) == len({de for _, de, _ in rows}) == 4000
     assert {kind for _, _, kind in rows} == set(range(len(KINDS)))
     assert rows == sentences(4000)
+
+
+def test_a_model_translates_examples_of_unseen_sentences() -> None:
+    data = NumbersEnDe(train_size=10, valid_size=2)
+    model = Transformer(width=4, heads=2, feed_forward=4, encoder_layers=1, decoder_layers=1)
+    problem = make_problem(model, data, workers=1, batch_size=2, seed=1, dtype=torch.float32)
+    examples: Any = problem.translations(problem.start())["translations"]
+    assert [(one["source"], one["reference"]) for one in examples] == [
+        ("four kilometers", "vier Kilometer"),
+        (
+            "one hundred thirty six weeks and three days",
+            "einhundertsechsunddreißig Wochen und drei Tage",
+        ),
+    ]
+    images = make_problem(MLP(), Digits(), workers=1, batch_size=2, seed=1, dtype=torch.float32)
+    assert images.translations(images.start()) == {}
 
 
 def test_numbers_en_de_has_the_layout_of_a_translation() -> None:

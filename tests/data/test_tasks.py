@@ -85,3 +85,15 @@ def test_greedy_decoding_scores_exact_matches_and_bleu() -> None:
     assert result["accuracy"] == 0.75
     assert set(result) == {"loss", "accuracy", "bleu"}
     assert task.text([3, 4, 5, 2, 0, 0]) == "eins zwei"
+    assert task.text([3, 0, 0]) == "eins"
+
+
+def test_examples_are_sentences_of_the_whole_split_beside_references_and_translations() -> None:
+    task = Translation(0, 1, 2, ("<pad>", "<bos>", "<eos>", "a", "b", "c"))
+    source = torch.tensor([[3 + n % 3, 3, 2, 0] for n in range(12)])
+    targets = source.flip(0)
+    with torch.no_grad():
+        examples = task.examples(Copier(), TensorSplit((source, source), targets, None))
+    assert [example["source"] for example in examples] == ["a a", "a a", "a a", "a a"]
+    assert [example["reference"] for example in examples] == ["ca", "ca", "ca", "ca"]
+    assert [example["translation"] for example in examples] == ["aa", "aa", "aa", "aa"]

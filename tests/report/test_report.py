@@ -22,6 +22,7 @@ from sgp_runner.report.plots.figure import Series, Style
 from sgp_runner.report.plots.sections import Section, sections
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings, target_of
+from sgp_runner.report.rank.translations import translation_tables
 from sgp_runner.report.read.published import PATH, pairs_of, published
 from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import read_runs
@@ -468,6 +469,25 @@ def test_a_sweep_is_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for here in (tmp_path, tmp_path / "results"):
         monkeypatch.chdir(here)
         assert list(read_runs([sweep]).table["run"]) == ["a", "c"]
+
+
+def test_translations_of_a_sentence_stand_below_each_other(tmp_path: Path) -> None:
+    def sentence(translation: str) -> dict[str, str]:
+        return {"source": "two <b>", "reference": "zwei", "translation": translation}
+
+    write_run(tmp_path, "a", SGP_1, translations=[sentence("drei")])
+    write_run(tmp_path, "b", SGP_1, algorithm="OSGP", translations=[sentence("zwei"), "odd"])
+    write_run(tmp_path, "c", SGP_1, algorithm="AR-SGD", translations="odd")
+    [table] = translation_tables(settings_of(tmp_path))
+    assert table.raw.values.tolist() == [
+        [1, "source", "two <b>"],
+        [1, "reference", "zwei"],
+        [1, "SGP", "drei"],
+        [1, "OSGP", "zwei"],
+    ]
+    page = write_report([tmp_path], tmp_path / "report").page.read_text(encoding="utf-8")
+    assert "two &lt;b&gt;" in page and "two <b>" not in page
+    assert translation_tables([]) == []
 
 
 def test_a_target_may_be_a_percentage() -> None:

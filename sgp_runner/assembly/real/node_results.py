@@ -60,7 +60,8 @@ def results_of(
         )
         average = observer.average
     costs = total_cost([node["cost"] for node in nodes], time.monotonic() - observer.started)
-    return {**costs, **results(observer.problem.dataset.task.metric, metrics, average)}
+    quality = results(observer.problem.dataset.task.metric, metrics, average)
+    return {**costs, **quality, **observer.translations}
 
 
 def evaluated(

@@ -21,6 +21,7 @@ from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import RunSummary, run_summary
 from sgp_runner.report.rank.tables import ReportTable, tables
+from sgp_runner.report.rank.translations import translation_tables
 from sgp_runner.report.read.published import Pair, pairs_of
 from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
 from sgp_runner.report.read.runs import PUBLISHED, REAL, REHEARSAL, TIMING, TRAINED, Runs, read_runs
@@ -97,7 +98,7 @@ def report_on(runs: Runs, out: Path, target: float | None = None) -> Report:
     ranked = rankings(settings, target)
     page_sections = sections(settings, ranked, pairs)
     overview, first = [*fastest_tables(ranked)], ranked_tables(ranked)
-    others = tables(settings, pairs, link)
+    others = [*translation_tables(settings), *tables(settings, pairs, link)]
     box = run_summary(settings)
     configs = [
         (label, read_text(Path(setting.folder) / "config.yaml"))
