@@ -12,7 +12,7 @@ from sgp_runner.report.plots.quality import against_bytes, against_epochs, again
 from sgp_runner.report.plots.scaling import per_iteration, speed_up
 from sgp_runner.report.rank.ranking import Ranking
 from sgp_runner.report.read.published import Pair
-from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.report.read.run_groups import METRIC_NAMES, RunGroup
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def sections(
     evaluated = [setting for one in ranked for setting in one.settings if len(setting.curve)]
     metrics = {setting.metric for setting in evaluated}
     quality = (
-        {"bleu": "BLEU"}.get(metric := metrics.pop(), metric.capitalize())
+        METRIC_NAMES.get(metric := metrics.pop(), metric.capitalize())
         if len(metrics) == 1
         else "Quality"
     )

@@ -10,7 +10,7 @@ from sgp_runner.report.rank.fastest import as_fast
 from sgp_runner.report.rank.ranking import Ranking, Row
 from sgp_runner.report.rank.tables import quality_text
 from sgp_runner.report.read.naming import CLOCK, short_key
-from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.report.read.run_groups import METRIC_NAMES, RunGroup
 from sgp_runner.utils.units import counted, duration, milliseconds
 
 MAX_NAMED = 4  # algorithms of a title, rankings of a headline
@@ -62,7 +62,7 @@ def sentence(ranking: Ranking, several: bool) -> str:
     name = named(first, sizes)
     if ranking.by_quality:
         quality = quality_text(first.setting.mean("quality"), first.setting.metric)
-        metric = {"bleu": "BLEU"}.get(first.setting.metric, first.setting.metric)
+        metric = METRIC_NAMES.get(first.setting.metric, first.setting.metric)
         return f"{where}{name} has the best {metric}: {quality}. {ranking.reason}"
     timed = [row for row in rows if row.times]
     equal = timed[: 1 + as_fast(timed)]

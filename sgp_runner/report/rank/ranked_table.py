@@ -22,6 +22,7 @@ from sgp_runner.report.rank.tables import (
 )
 from sgp_runner.report.rank.throughput_columns import FLOPS, known_rates, rate_columns
 from sgp_runner.report.read.naming import CLOCK, file_name, three_digits, time_unit
+from sgp_runner.report.read.run_groups import METRIC_NAMES
 from sgp_runner.utils.units import counted
 
 RANK, ALGORITHM = "#", "algorithm"
@@ -73,7 +74,7 @@ def of_ranking(ranking: Ranking, name: str) -> ReportTable:
             hours,
         ),
         (
-            metric or "quality",
+            METRIC_NAMES.get(metric, metric) or "quality",
             lambda row: text(quality_text(row.setting.mean("quality"), metric)),
             target is not None,
         ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 
 from sgp_runner.report.read.naming import BASELINE, distinguishing_overrides, group_by, timed_models
-from sgp_runner.report.read.run_groups import RunGroup
+from sgp_runner.report.read.run_groups import METRIC_NAMES, RunGroup
 from sgp_runner.report.read.runs import FINISHED, TIMING
 from sgp_runner.utils.sums import sum_in_order
 from sgp_runner.utils.units import counted
@@ -114,7 +114,8 @@ class Ranking:
     @property
     def reason(self) -> str:
         """The reason for a ranking by quality, in a sentence; empty for a ranking by time."""
-        few = f"Fewer than five evaluations before the target: ranked by {self.ranked_by}."
+        by = METRIC_NAMES.get(self.ranked_by, self.ranked_by)
+        few = f"Fewer than five evaluations before the target: ranked by {by}."
         return few if self.by_quality else ""
 
     @property

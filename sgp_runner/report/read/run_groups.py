@@ -17,6 +17,7 @@ from sgp_runner.utils.errors import printable
 from sgp_runner.utils.units import bit_rate, bit_rate_range, counted, number
 
 MEASURED = ("epoch", "time_s", "fastest_s", "bytes", "quality", "consensus")
+METRIC_NAMES = {"bleu": "BLEU"}  # of those that are not words
 HIGHER_IS_BETTER = {"accuracy": True, "bleu": True, "loss": False}
 CLUSTER = "cluster."
 LINKS = f"{CLUSTER}links."
