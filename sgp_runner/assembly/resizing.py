@@ -7,7 +7,7 @@ another name than a run that has this number of nodes from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,16 +25,19 @@ from sgp_runner.utils.reading import read_yaml
 def resize(experiment: Experiment) -> Experiment:
     """Return the run that continues from a checkpoint of the same run with other ``nodes``.
 
-    Of several such runs, the one that has read the most samples continues. Raises ConfigError if
-    there is none, or the run cannot continue so.
+    Of several such runs, the one that has read the most samples continues. If there is none, a run
+    with other faults may continue too, since these are of machines that may be gone. Raises
+    ConfigError if there is none, or the run cannot continue so.
     """
     run = experiment.run
     if (reason := obstacle(run)) is not None:
         raise ConfigError(
             "resume", f"{reason}, so it cannot be resized: use resume=auto with the former nodes."
         )
-    saved = sorted(saved_runs(experiment), key=lambda run: (run.steps * run.nodes, run.run))
-    former = [origin for origin in saved if origin.nodes != run.nodes]
+    for keys in (("nodes",), ("nodes", "faults", "on_failure")):
+        saved = sorted(saved_runs(experiment, keys), key=lambda run: run.steps * run.nodes)
+        if former := [origin for origin in saved if origin.nodes != run.nodes]:
+            break
     if not former and saved:
         raise ConfigError(
             "nodes",
@@ -66,8 +69,8 @@ def obstacle(run: Run) -> str | None:
     return None
 
 
-def saved_runs(experiment: Experiment) -> Iterator[Origin]:
-    """Yield the newest checkpoint of each run that differs at most in ``nodes``."""
+def saved_runs(experiment: Experiment, keys: Collection[str]) -> Iterator[Origin]:
+    """Yield the newest checkpoint of each run that differs at most in the settings ``keys``."""
     for folder in sorted(Path(experiment.run.results, "runs").glob("*/checkpoints")):
         try:
             config = read_yaml(folder.parent / "config.yaml")
@@ -75,16 +78,16 @@ def saved_runs(experiment: Experiment) -> Iterator[Origin]:
             nodes = int(str(there["nodes"]))
         except (OSError, ValueError, AttributeError, KeyError):
             continue
-        alike = without_nodes(there) == without_nodes(experiment.settings)
+        alike = digest_without(keys, there) == digest_without(keys, experiment.settings)
         if config.get("format") == FORMAT and alike:
             for path in [*valid(folder, digest_of(there))][:1]:
                 steps = int(path.name.partition("-")[2])
                 yield Origin(folder.parent.name, digest_of(there), steps, nodes)
 
 
-def without_nodes(settings: Mapping[str, object]) -> str:
-    """Return a hash of all settings but ``nodes``."""
-    return digest_of({key: settings[key] for key in settings if key not in ("nodes", RESIZED)})
+def digest_without(keys: Collection[str], settings: Mapping[str, object]) -> str:
+    """Return a hash of all settings but ``keys``."""
+    return digest_of({key: settings[key] for key in settings if key not in {*keys, RESIZED}})
 
 
 def read_all_ranks(checkpoint: Found, origin: Origin, device: str) -> State:
@@ -111,7 +114,7 @@ def continued(workers: Sequence[State], run: Run, problem: Problem) -> tuple[Sta
     try:
         worker = mean_worker(workers, run.algo.title)
     except ValueError as error:
-        raise ConfigError("resume", f"{error}: use resume=auto with {nodes} nodes.") from error
+        raise ConfigError("resume", f"{error}: use resume=auto with the former nodes.") from error
     sent = round(sum(worker["num_bytes_sent"] for worker in workers) / nodes)
     before, after = (
         round(problem.subset(size, run.batch_size).sampler.steps_per_epoch)

@@ -2,7 +2,7 @@
 
 All workers continue from one model: the mean of the former workers, weighted by their push-sum
 weights. The state of the optimizer, BatchNorm's statistics, and the state of an algorithm that has
-a rule become their means; whole numbers are those of rank 0.
+a rule become their means; whole numbers, such as counts of steps, are those of rank 0.
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ def mean_worker(workers: Sequence[State], title: str) -> State:
         if without_rule or worker["comm"]["mailbox"]:
             what = ", ".join(without_rule) or "messages in flight"
             raise ValueError(f"{title} has no rule for {what} among another number of ranks")
-    check_alike("states", [worker["state"] for worker in workers])
-    check_alike(
-        "numbers of steps", [[worker["steps_taken"], worker["taken"]] for worker in workers]
-    )
+    check_alike("states", [since_start(worker) for worker in workers])
+    check_alike("numbers of steps", [worker["taken"] for worker in workers])
     weights = torch.stack([worker["push_sum"][-1] for worker in workers])
     shares = weights / weights.sum() * len(workers)
     push_sum = mean([w["push_sum"] * share for w, share in zip(workers, shares, strict=True)])
@@ -58,6 +56,17 @@ def mean_worker(workers: Sequence[State], title: str) -> State:
     names = ("state", "model_buffers", "buffers")
     averaged = {name: mean([worker[name] for worker in workers]) for name in names}
     return {**workers[0], **averaged, "push_sum": push_sum}
+
+
+def since_start(worker: State) -> State:
+    """Return the named state, with the first step of SlowMo counted back from the present one.
+
+    Survivors of a loss have taken different numbers of steps, since dropped ones count too.
+    """
+    state: State = worker["state"]
+    if "slowmo_start" not in state:
+        return state
+    return {**state, "slowmo_start": worker["steps_taken"] - state["slowmo_start"]}
 
 
 def check_alike(what: str, values: Sequence[object]) -> None:

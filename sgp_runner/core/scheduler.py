@@ -115,6 +115,12 @@ class VirtualClock:
         heapq.heappush(self.events, (seconds, -1 - self.first, "call", (function, *arguments)))
         self.first += 1
 
+    def begin(self, now: float) -> None:
+        """Begin at ``now`` seconds, with the events of earlier times."""
+        self.now = now
+        self.events.sort()
+        self.events[:] = [(max(event[0], now), *event[1:]) for event in self.events]
+
     def advance(self) -> bool:
         if not self.events:
             return False

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 import torch
+from helpers.descent import descend
 from helpers.experiments import instrumented, make_experiment, saved
 from test_resume import RANDOM, events, finish, records  # noqa: F401
 
-from sgp_runner.assembly.build import build_problem, divide_problem
 from sgp_runner.assembly.dry_run import verify_calls
 from sgp_runner.assembly.start import execute
 from sgp_runner.cluster.faults import Event
@@ -107,21 +107,10 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
         DIES,
     )
     experiment, _ = simulate(tmp_path, *words)
-    run, smaller = experiment.run, full_membership(experiment.run).without([2], verify_calls).run
-    problem = build_problem(run)
-    params, buffers = problem.start(), problem.flat.fresh_buffers()
     # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an
     # epoch has 14.
-    for nodes, steps, divided in (
-        (4, range(14), problem),
-        (3, range(round(14 / 11 * 14), 21), divide_problem(problem, smaller)),
-    ):
-        for step in steps:
-            gradients = [
-                divided.gradient(params, buffers, rank, step)[0] + run.optim.weight_decay * params
-                for rank in range(nodes)
-            ]
-            params = params - run.optim.lr * torch.stack(gradients).mean(0)
+    stages = (4, range(14)), (3, range(round(14 / 11 * 14), 21))
+    *_, (params, _) = descend(experiment.run, stages)
     assert all(
         float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-12 for rank in range(3)
     )

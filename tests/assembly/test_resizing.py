@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from helpers.descent import descend
+from helpers.experiments import make_experiment
+from helpers.paths import RANKS
 
 from sgp_runner.assembly import execution
+from sgp_runner.assembly.real.launch import launch
+from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
 from sgp_runner.core.mean_state import continued_step, mean_worker
 from sgp_runner.data.sampler import IID
@@ -41,8 +46,12 @@ def folder(nodes: int) -> Path:
 def save(*words: str) -> None:
     """Leave a run of four nodes with the checkpoint before their step 4."""
     assert main([*TINY, *words, "nodes=4"]) == 0
+    keep_checkpoint(4)
+
+
+def keep_checkpoint(step: int) -> None:
     for path in folder(4).glob("checkpoints/*"):
-        if path.name != "step-4":
+        if path.name != f"step-{step}":
             shutil.rmtree(path)
 
 
@@ -151,20 +160,22 @@ def test_fewer_batches_than_nodes_are_left_out() -> None:
 
 
 def test_the_mean_model_is_weighted() -> None:
-    common = {"steps_taken": 3, "taken": 3, "model_buffers": [], "comm": {"mailbox": []}}
+    common = {"taken": 3, "model_buffers": [], "comm": {"mailbox": []}}
     workers = [
         {
             **common,
+            "steps_taken": steps,
             "push_sum": torch.tensor([value, weight]),
             "buffers": {"momentum": torch.tensor([10 * value])},
-            "state": {"outer": torch.tensor([value])},
+            "state": {"outer": torch.tensor([value]), "slowmo_start": steps - 2},
         }
-        for value, weight in ((1.0, 0.5), (3.0, 1.5))
+        for value, weight, steps in ((1.0, 0.5, 3), (3.0, 1.5, 4))  # one has dropped a step
     ]
     mean = mean_worker(workers, "DiLoCo")
     assert mean["push_sum"].tolist() == [2.5, 1.0]
     assert mean["buffers"]["momentum"].tolist() == [20.0]
     assert mean["state"]["outer"].tolist() == [2.0]
+    assert (mean["steps_taken"], mean["state"]["slowmo_start"]) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -203,10 +214,67 @@ def test_state_without_a_rule_and_the_same_nodes_are_refused(
     assert main([*TINY, "algo=osgp", "nodes=2", "resume=resize"]) == 2
     assert capsys.readouterr().err == (
         "sgp-run: resume: OSGP has no rule for expected among another number of ranks: use "
-        "resume=auto with 4 nodes.\n"
+        "resume=auto with the former nodes.\n"
     )
     assert main([*TINY, "algo=osgp", "nodes=4", "resume=resize"]) == 2
     assert capsys.readouterr().err == (
         f"sgp-run: nodes: {folder(4).name} was saved with 4 nodes too: use another number of "
         "nodes, or resume=auto.\n"
     )
+
+
+SURVIVAL = (
+    *("algo=sgp", "algo.topology=complete", "optim.momentum=0", "optim.schedule=constant"),
+    *("epochs=4", "on_failure=continue", "cluster.step_seconds.default=0.2"),
+)
+DIES = "faults.events=[{what: crash, ranks: [3], start: 0.7}]"
+
+
+@pytest.mark.parametrize(
+    ("network", "end", "nodes", "steps"),
+    [
+        ("sim", 11, 2, range(17, 48)),
+        ("sim", 11, 3, range(11, 32)),
+        ("sim", 11, 5, range(6, 16)),
+        pytest.param("gloo", 12, 2, range(18, 48), marks=pytest.mark.slow),
+        ("gloo", 12, 3, range(12, 32)),
+    ],
+)
+def test_nodes_continue_a_run_that_had_lost_one(
+    network: str, end: int, nodes: int, steps: range
+) -> None:
+    """Rank 3 is lost after three steps. An epoch has 6 steps of four nodes, 8 of three, 12 of two,
+    and 4 of five. The survivors come to step ``end``.
+    """
+    words = (*TINY, *SURVIVAL, f"network={network}")
+    if network == "sim":
+        execute(make_experiment(Path("results"), *words, DIES, "nodes=4"))
+    else:
+        experiment = make_experiment(Path("results"), *words, "nodes=4")
+        launch(experiment, program=(str(RANKS / "real_rank.py"), "3dies"))
+    keep_checkpoint(12)
+    assert main([*words, f"nodes={nodes}", "resume=resize"]) == 0
+    first = records(folder(nodes))[0]
+    assert (first["nodes_before"], first["epoch"]) == (3, steps[0] / (24 // nodes))
+    run = make_experiment(Path("expected"), *words, "nodes=4").run
+    stages = (4, range(3)), (3, range(4, end)), (nodes, steps)
+    curve = [means for _, means in descend(run, stages)][-len(steps) :]
+    expected = {
+        ("train", rank, step): loss
+        for step, means in zip(steps, curve, strict=True)
+        for rank, loss in enumerate(means)
+    }
+    found = {key: loss for key, loss in losses(folder(nodes)).items() if key[0] == "train"}
+    assert found == pytest.approx(expected, rel=0, abs=1e-12)
+
+
+def test_a_machine_that_is_down_stays_down(capsys: pytest.CaptureFixture[str]) -> None:
+    """Survivors in the middle of a period of SlowMo, who have dropped unequal numbers of steps."""
+    words = (*TINY, "algo=slowmo", "algo.tau=5", *SURVIVAL[-2:], "epochs=4", DIES.replace("3", "2"))
+    assert main([*words, "nodes=4"]) == 0
+    keep_checkpoint(12)
+    assert main([*words, "nodes=3", "resume=resize"]) == 0
+    resized, lost = records(folder(3))[:2]
+    assert (resized["nodes_before"], resized["nodes"], resized["epoch"]) == (3, 3, 1.25)
+    assert (lost["kind"], lost["ranks"], lost["nodes"], lost["epoch"]) == ("lost", [2], 2, 1.25)
+    assert lost["time_s"] == resized["time_s"] > 7

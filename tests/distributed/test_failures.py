@@ -14,20 +14,17 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-import torch
 from helpers.commands import Command
+from helpers.descent import descend
 from helpers.experiments import instrumented, make_experiment, saved
 from helpers.paths import RANKS
 from helpers.processes import check_no_rank_is_left, processes_of, wait_for_ranks, wait_until
 from helpers.shooting import run, shot, variables_of
 from helpers.slurm_cluster import free_ports
 
-from sgp_runner.assembly.build import build_problem, divide_problem
-from sgp_runner.assembly.dry_run import verify_calls
 from sgp_runner.assembly.real.launch import launch
 from sgp_runner.assembly.start import execute
 from sgp_runner.config.experiment import Experiment
-from sgp_runner.config.membership import full_membership
 from sgp_runner.core.survivors import SILENCE_SECONDS
 from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
@@ -189,21 +186,9 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
         r"rank 2, lost before.$"
     )
     assert re.search(sentence, capfd.readouterr().out, re.MULTILINE)
-    run, smaller = experiment.run, full_membership(experiment.run).without([2], verify_calls).run
-    problem = build_problem(run)
-    params, buffers = problem.start(), problem.flat.fresh_buffers()
     again = round(begin / 14 * 11)
-    for nodes, steps, divided in (
-        (4, range(3), problem),
-        (3, range(round(3 / 11 * 14), begin), divide_problem(problem, smaller)),
-        (4, range(again, end), problem),
-    ):
-        for number in steps:
-            gradients = [
-                divided.gradient(params, buffers, rank, number)[0] + run.optim.weight_decay * params
-                for rank in range(nodes)
-            ]
-            params = params - run.optim.lr * torch.stack(gradients).mean(0)
+    stages = (4, range(3)), (3, range(round(3 / 11 * 14), begin)), (4, range(again, end))
+    *_, (params, _) = descend(experiment.run, stages)
     for rank in range(4):
         assert float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-10
     last = {each["rank"] for each in records if each["kind"] == "train" and each["step"] == end - 1}

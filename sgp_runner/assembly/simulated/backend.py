@@ -139,7 +139,7 @@ class SimulatedBackend:
 
     def begin_at(self, now: float) -> None:
         """Begin the present simulation at ``now`` seconds."""
-        self.simulation.clock.now = now
+        self.simulation.clock.begin(now)
         busy_until = self.simulation.machines.compute.busy_until
         busy_until[:] = [now] * len(busy_until)
 
