@@ -6,7 +6,6 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from types import TracebackType
 from typing import Any
 
@@ -30,9 +29,11 @@ from sgp_runner.api.wrapped_models import (
     check_optimizer,
     check_parameters,
     check_per_element,
+    check_same_model,
     devices_of,
     inner_model,
     vector_of,
+    with_parameters,
 )
 from sgp_runner.config.choices import groups
 from sgp_runner.config.overrides import experiment_of
@@ -125,16 +126,7 @@ class Averager:
             counts.meet()
             world.connect(nodes)
             check_agreement(world, "algorithm", str(self.algo))
-            sizes = f"{sum(p.numel() for p in vector.parameters)} numbers"
-            check_agreement(
-                world, "model", f"one of {sizes} in {len(vector.parameters)} parameters"
-            )
-            shapes = {
-                name: tuple(p.shape)
-                for name, p in zip(vector.shapes, vector.parameters, strict=True)
-            }
-            names = sha256(str(shapes).encode()).hexdigest()[:8]
-            check_agreement(world, "checksum of the names and shapes of parameters", names)
+            check_same_model(world, vector, self.model)
             check_agreement(world, "optimizer", type(optimizer).__name__)
             check_agreement(world, "rule of local state", f"{self.rules}, join={join}")
             with torch.no_grad():
@@ -149,7 +141,7 @@ class Averager:
         counts.clock = self.runtime.clock
         self.finite = FiniteGradients(world.process_rank, list(vector.shapes))
         atexit.register(self.finish_at_exit)
-        TRAINED.add(self.model)
+        TRAINED.update(with_parameters(self.model))
 
     @property
     def rank(self) -> int:
@@ -272,7 +264,7 @@ class Averager:
             self.runtime.world.close()
             self.counts.close()
             atexit.unregister(self.finish_at_exit)
-            TRAINED.discard(self.model)
+            TRAINED.difference_update(self.model.modules())
 
     def finish_at_exit(self) -> None:
         """End the threads that receive messages, or PyTorch aborts the process."""

@@ -7,6 +7,9 @@ DDP compares the annotations of a hook with classes, so this file does not postp
 """
 
 import inspect
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import zip_longest
 from weakref import WeakSet
 
 import torch
@@ -18,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.assembly.networks import check_divisible, components, needs_tensors
 from sgp_runner.core.optim.wrapped import ParameterVector
+from sgp_runner.distributed.world import World, check_agreement
 from sgp_runner.utils.errors import ConfigError, Diverged
 from sgp_runner.utils.messages import logger
 
@@ -42,7 +46,7 @@ OF_OTHERS = {
     "ZeroRedundancyOptimizer": "broadcasts the parameters that each rank has updated to all ranks",
 }
 SILENT: WeakSet[DistributedDataParallel] = WeakSet()  # have our hook, which cannot be removed
-TRAINED: WeakSet[nn.Module] = WeakSet()  # modules with an averager that has not finished
+TRAINED: WeakSet[nn.Module] = WeakSet()  # parts of models whose averager has not finished
 
 
 def keep_bucket(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
@@ -100,11 +104,11 @@ def inner_model(model: object, mesh: DeviceMesh | None = None) -> nn.Module:
                 "wrap the module in DistributedDataParallel(module, "
                 "process_group=mesh.get_group(1)).",
             )
+    inner = untrained(model.module if isinstance(model, DistributedDataParallel) else model)
     for module in wrappers if mesh is None else ():
         if module not in SILENT:
             silence(module)
-    inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
-    return untrained(inner)
+    return inner
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -128,10 +132,19 @@ def check_per_element(algo: Algorithm) -> None:
         raise ConfigError("algo", f"{algo.title} codes whole tensors: {PER_DEVICE}")
 
 
+def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that have trained parameters of their own."""
+    for module in model.modules():
+        if any(p.requires_grad for p in module.parameters(recurse=False)):
+            yield module
+
+
 def untrained(module: nn.Module) -> nn.Module:
-    """Return a module. Raises ConfigError if another averager trains it."""
-    if module in TRAINED:
-        raise ConfigError("model", "another Averager trains the model: call its finish() first.")
+    """Return a module. Raises ConfigError if another averager trains it, or a part of it."""
+    if any(part in TRAINED for part in with_parameters(module)):
+        raise ConfigError(
+            "model", "another Averager trains the model or a part of it: call its finish() first."
+        )
     return module
 
 
@@ -166,6 +179,20 @@ def check_parameters(vector: ParameterVector) -> torch.device:
             listed = ", ".join(sorted(kinds))
             raise ConfigError("model", f"its parameters have several {what} ({listed}): use one.")
     return vector.parameters[0].device
+
+
+def check_same_model(world: World, vector: ParameterVector, model: nn.Module) -> None:
+    """Raise RankFailed on all ranks, with the first tensor that differs, unless models are alike.
+
+    Values may differ, since all ranks take those of rank 0.
+    """
+    tensors = [*zip(vector.shapes, vector.parameters, strict=True), *model.named_buffers()]
+    listed = [f"{name} {[*tensor.shape]} {tensor.dtype}" for name, tensor in tensors]
+    if len({*world.gather(sha256(repr(listed).encode()).hexdigest())}) > 1:
+        rows = zip_longest(*world.gather(listed), fillvalue="missing or frozen")
+        different = next(row for row in rows if len({*row}) > 1)
+        what = "first different tensor of the model"
+        check_agreement(world, what, different[world.process_rank])
 
 
 def check_optimizer(optimizer: object, vector: ParameterVector) -> None:

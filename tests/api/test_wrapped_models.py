@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,7 +101,7 @@ def test_a_model_that_somebody_else_averages_is_refused(alone: None) -> None:
     averager = Averager("sgp", wrapped, torch.optim.SGD(model.parameters(), 0.1))
     for again in (model, wrapped):
         assert refusal(again) == (
-            "model: another Averager trains the model: call its finish() first."
+            "model: another Averager trains the model or a part of it: call its finish() first."
         )
     averager.finish()
     Averager("sgp", wrapped, torch.optim.SGD(model.parameters(), 0.1)).finish()
@@ -108,6 +110,42 @@ def test_a_model_that_somebody_else_averages_is_refused(alone: None) -> None:
         "batch among all ranks in each forward pass: use BatchNorm, whose statistics stay on a "
         "rank, or GroupNorm."
     )
+
+
+ANOTHER = "model: another Averager trains the model or a part of it: call its finish() first."
+INNER = "use the optimizer inside it, for example torch.optim.AdamW."
+#: Case -> the error of both ranks; of models that differ, the description on ranks 0 and 1.
+SAID: dict[str, str | tuple[str, str]] = {
+    "twice": ANOTHER,
+    "part": ANOTHER,
+    "hook": "model: a communication hook of DistributedDataParallel averages its gradients already "
+    "(register_comm_hook or register_builtin_comm_hook can only be called once): wrap the module "
+    "without this hook.",
+    "post_local": "optimizer: PostLocalSGDOptimizer averages the parameters of all ranks itself: "
+    f"{INNER}",
+    "closure": "optimizer: LBFGS does not step with one dense gradient: use another, for example "
+    "torch.optim.AdamW.",
+    "names": ("head.weight [2, 2] torch.float32", "tail.weight [2, 2] torch.float32"),
+    "shapes": ("1.weight [3, 2] torch.float32", "1.weight [4, 2] torch.float32"),
+    "count": ("1.weight [2, 2] torch.float32", "missing or frozen"),
+    "frozen": ("bias [1] torch.float32", "missing or frozen"),
+    "buffer": ("missing or frozen", "mask [2] torch.float32"),
+    "kind": ("weight [1, 2] torch.float32", "weight [1, 2] torch.float64"),
+}
+
+
+def test_ranks_that_cannot_average_say_so_with_one_sentence(tmp_path: Path) -> None:
+    """A refusal leaves the ranks able to try again."""
+    run_world(tmp_path, 2, str(RANKS / "refused_rank.py"), str(tmp_path))
+    expected = {
+        case: said
+        if isinstance(said, str)
+        else f"the first different tensor of the model is {said[0]} on rank 0 but {said[1]} on "
+        "rank 1: start all ranks with the same command and code."
+        for case, said in SAID.items()
+    }
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
 
 
 def test_a_sharded_model_is_refused(alone: None) -> None:
