@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from multiprocessing import get_context, reduction
+from multiprocessing import get_context, reduction, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, getrlimit
@@ -65,16 +65,24 @@ class Descriptor:
 
 @cache
 def server() -> ForkServerContext:
+    """Return the server, which ends with the last process that it serves, but not by SIGTERM.
+
+    A time limit such as ``timeout 600 pytest`` sends SIGTERM to the whole process group. The run of
+    a test then ends with a sentence about the signal; without its server, it would be an EOFError.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
     before = dict(os.environ)
     os.environ.update(QUIET_LIBRARIES)  # which PyTorch reads when it is imported
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    resource_tracker.ensure_running()  # which unblocks signals that were blocked
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         from multiprocessing.forkserver import ensure_running
 
         ensure_running()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.environ.clear()
         os.environ.update(before)
     return context
@@ -131,6 +139,7 @@ def run(
             Path("/proc/self/comm").write_text(name_of_process, encoding="ascii")
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if "SHOTS" in environment:
         runpy.run_path(str(HELPERS / "shots" / "sitecustomize.py"))
     name = program[1] if program[0] == "-m" else program[0]
