@@ -37,10 +37,10 @@ def divide_by(x: Tensor, parts: int) -> None:
 
     For a power of two, multiplication gives the same bits as division at a third of the cost.
     """
-    if parts.bit_count() == 1:
-        x.mul_(1 / parts)
-    else:
+    if parts.bit_count() > 1:
         x.div_(parts)
+    elif parts > 1:
+        x.mul_(1 / parts)
 
 
 def to_device(t: Tensor, device: torch.device | str) -> Tensor:

@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _setup_privateuseone_for_python_backend("pretend")
@@ -37,6 +38,7 @@ INDEXING = {
     aten.index_put_.default,
     aten._index_put_impl_.default,
 }
+FILLS = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 # Operations whose result, or its size, the host reads.
 SYNCS = {
     aten._local_scalar_dense.default: "scalar read",
@@ -75,12 +77,13 @@ class Log:
     """Events on the pretend GPU, by (what, file:line).
 
     syncs: waits of the host. unordered: sums of floats without a fixed order. launches: kernels,
-    by file:line.
+    by file:line. moved: bytes that these read and write.
     """
 
     syncs: Counter[tuple[str, str]] = field(default_factory=Counter)
     unordered: Counter[tuple[str, str]] = field(default_factory=Counter)
     launches: Counter[str] = field(default_factory=Counter)
+    moved: Counter[str] = field(default_factory=Counter)
 
     @property
     def sites(self) -> set[tuple[str, str]]:
@@ -88,7 +91,7 @@ class Log:
         return {(what, re.sub(r":\d+", "", where)) for what, where in self.syncs}
 
     def clear(self) -> None:
-        for counter in (self.syncs, self.unordered, self.launches):
+        for counter in (self.syncs, self.unordered, self.launches, self.moved):
             counter.clear()
 
 
@@ -261,14 +264,27 @@ def execute(func: Any, args: Any, kwargs: Any, log: Log) -> Any:
         log.unordered[str(func), place()] += 1
     if kind.launches:
         log.launches[place()] += 1
+        log.moved[place()] += bytes_read(func, tensors, kwargs)
     if to is not None:
         on_device, options["device"] = to_device, CPU
     elif func is aten.copy_.default or kind.indexes:
         on_device = isinstance(args[0], PretendTensor)
     out = func(*inner, **options)
+    if kind.launches:
+        log.moved[place()] += sum(map(nbytes, tree_leaves(out)))
     if kind.writes:
         return kwargs.get("out", args[0])
     return wrapped(out) if on_device else out
+
+
+def bytes_read(func: Any, tensors: list[Tensor], kwargs: Any) -> int:
+    """Return the bytes that a kernel reads; it only writes ``out`` and what it fills."""
+    written = [kwargs["out"]] if "out" in kwargs else tensors[: func in FILLS]
+    return sum(nbytes(t) for t in tensors if all(t is not own for own in written))
+
+
+def nbytes(value: Any) -> int:
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
 
 
 def unwrapped(value: Any, found: list[Tensor]) -> Any:

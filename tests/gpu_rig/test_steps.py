@@ -8,12 +8,26 @@ from unittest import mock
 import pytest
 import torch
 from gpu_rig.pretend_gpu import DEVICE, pretend_gpu, values
-from gpu_rig.ranks import base_run
+from gpu_rig.ranks import NODES, START, STEPS, base_run, train
 from torch import nn
 
+from sgp_runner.algorithms import Algorithm
+from sgp_runner.algorithms.ar_sgd import ARSGD
+from sgp_runner.algorithms.osgp import OSGP
+from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.assembly.build import ALLOCATOR, build_problem
+from sgp_runner.core.optim import SGD, Constant
 from sgp_runner.core.problem import Compute
-from sgp_runner.core.push_sum import fold
+from sgp_runner.core.push_sum import fold, weights_stay_one
+from sgp_runner.topology.finite_time import Base
+from sgp_runner.topology.graphs import (
+    Complete,
+    DirectedExponential,
+    RandomMatching,
+    Ring,
+    Topology,
+    Torus,
+)
 
 
 def test_modules_change_their_mode_after_an_evaluation_alone() -> None:
@@ -51,6 +65,51 @@ def test_a_model_whose_weight_stays_one_is_not_divided_on_a_gpu(
     assert log.syncs == {}
     fold(x, [message], weighted)
     assert values(own).tolist() == x.tolist() == [3.0, 5.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("algo", "numbers"),
+    [
+        (ARSGD(), 29),
+        (SGP(DirectedExponential()), 33),
+        (SGP(Ring()), 36),
+        (SGP(Base()), 37),
+        (OSGP(DirectedExponential()), 36),
+        (OSGP(DirectedExponential(), push_sum_weight=False), 33),
+    ],
+    ids=str,
+)
+def test_the_numbers_that_a_step_moves(
+    algo: Algorithm, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Per parameter, with those of the rig's gradient and of SGD, 20 and the exchange."""
+    monkeypatch.delattr(torch, "_fused_sgd_")
+    moved = train(algo, SGD(Constant()), on_gpu=True).log.moved
+    assert round(sum(moved.values()) / (START.nbytes * NODES * STEPS)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("topology", "size", "stay"),
+    [
+        (DirectedExponential(), 6, True),
+        (DirectedExponential({0: 3, 2: 1}), 32, True),
+        (Ring(), 5, True),
+        (Complete(), 5, True),
+        (Complete(), 41, False),
+        (Torus(), 9, False),
+        (Base(), 5, False),
+        (RandomMatching(), 4, False),
+    ],
+    ids=str,
+)
+def test_weights_stay_one_where_equal_shares_add_up_to_one(
+    topology: Topology, size: int, stay: bool
+) -> None:
+    one = torch.ones(1)
+    assert not weights_stay_one(topology, size, one)
+    with pretend_gpu() as log:
+        assert weights_stay_one(topology, size, one.to(DEVICE)) is stay
+        assert log.syncs == {("copy from pageable memory", "elsewhere"): 1}
 
 
 @pytest.mark.parametrize(

@@ -127,13 +127,19 @@ def local_step(
 def subtracting(
     d: Iterable[tuple[slice, Tensor]], params: Tensor, weight: Tensor | None, parts: int
 ) -> Iterator[slice]:
-    """Take a step ``d``, which comes in pieces, from ``params`` [D], as a `LocalStep`."""
+    """Take a step ``d``, which comes in pieces, from ``params`` [D], as a `LocalStep`.
+
+    Division by a power of two commutes with rounding, so it costs no pass over memory then.
+    """
+    scale = 1 / parts if weight is not None and parts.bit_count() == 1 else 1.0
+    factor = None if weight is None else weight * scale
     for where, piece in d:
         z = params[where]
-        if weight is not None:
-            z *= weight
-        z.sub_(piece)
-        divide_by(z, parts)
+        if factor is not None:
+            z *= factor
+        z.sub_(piece, alpha=scale)
+        if scale == 1:
+            divide_by(z, parts)
         yield where
 
 
