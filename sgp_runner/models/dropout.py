@@ -43,7 +43,7 @@ class SeededDropout(nn.Module):
         drop = round(self.p * 2**16)  # number of lane values, out of 65,536, that zero an element
         counter = torch.arange(-(-x.numel() // _LANES), device=x.device)
         stream = mix(mix(self.dropout_seed) + self.layer)
-        lanes = mix(stream + counter * GAMMA).view(torch.int16)
+        lanes = mix(torch.add(stream, counter, alpha=GAMMA)).view(torch.int16)
         keep = (lanes[: x.numel()] >= drop - 2**15).view(x.shape)
         return x * (keep * (2**16 / (2**16 - drop)))
 

@@ -38,6 +38,6 @@ def seeds_of(seed: int, indices: Tensor) -> Tensor:
 
 def mix(z: Tensor) -> Tensor:
     """Apply the finaliser of SplitMix64; masks make the shifts of signed integers logical."""
-    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MIX1
-    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MIX2
-    return z ^ ((z >> 31) & (2**33 - 1))
+    z = (z >> 30).bitwise_and_(2**34 - 1).bitwise_xor_(z).mul_(_MIX1)
+    z = (z >> 27).bitwise_and_(2**37 - 1).bitwise_xor_(z).mul_(_MIX2)
+    return (z >> 31).bitwise_and_(2**33 - 1).bitwise_xor_(z)

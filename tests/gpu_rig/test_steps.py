@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from unittest import mock
 
@@ -19,6 +20,7 @@ from sgp_runner.assembly.build import ALLOCATOR, build_problem
 from sgp_runner.core.optim import SGD, Constant
 from sgp_runner.core.problem import Compute
 from sgp_runner.core.push_sum import fold, weights_stay_one
+from sgp_runner.models.dropout import SeededDropout
 from sgp_runner.topology.finite_time import Base
 from sgp_runner.topology.graphs import (
     Complete,
@@ -86,6 +88,20 @@ def test_the_numbers_that_a_step_moves(
     monkeypatch.delattr(torch, "_fused_sgd_")
     moved = train(algo, SGD(Constant()), on_gpu=True).log.moved
     assert round(sum(moved.values()) / (START.nbytes * NODES * STEPS)) == numbers
+
+
+def test_the_kernels_and_bytes_of_dropout() -> None:
+    """The mask is a CPU's."""
+    dropout, x = SeededDropout(0.1, layer=3), torch.ones(2**16)
+    dropout.dropout_seed.fill_(2**62 + 1)
+    with pretend_gpu() as log:
+        on_gpu, own = copy.deepcopy(dropout).to(DEVICE), x.to(DEVICE)
+        log.clear()
+        dropped = on_gpu(own)
+    assert log.syncs == {}
+    assert sum(log.launches.values()) == 39
+    assert sum(log.moved.values()) // len(x) == 76
+    assert torch.equal(values(dropped), dropout(x))
 
 
 @pytest.mark.parametrize(
