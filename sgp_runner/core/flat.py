@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -73,6 +75,9 @@ class FlatModule:
         self.own = [p.data for p in self.parameters]  # initial values; `bind` does not change them
         self.shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
         self.layers = tuple(p.numel() for p in self.parameters)
+        self.unfilled: dict[int, Tensor] | None = None  # `gathering`: parts without a gradient yet
+        self.filled: dict[int, Tensor] = {}
+        self.gathers = False  # whether the parameters have the hooks
         self.has_batch_norm = any(isinstance(m, _BatchNorm) for m in module.modules())
         self.slots = [
             (m, name) for m in module.modules() for name, b in m._buffers.items() if b is not None
@@ -117,6 +122,36 @@ class FlatModule:
         for (m, name), buffer in zip(self.slots, buffers, strict=True):
             m._buffers[name] = buffer
         return self.module
+
+    @contextmanager
+    def gathering(self, gradient: Tensor) -> Iterator[None]:
+        """Move gradients into the vector [D] during backward passes, not all at their end.
+
+        The memory of a parameter's gradient is free as soon as it has been copied.
+        """
+        if not self.gathers:
+            for number, p in enumerate(self.parameters):
+                p.register_post_accumulate_grad_hook(partial(self.gather, number))
+            self.gathers = True
+        self.unfilled = dict(enumerate(gradient.split_with_sizes(self.layers)))
+        try:
+            yield
+            for part in self.unfilled.values():
+                part.zero_()
+        finally:
+            self.unfilled = None
+            self.filled.clear()
+
+    def gather(self, number: int, p: Tensor) -> None:
+        """Move the gradient of a parameter, if they are to be gathered."""
+        if self.unfilled is None or p.grad is None:
+            return
+        if (part := self.unfilled.pop(number, None)) is not None:
+            self.filled[number] = part.view(p.shape)
+            self.filled[number].copy_(p.grad)
+        else:  # of a further micro-batch
+            self.filled[number].add_(p.grad)
+        p.grad = None
 
     def detach_gradient(self) -> Tensor:
         """Return the gradient [D] and remove it from the parameters."""

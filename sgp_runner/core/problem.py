@@ -198,8 +198,15 @@ class Problem:
         module: wrapper of the model, to call instead of it.
         scale: [], factor of the returned gradient.
         """
-        loss = self.backward(params, buffers, rank, step, module, scale)
-        return self.flat.detach_gradient(), loss
+        where = params, buffers, rank, step, module, scale
+        # Data parallelism has gradients in its buckets.
+        if not params.is_cuda or hasattr(module, "no_sync"):
+            loss = self.backward(*where)
+            return self.flat.detach_gradient(), loss
+        gradient = params.new_empty(params.shape)
+        with self.flat.gathering(gradient):
+            loss = self.backward(*where)
+        return gradient, loss
 
     def backward(
         self,

@@ -214,7 +214,7 @@ class Kind:
 
     copies: between devices. indexes: by tensors. sync: why the host waits, if it always does.
     unordered: the order of its additions differs from run to run. launches: a kernel, as it is no
-    view. writes: its result is an argument.
+    view. moves: it is no allocation either. writes: its result is an argument.
     """
 
     copies: bool
@@ -222,6 +222,7 @@ class Kind:
     sync: str | None
     unordered: bool
     launches: bool
+    moves: bool
     writes: bool
 
 
@@ -234,6 +235,7 @@ def kind_of(func: Any) -> Kind:
         SYNCS.get(func),
         func in UNORDERED,
         all(info.is_write for info in infos),
+        all(info.is_write for info in infos) and "empty" not in func._schema.name,
         any(info.is_write for info in infos),
     )
 
@@ -264,13 +266,13 @@ def execute(func: Any, args: Any, kwargs: Any, log: Log) -> Any:
         log.unordered[str(func), place()] += 1
     if kind.launches:
         log.launches[place()] += 1
-        log.moved[place()] += bytes_read(func, tensors, kwargs)
+        log.moved[place()] += bytes_read(func, tensors, kwargs) if kind.moves else 0
     if to is not None:
         on_device, options["device"] = to_device, CPU
     elif func is aten.copy_.default or kind.indexes:
         on_device = isinstance(args[0], PretendTensor)
     out = func(*inner, **options)
-    if kind.launches:
+    if kind.moves:
         log.moved[place()] += sum(map(nbytes, tree_leaves(out)))
     if kind.writes:
         return kwargs.get("out", args[0])
