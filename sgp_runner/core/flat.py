@@ -131,7 +131,9 @@ class FlatModule:
         """
         if not self.gathers:
             for number, p in enumerate(self.parameters):
-                p.register_post_accumulate_grad_hook(partial(self.gather, number))
+                p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(self.gather, number)
+                )
             self.gathers = True
         self.unfilled = dict(enumerate(gradient.split_with_sizes(self.layers)))
         try:
