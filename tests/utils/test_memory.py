@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from helpers.experiments import make_experiment
 
 from sgp_runner.assembly.start import execute
@@ -43,12 +44,19 @@ def test_what_is_freed_is_not_cleared_again() -> None:
     assert done.stdout.split() == ["True", "False"]
 
 
-def test_the_collector_is_as_it_was_afterwards() -> None:
+FREEZE, UNFREEZE = gc.freeze, gc.unfreeze
+
+
+def test_the_collector_is_as_it_was_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "freeze", FREEZE)
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
+    gc.unfreeze()
     with few_collections(none=True):
         assert not gc.isenabled() and gc.get_freeze_count() > 0
     with few_collections(none=False):
         assert gc.isenabled() and gc.get_freeze_count() > 0
     assert gc.isenabled() and gc.get_freeze_count() == 0
+    gc.freeze()
 
 
 def test_the_steps_of_a_timing_study_leave_no_garbage(tmp_path: Path) -> None:
