@@ -199,14 +199,12 @@ class Problem:
         scale: [], factor of the returned gradient.
         """
         where = params, buffers, rank, step, module, scale
-        # Data parallelism has gradients in its buckets.
-        if not params.is_cuda or hasattr(module, "no_sync"):
+        if not params.is_cuda or hasattr(module, "no_sync"):  # it has gradients in its buckets
             loss = self.backward(*where)
             return self.flat.detach_gradient(), loss
         gradient = params.new_empty(params.shape)
         with self.flat.gathering(gradient):
-            loss = self.backward(*where)
-        return gradient, loss
+            return gradient, self.backward(*where)
 
     def backward(
         self,
@@ -292,9 +290,8 @@ class Problem:
         task, valid = self.dataset.task, self.dataset.valid
         if not isinstance(task, Summed):
             return ()
-        divide = self.is_large and self.compute.device == "cpu"
-        size = min(task.chunk, LARGE_CHUNK) if divide else task.chunk
-        return torch.split(torch.arange(len(valid)), size)
+        most = LARGE_CHUNK if self.is_large and self.compute.device == "cpu" else task.chunk
+        return torch.arange(len(valid)).split(min(task.chunk, most))
 
     def sums(
         self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
