@@ -40,16 +40,16 @@ MAX_STATEMENTS = 50  # of a function
 # Statements of the package and of each floor, without docstrings and imports. A ceiling is raised
 # by a commit of its own, which touches nothing else and says what a reader gets for it.
 CEILINGS = {
-    "sgp_runner": 27500,
+    "sgp_runner": 27600,
     "algorithms": 1576,
     "api": 850,
     "assembly": 2180,
-    "calibration report": 2275,
+    "calibration report": 2300,
     "cli": 1630,
     "cluster data topology": 3600,
     "config": 1610,
     "console": 226,
-    "core": 2680,
+    "core": 2715,
     "distributed simulator": 3330,
     "hosts": 180,
     "jobs": 325,
