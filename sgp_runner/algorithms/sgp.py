@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.gossip import split
-from sgp_runner.core.push_sum import to_model, weights_stay_one
+from sgp_runner.core.push_sum import to_model
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import Topology
 
@@ -30,13 +30,11 @@ class SGP(Algorithm):
 
     async def run(self, worker: Worker) -> None:
         x = worker.push_sum  # [D + 1]: z (worker.params) at rest, x in between; w last
-        is_unit = weights_stay_one(self.topology, worker.size, x)
         for k in worker.steps():
             d = await worker.local_step()  # at z
             peers = worker.peers(self.topology, k)
-            for j, share in split(worker, peers, x, d, is_unit):  # x <- own share of z w - d
+            for j, share in split(worker, peers, x, minus=d):  # x <- own share of z w - d
                 worker.comm.send(j, share)
             for j in peers.incoming:
                 x += await worker.comm.recv(j)
-            if not is_unit:
-                to_model(x)
+            to_model(x)

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def split(
-    worker: Worker,
-    peers: Exchange,
-    x: Tensor,
-    minus: LocalStep | None = None,
-    is_unit: bool = False,
+    worker: Worker, peers: Exchange, x: Tensor, minus: LocalStep | None = None
 ) -> list[tuple[int, Tensor]]:
     """Replace ``x`` [n] by the node's own share of it; return (peer, share) for each peer.
 
@@ -29,7 +25,6 @@ def split(
 
     minus: a local step ``d`` to subtract in the same pass over memory: ``x`` [D + 1] is a model
         with its push-sum weight, and ``z w - d`` is split
-    is_unit: whether that weight is known to be exactly one
     """
     empty_like, outgoing, weights = worker.comm.empty_like, peers.outgoing, peers.weights
     if weights is None:
@@ -37,7 +32,7 @@ def split(
     else:
         shares = [empty_like(x, [j]) for j in outgoing]
     parts = len(outgoing) + 1 if weights is None else 1
-    for where in pieces(x) if minus is None else descending(x, minus, parts, is_unit):
+    for where in pieces(x) if minus is None else descending(x, minus, parts):
         chunk = x[where]
         if weights is not None:
             divide_by_weights(chunk, weights, [share[where] for share in shares])

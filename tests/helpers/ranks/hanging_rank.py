@@ -25,14 +25,15 @@ CASES = {"sgp": "hangs", "ar_sgd": "hangs", "osgp": "ahead", "slowmo": "stops", 
 
 
 class Two:
-    """Pipes by which a rank learns that the other one hangs, or has ended."""
+    """Pipes by which a rank learns that the other one hangs, has come to its step, or ended."""
 
     def __init__(self) -> None:
-        self.hangs, self.ended = os.pipe(), os.pipe()
+        self.hangs, self.came, self.ended = os.pipe(), os.pipe(), os.pipe()
 
     def keep(self, rank: int) -> None:
         """Close the ends of the other rank, whose closing or end this one then reads."""
         os.close(self.hangs[1 - rank])
+        os.close(self.came[rank])
         os.close(self.ended[rank])
 
     def wait_until_it_hangs(self) -> None:
@@ -63,10 +64,12 @@ def main(algo: str, rank: int, other: Two, folder: Path) -> None:
         model(torch.ones(2, 3)).sum().backward()
         if step == LAST and rank == 1:
             if case == "stops":
+                os.read(other.came[0], 1)  # once rank 0 has all messages of the step before
                 os.close(other.hangs[1])
                 os.kill(os.getpid(), signal.SIGSTOP)
             other.hang()
         elif step == LAST:
+            os.close(other.came[1])
             other.wait_until_it_hangs()
             if case != "ahead":
                 averager.counts.roll_call.limit = 0.01
@@ -88,7 +91,7 @@ if __name__ == "__main__":
                 main(algo, rank, other, Path(sys.argv[1]))
                 sys.exit()
             ranks.append(child)
-        for end in (*other.hangs, *other.ended):
+        for end in (*other.hangs, *other.came, *other.ended):
             os.close(end)
         code = os.waitstatus_to_exitcode(os.waitpid(ranks[0], 0)[1])
         print(algo, code, flush=True)
