@@ -166,7 +166,8 @@ def unknown_key(key: str, root: Tree, siblings: Sequence[str] = ()) -> ConfigErr
         other for other in everywhere if other.startswith(f"{PROFILE}.") and parent == PROFILE
     ]
     alike = next((names for names in SYNONYMS if word in names), set())
-    near, far = ([key for key in keys if last(key) in alike] for keys in (siblings, everywhere))
+    where = siblings, [] if parent else everywhere
+    near, far = ([key for key in keys if last(key) in alike] for keys in where)
     close = near or same or far or similar(word, [*siblings, *inside] or everywhere)
     if close:
         return ConfigError(key, f"{NOT_A_SETTING}. Did you mean '{close[0]}'?")

@@ -14,7 +14,6 @@ from sgp_runner.core.flat import divide_by, pieces
 from sgp_runner.core.fused import add_and_divide, has_kernel
 from sgp_runner.core.optim import LocalStep
 from sgp_runner.core.worker import Worker
-from sgp_runner.topology.graphs import Circulant, Topology
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,44 +48,19 @@ def descend(x: Tensor, step: LocalStep) -> None:
         pass
 
 
-def descending(
-    x: Tensor, step: LocalStep, parts: int = 1, is_unit: bool = False
-) -> Iterator[slice]:
+def descending(x: Tensor, step: LocalStep, parts: int = 1) -> Iterator[slice]:
     """`descend` piece by piece; yield the slice of each piece while it is in the cache.
 
     The last slice includes the weight.
 
     parts: divides numerator and weight
-    is_unit: whether the weight is known to be exactly one
     """
     end = x.numel() - 1
-    for where in step(None if is_unit or has_unit_weight(x) else x[-1], parts):
+    for where in step(None if has_unit_weight(x) else x[-1], parts):
         is_last = where.stop == end
         if is_last:
             divide_by(x[-1:], parts)
         yield slice(where.start, None) if is_last else where
-
-
-def weights_stay_one(topology: Topology, size: int, x: Tensor) -> bool:
-    """Whether all weights are one after every step of SGP; asked only where reading one blocks.
-
-    In a circulant graph all nodes have as many peers, so the weights change alike: they stay one
-    if equal shares add up to exactly one. Runs start, average and shrink with weights of one.
-    """
-    import torch
-
-    if not x.is_cuda or not topology.repeats:
-        return False
-    one = torch.ones((), dtype=x.dtype)
-    for epoch, period in topology.phases(size):
-        graph = topology.at(epoch)
-        for step in range(period):
-            if not isinstance(graph, Circulant) or graph.weights(0, size, step) is not None:
-                return False
-            parts = len(graph.out_peers(0, size, step)) + 1
-            if sum([one / parts] * parts, 0 * one) != 1:
-                return False
-    return True
 
 
 async def average(worker: Worker) -> None:
