@@ -291,7 +291,7 @@ class Problem:
         if not isinstance(task, Summed):
             return ()
         most = LARGE_CHUNK if self.is_large and self.compute.device == "cpu" else task.chunk
-        return torch.arange(len(valid)).split(min(task.chunk, most))
+        return torch.split(torch.arange(len(valid)), min(task.chunk, most))
 
     def sums(
         self, params: Tensor, buffers: list[Tensor], only: slice = slice(None)
