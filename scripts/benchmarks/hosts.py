@@ -116,7 +116,7 @@ def lightning(net: Any, optimizer: Any, data: Any, steps: int) -> None:
 
     from sgp_runner.hosts.with_lightning import AveragingStrategy
 
-    class Module(pl.LightningModule):  # type: ignore[misc]
+    class Module(pl.LightningModule):  # type: ignore[misc]  # Any, where it is not installed
         def configure_optimizers(self) -> Any:
             return optimizer
 

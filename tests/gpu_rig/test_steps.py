@@ -89,7 +89,7 @@ def test_the_numbers_that_a_step_moves(
 
 
 def test_a_gradient_on_a_gpu_is_gathered_while_others_are_computed() -> None:
-    """Of 12 equal layers, one gradient exists beside the vector. The bits are a CPU's."""
+    """The gradient of one of 12 equal layers needs memory of its own; values equal a CPU's."""
     words = ("data=digits", "model=mlp", f"model.hidden={[128] * 13}", "nodes=4", "batch_size=8")
     run = experiment_of([*words, "logger=jsonl", "resume=never"]).run
     on_cpu = build_problem(run)

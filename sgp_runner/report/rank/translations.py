@@ -37,9 +37,7 @@ def translation_tables(settings: Sequence[RunGroup]) -> list[ReportTable]:
     head = ("sentence", "by", "text")
     cells = [[text(number if by == "source" else ""), text(by), text(x)] for number, by, x in rows]
     raw = pd.DataFrame(rows, columns=[*head])
-    return [
-        ReportTable("translations", "Translations", NOTE, raw, head, cells, ("by", "text")),
-    ]
+    return [ReportTable("translations", "Translations", NOTE, raw, head, cells, ("by", "text"))]
 
 
 def sentences(setting: RunGroup) -> Iterator[tuple[str, str, str]]:
