@@ -52,7 +52,7 @@ def types_in(node: Mapping[str, object], key: str) -> Iterator[tuple[str, str]]:
     for name, field in fields_of(cls, key).items() if cls else ():
         inner, value = join(key, name), node.get(name)
         group = group_of(inner)
-        kind = f"a choice of `{group}`" if group else words_for(annotation(cls.__module__, field))
+        kind = f"a choice of `{group}`" if group else words_for(annotation(cls, field))
         yield inner, re.sub(r" \(such as [^)]*\)", "", kind)
         if is_node(value, inner):
             yield from types_in(value, inner)

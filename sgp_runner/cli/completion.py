@@ -140,7 +140,7 @@ def values(tree: Mapping[str, object], key: str, search: Sequence[str]) -> Itera
     field = fields_of(cls, parent).get(name) if cls is not None else None
     if cls is None or field is None:
         return
-    choices = list(words_of(annotation(cls.__module__, field)))
+    choices = list(words_of(annotation(cls, field)))
     value = node.get(name)
     yield from choices or ([str(value)] if isinstance(value, int | float | str) else [])
 

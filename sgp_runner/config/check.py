@@ -71,9 +71,7 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
         if name not in fields:
             raise unknown_key(join(key, name), root, [join(key, field) for field in fields])
         try:
-            values[name] = check(
-                value, annotation(cls.__module__, fields[name]), join(key, name), root
-            )
+            values[name] = check(value, annotation(cls, fields[name]), join(key, name), root)
         except MissingValue as error:
             absent = absent or error
     if absent is not None:
@@ -88,13 +86,18 @@ def check_part(node: Tree, key: str, cls: type[Any], root: Tree) -> CheckedPart:
     return CheckedPart(cls, str(node[NAME]) if named else None, values)
 
 
-@functools.cache
-def annotation(module: str, field: dataclasses.Field[Any]) -> Any:
-    """Return the type of a field of a class in ``module``.
+def annotation(cls: type[Any], field: dataclasses.Field[Any]) -> Any:
+    """Return the type of a field of ``cls``, which the class or one of its bases annotates.
 
     It is ``object`` if a name in it is imported for type checkers only. A field with such a type
     holds a part, whose class is found from its key and its ``name``.
     """
+    bases = (base for base in cls.__mro__ if field.name in vars(base).get("__annotations__", ()))
+    return resolved(next(bases).__module__, field)
+
+
+@functools.cache
+def resolved(module: str, field: dataclasses.Field[Any]) -> Any:
     holder = types.SimpleNamespace(__annotations__={field.name: field.type})
     try:
         names = vars(importlib.import_module(module))

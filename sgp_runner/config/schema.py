@@ -112,10 +112,13 @@ def class_at(node: Tree, key: str) -> type[Any] | None:
 
 
 def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
-    """Return the fields of ``cls`` by name, without ``name`` if it selects the class at ``key``."""
+    """Return the fields of ``cls`` by name, without ``name`` if it selects the class at ``key``.
+
+    Settings that several classes share (keyword-only fields) come last.
+    """
     return {
         field.name: field
-        for field in dataclasses.fields(cls)
+        for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True)
         if field.name != NAME or not is_named(key)
     }
 

@@ -12,8 +12,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sgp_runner.data.byte_images import Images, image_data, labelled
-from sgp_runner.data.dataset import Dataset, Pixels, check_shares
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.dataset import Dataset, Pixels
+from sgp_runner.data.label_settings import HeldOut
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
 
@@ -30,36 +31,19 @@ ARCHIVE_BYTES = {"cifar10": 170_498_071, "cifar100": 169_001_437}
 
 
 @dataclass(frozen=True)
-class Cifar:
+class Cifar(HeldOut):
     """CIFAR-10 (ten classes) or CIFAR-100 (a hundred classes).
 
     root: folder that contains cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
     augment: train on random crops and mirror images
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their classes
-    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that replaces the validation set while settings are chosen;
-        0 = the validation set
     """
 
     name: Literal["cifar10", "cifar100"]
     root: str = "data"
     augment: bool = True
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
-    label_smoothing: float = 0.0
-    holdout: float = 0.0
 
-    task: ClassVar[str] = "classification"
     source: ClassVar[str] = "krizhevsky2009"
-    stand_in: ClassVar[bool] = False
     train_size: ClassVar[int] = 50_000
-
-    def __post_init__(self) -> None:
-        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Load the images as bytes, so ``dtype`` has no effect.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from sgp_runner.data.dataset import Dataset, Pixels
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.label_settings import Classified
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.cores import share_of_cores
 from sgp_runner.utils.errors import ConfigError
@@ -22,30 +24,29 @@ Labelled: TypeAlias = "tuple[Sequence[str], Tensor]"  # images and their classes
 PIXELS = Pixels(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet's training set
 
 
-class ImageSettings(Protocol):
-    """The settings that data sets of image files share."""
+@dataclass(frozen=True, kw_only=True)
+class ImageFolders(Classified):
+    """Images in a folder for each class.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def image_size(self) -> int: ...
-    @property
-    def workers(self) -> int | None: ...
-    @property
-    def partition(self) -> LabelPartition: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def label_smoothing(self) -> float: ...
+    image_size: height and width of the model's input in pixels
+    workers: number of decoding processes for each process of the run; null = its share of the
+        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
+        images itself; results do not depend on this number
+    """
 
+    image_size: int
+    workers: int | None = None
 
-def check_images(data: ImageSettings) -> None:
-    """Raise ConfigError if a setting of ``data`` is invalid."""
-    partition_of(data.partition, data.alpha)
-    if data.image_size < 1:
-        raise ConfigError("data.image_size", f"must be at least 1 pixel, not {data.image_size}.")
-    if data.workers is not None and data.workers < 0:
-        raise ConfigError("data.workers", f"must be 0 or more processes, not {data.workers}.")
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_size < 1:
+            raise ConfigError(
+                "data.image_size", f"must be at least 1 pixel, not {self.image_size}."
+            )
+        if self.workers is not None and self.workers < 0:
+            raise ConfigError("data.workers", f"must be 0 or more processes, not {self.workers}.")
 
 
 def classes_in(folder: Path) -> list[str]:
@@ -88,7 +89,7 @@ def labelled_images(folder: Path, classes: Sequence[str], key: str, allow_empty:
     return paths, torch.tensor(labels)
 
 
-def dataset_of_images(data: ImageSettings, train: Labelled, valid: Labelled) -> Dataset:
+def dataset_of_images(data: ImageFolders, train: Labelled, valid: Labelled) -> Dataset:
     """Return a data set of images as bytes [3, image_size, image_size]."""
     from sgp_runner.data.images import Decoders, ImageFiles
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_shares,
     held_out,
 )
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.label_settings import HeldOut
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.seeding import generator
 
@@ -27,32 +27,13 @@ _VALID = 360
 
 
 @dataclass(frozen=True)
-class Digits:
-    """1,437 training and 360 validation images [1, 8, 8], normalised by the training set.
-
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        digit; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their digits
-    alpha: concentration of the Dirichlet partition; smaller = fewer digits per node
-    label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that replaces the validation set while settings are chosen;
-        0 = the validation set
-    """
-
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
-    label_smoothing: float = 0.0
-    holdout: float = 0.0
+class Digits(HeldOut):
+    """1,437 training and 360 validation images [1, 8, 8], normalised by the training set."""
 
     name: ClassVar[str] = "digits"
-    task: ClassVar[str] = "classification"
     source: ClassVar[str] = "alpaydin1998"
     train_size: ClassVar[int] = 1437
     stand_in: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         import torch

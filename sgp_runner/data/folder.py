@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.class_folders import (
+    ImageFolders,
     Labelled,
-    check_images,
     classes_in,
     dataset_of_images,
     labelled_images,
 )
 from sgp_runner.data.dataset import Dataset, check_shares
-from sgp_runner.data.sampler import LabelPartition
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.seeding import generator
 
@@ -26,7 +25,7 @@ VALIDATION = ("val", "valid", "test")  # names of the folder next to ``train``
 
 
 @dataclass(frozen=True)
-class Folder:
+class Folder(ImageFolders):
     """Images in path/<class>/, or in path/train/<class>/ and path/val/<class>/.
 
     Training uses random crops and mirror images; evaluation uses the centre. Hidden files and
@@ -35,33 +34,18 @@ class Folder:
     path: folder of the classes, or of train/ and val/ (also called valid/ or test/)
     valid_share: share of the images of each class, drawn at random, that is used for validation; no
         effect if there is a train/
-    image_size: height and width of the model's input in pixels
-    workers: number of decoding processes for each process of the run; null = its share of the
-        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
-        images itself; results do not depend on this number
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their classes
-    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: share of the target's probability that is spread over all classes
     """
 
     path: str = ""
     valid_share: float = 0.1
     image_size: int = 64
-    workers: int | None = None
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
-    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "folder"
-    task: ClassVar[str] = "classification"
-    stand_in: ClassVar[bool] = False
     train_size: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        check_images(self)
-        check_shares("data", self, label_smoothing=0.1, valid_share=0.1)
+        super().__post_init__()
+        check_shares("data", self, valid_share=0.1)
         if not self.path:
             raise ConfigError("data.path", "name a folder with a folder of images for each class.")
 

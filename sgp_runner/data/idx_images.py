@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sgp_runner.data.byte_images import Images, image_data, labelled
-from sgp_runner.data.dataset import Dataset, Pixels, check_shares
+from sgp_runner.data.dataset import Dataset, Pixels
+from sgp_runner.data.label_settings import HeldOut
 from sgp_runner.data.packaged import ROOT, PackagedData
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True)
-class IdxImages:
+class IdxImages(HeldOut):
     """Fashion-MNIST (ten kinds of clothes) or MNIST (handwritten digits).
 
     root: folder that contains fashion_mnist/ or mnist/; not part of a run's name
@@ -96,13 +97,6 @@ class IdxImages:
         null: root, or the folder where the package is installed; not part of a run's name
     sha256: checksum of the four files; null: of the published ones
     augment: train on random crops and mirror images; digits should not be mirrored
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their classes
-    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that replaces the validation set while settings are chosen;
-        0 = the validation set
     """
 
     name: Literal["fashion_mnist", "mnist"]
@@ -110,17 +104,9 @@ class IdxImages:
     path: str | None = None
     sha256: str | None = None
     augment: bool = False
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
-    label_smoothing: float = 0.0
-    holdout: float = 0.0
-
-    task: ClassVar[str] = "classification"
-    stand_in: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self.partition, self.alpha)
+        super().__post_init__()
         if self.sha256 is None:
             object.__setattr__(self, "sha256", SOURCES[self.name].sha256)
 

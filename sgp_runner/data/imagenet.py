@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.class_folders import (
-    check_images,
+    ImageFolders,
     classes_in,
     dataset_of_images,
     labelled_images,
 )
-from sgp_runner.data.dataset import Dataset, check_shares
-from sgp_runner.data.sampler import LabelPartition
+from sgp_runner.data.dataset import Dataset
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,40 +20,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ImageNet:
+class ImageNet(ImageFolders):
     """1,281,167 training and 50,000 validation images of 1000 classes, when complete.
 
     Training uses random crops and mirror images; evaluation uses the centre. Training and
     validation have the same classes.
 
     root: folder that contains train/<class>/ and val/<class>/; not part of a run's name
-    image_size: height and width of the model's input in pixels
-    workers: number of decoding processes for each process of the run; null = its share of the
-        machine's cores minus one, at least 4 and at most 16; 0 = the process of the run decodes
-        images itself; results do not depend on this number
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        class; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their classes
-    alpha: concentration of the Dirichlet partition; smaller = fewer classes per node
-    label_smoothing: share of the target's probability that is spread over all classes
     """
 
     root: str = "data/imagenet"
     image_size: int = 224
-    workers: int | None = None
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
-    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "imagenet"
-    task: ClassVar[str] = "classification"
     source: ClassVar[str] = "russakovsky2014"
-    stand_in: ClassVar[bool] = False
     train_size: ClassVar[int] = 1_281_167
-
-    def __post_init__(self) -> None:
-        check_shares("data", self, label_smoothing=0.1)
-        check_images(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Load the images as bytes, so ``dtype`` has no effect."""

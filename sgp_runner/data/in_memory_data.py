@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from sgp_runner.data.dataset import Batch, Dataset, LearningTask, Split, TensorSplit
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.label_settings import Partitioned
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification, Regression, chunks
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.fingerprint import code_hash, tensor_hash
@@ -31,31 +32,22 @@ DATASETS: dict[tuple[str, str | None], Dataset] = {}
 
 
 @dataclass(frozen=True)
-class InMemoryData:
+class InMemoryData(Partitioned):
     """A training and a validation set of a Python program.
 
     task: classification (each target is one whole number) or regression
     train_size: number of training samples
     sha256: SHA-256 of all samples
     loss: SHA-256 of the code of a user-defined loss; null = the default loss of the task
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        label; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their labels
-    alpha: concentration of the Dirichlet partition; smaller = fewer labels per node
     """
 
     task: Literal["classification", "regression"]
     train_size: int
     sha256: str
     loss: str | None = None
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
 
     name: ClassVar[str] = "in_memory"
     stand_in: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        partition_of(self.partition, self.alpha)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         dataset = DATASETS[self.sha256, self.loss]

@@ -12,7 +12,8 @@ from sgp_runner.data.dataset import (
     check_shares,
     held_out,
 )
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.label_settings import Partitioned
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Translation
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
@@ -25,20 +26,15 @@ _TEXT_SEED = 999_999  # the sentences are the same whatever the run's seed
 
 
 @dataclass(frozen=True)
-class NumbersEnDe:
+class NumbersEnDe(Partitioned):
     """Numbers in words: "twenty-three" -> "dreiundzwanzig".
 
     No English or German sentence occurs twice, so no validation sentence is in the training set.
-    The kind of a sentence (number, ordinal, date, time, amount) is the label of the Dirichlet
-    partition.
+    The kind of a sentence (number, ordinal, date, time, amount) is its class in a partition.
 
     train_size: number of training pairs
     valid_size: number of validation pairs
     label_smoothing: share of the target's probability that is spread over the vocabulary
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        kind of sentence; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their kinds
-    alpha: concentration of the Dirichlet partition; smaller = fewer kinds per node
     holdout: share of the training set that replaces the validation set while settings are chosen;
         0 = the validation set
     """
@@ -46,8 +42,6 @@ class NumbersEnDe:
     train_size: int = 16384
     valid_size: int = 512
     label_smoothing: float = 0.1
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
     holdout: float = 0.0
 
     name: ClassVar[str] = "numbers_en_de"
@@ -56,7 +50,7 @@ class NumbersEnDe:
 
     def __post_init__(self) -> None:
         check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self.partition, self.alpha)
+        super().__post_init__()
         for field in ("train_size", "valid_size"):
             if not 1 <= getattr(self, field) <= 500_000:
                 raise ConfigError(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 from sgp_runner.data.dataset import (
     Dataset,
     TensorSplit,
-    check_shares,
     held_out,
 )
-from sgp_runner.data.sampler import LabelPartition, partition_of
+from sgp_runner.data.label_settings import HeldOut
+from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.errors import check_least
 from sgp_runner.utils.seeding import generator
@@ -32,7 +32,7 @@ NOTCH = 0.45  # distance of a star's notches from its centre; its points are at 
 
 
 @dataclass(frozen=True)
-class Shapes:
+class Shapes(HeldOut):
     """Colour images [3, size, size]; each shows a shape of one of ten equally frequent classes.
 
     Channels are normalised. The position, angle, size and colour of a shape are random. Two smaller
@@ -51,31 +51,18 @@ class Shapes:
     valid_size: validation images
     noise: standard deviation of the noise of a pixel, with brightness between 0 and 1; 0.4 at 32
         pixels is as hard as 0.15 at 16 pixels
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = fixed, unequal shards by
-        shape; dirichlet_equal = the same with shards of equal size; by_label =
-        equal shards of the samples in the order of their shapes
-    alpha: concentration of the Dirichlet partition; smaller = fewer shapes per node
-    label_smoothing: share of the target's probability that is spread over all classes
-    holdout: share of the training set that replaces the validation set while settings are chosen;
-        0 = the validation set
     """
 
     image_size: int = 16
     train_size: int = 8000
     valid_size: int = 2000
     noise: float = 0.15
-    partition: LabelPartition = "iid"
-    alpha: float = 0.1
-    label_smoothing: float = 0.0
-    holdout: float = 0.0
 
     name: ClassVar[str] = "shapes"
-    task: ClassVar[str] = "classification"
     stand_in: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_shares("data", self, label_smoothing=0.1, holdout=0.2)
-        partition_of(self.partition, self.alpha)
+        super().__post_init__()
         check_least(8, "data", self, "image_size")
         check_least(1, "data", self, "train_size", "valid_size")
         check_least(0, "data", self, "noise")

@@ -107,7 +107,7 @@ OF_EPOCHS = {"DirectedExponential.peers"}
 def settings() -> Iterator[tuple[str, Any]]:
     for cls in CONFIGURED:
         for name, field in fields_of(cls, "").items():
-            yield f"{cls.__name__}.{name}", annotation(cls.__module__, field)
+            yield f"{cls.__name__}.{name}", annotation(cls, field)
 
 
 def within(hint: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:

@@ -121,7 +121,7 @@ WHOLE = {
     f"{cls.__name__}.{name}": hint
     for cls in CONFIGURED
     for name, field in fields_of(cls, "").items()
-    if with_number(hint := annotation(cls.__module__, field), 1) is not None
+    if with_number(hint := annotation(cls, field), 1) is not None
 }
 
 

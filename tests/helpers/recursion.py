@@ -10,7 +10,6 @@ from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
 from sgp_runner.core.optim import (
     SGD,
     Adam,
-    AdamW,
     Constant,
     WarmupCosine,
 )
@@ -68,7 +67,7 @@ def assert_equal(actual: np.ndarray, expected: np.ndarray) -> None:
 
 
 def same(
-    a: Algorithm, b: Algorithm, nodes: int, optim: SGD | Adam | AdamW = OPTIM, steps: int = STEPS
+    a: Algorithm, b: Algorithm, nodes: int, optim: SGD | Adam = OPTIM, steps: int = STEPS
 ) -> bool:
     return np.allclose(
         run(a, nodes, steps, optim).x[:nodes],

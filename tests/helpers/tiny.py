@@ -22,7 +22,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.budget import OwnBudget
 from sgp_runner.core.flat import FlatModule
-from sgp_runner.core.optim import SGD, Adam, AdamW, Constant, Horizon, Schedule, Shapes
+from sgp_runner.core.optim import SGD, Adam, Constant, Horizon, Schedule, Shapes
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.step_hooks import StepHooks
 from sgp_runner.core.worker import Worker
@@ -137,7 +137,7 @@ def run(
     algo: Algorithm,
     nodes: int,
     steps: int,
-    optim: SGD | Adam | AdamW | None = None,
+    optim: SGD | Adam | None = None,
     cluster: Cluster | None = None,
     faults: Faults | None = None,
     each_step: Callable[[Result, Worker], None] = lambda result, worker: None,

@@ -39,7 +39,7 @@ def write_objects(folder: Path) -> None:
 
     # A rank cannot resolve the names in the annotations of a program.
     hints = {
-        cls: {field.name: annotation(cls.__module__, field) for field in dataclasses.fields(cls)}
+        cls: {field.name: annotation(cls, field) for field in dataclasses.fields(cls)}
         for cls in (extension.cls for extension in extensions.values())
     }
     try:

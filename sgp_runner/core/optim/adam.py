@@ -53,7 +53,8 @@ class Adam:
     ) -> Tensor:
         """Return the step to subtract [D]."""
         g = self.prepared(g, params, shapes)
-        return normalised(g, buffers, self.beta1, self.beta2, self.eps).mul_(lr)
+        step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
+        return self.decayed(step, params, shapes).mul_(lr)
 
     def prepared(self, g: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
         """Return the gradient that the moments take, in the memory of ``g`` [D]."""
@@ -65,47 +66,21 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), as in PyTorch.
 
-    schedule: how the learning rate changes over a run
-    lr: peak learning rate
-    lr_reference_batch: e.g. 256: lr is meant for that global batch and scales with the real one
-        (Goyal et al. 2017); null: no scaling
-    beta1: decay of the mean of gradients
-    beta2: decay of the mean of squared gradients
-    eps: constant that is added to the root of the mean square
     weight_decay: decay of matrices, times the learning rate; biases and norms do not decay
     clip: largest norm of a gradient; larger gradients are scaled down to it; null: no clipping
     """
 
-    schedule: Schedule
-    lr: float = 1e-3
-    lr_reference_batch: int | None = None
-    beta1: float = 0.9
     beta2: float = 0.95
-    eps: float = 1e-8
     weight_decay: float = 0.1
     clip: float | None = 1.0
     name: ClassVar[str] = "adamw"
-    momentum: ClassVar[float] = 0.0
-    nesterov: ClassVar[bool] = False
-    slow_buffers: ClassVar[Literal["reset", "keep"]] = "keep"
 
     def __post_init__(self) -> None:
-        check_rates(self, "lr", "eps", decays=("beta1", "beta2"))
+        super().__post_init__()
         check_clip("optim", self.clip)
-
-    def buffers(self, params: Tensor) -> dict[str, Tensor]:
-        return moments(params)
-
-    def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
-    ) -> Tensor:
-        """Return the step to subtract [D]."""
-        g = self.prepared(g, params, shapes)
-        step = normalised(g, buffers, self.beta1, self.beta2, self.eps)
-        return self.decayed(step, params, shapes).mul_(lr)
 
     def prepared(self, g: Tensor, params: Tensor, shapes: Shapes) -> Tensor:
         """Return the gradient that the moments take, in the memory of ``g`` [D]: it is clipped."""
@@ -129,9 +104,9 @@ class AdamW:
         return step
 
 
-def adam_of(optim: Optimizer, title: str) -> Adam | AdamW:
+def adam_of(optim: Optimizer, title: str) -> Adam:
     """Return ``optim`` for an algorithm that takes Adam's steps; raise ConfigError for others."""
-    if isinstance(optim, Adam | AdamW):
+    if isinstance(optim, Adam):
         return optim
     what = f"{title} takes the steps of Adam itself"
     if optim.name in ("adam", "adamw"):
