@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -124,10 +124,14 @@ class FlatModule:
         return self.module
 
     @contextmanager
-    def gathering(self, gradient: Tensor) -> Iterator[None]:
+    def gathering(
+        self, gradient: Tensor, ready: Callable[[int], None] = lambda number: None
+    ) -> Iterator[None]:
         """Move gradients into the vector [D] during backward passes, not all at their end.
 
         The memory of a parameter's gradient is free as soon as it has been copied.
+
+        ready: called with the number of a tensor each time its gradient has been added
         """
         if not self.gathers:
             for number, p in enumerate(self.parameters):
@@ -136,6 +140,7 @@ class FlatModule:
                 )
             self.gathers = True
         self.unfilled = dict(enumerate(gradient.split_with_sizes(self.layers)))
+        self.ready = ready
         try:
             yield
             for part in self.unfilled.values():
@@ -154,6 +159,7 @@ class FlatModule:
         else:  # of a further micro-batch
             self.filled[number].add_(p.grad)
         p.grad = None
+        self.ready(number)
 
     def detach_gradient(self) -> Tensor:
         """Return the gradient [D] and remove it from the parameters."""

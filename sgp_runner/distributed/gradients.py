@@ -14,6 +14,7 @@ from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.wait_meter import WaitMeter
+from sgp_runner.distributed.blocks import InBlocks
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.shared_mean import SharedMean
 from sgp_runner.distributed.state_parts import StateParts, parts_of
@@ -69,6 +70,7 @@ class Gradients:
             LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
         )
         self.parts = parts_of(problem, world)
+        self.in_blocks: InBlocks | None = None
         self.modules: dict[dist.ProcessGroup | None, nn.Module] = {}
         self.stream: torch.cuda.Stream | None = None
         if problem.compute.device != "cpu":
@@ -236,16 +238,23 @@ class Gradients:
 
         group: the same device of all nodes, to average over them too; otherwise only over this node
         """
-        device, scale = torch.device(self.problem.compute.device), self.scale
-        with self.meter.waiting(device):
-            whole = parts.gathered_for_gradient(at)
+        problem, scale = self.problem, self.scale
+        if self.in_blocks is None:
+            parts.whole = at.new_empty(parts.numel)
+            compiles = problem.compute.compile
+            self.in_blocks = InBlocks(
+                problem.flat, parts.blocks, parts.reduce, self.meter, compiles
+            )
+        model, gradient = self.in_blocks, at.new_empty(parts.numel)
+        model.arriving = parts.begin(at, parts.whole)
+        where = parts.whole, self.buffers, self.rank, number, model
         factor = None if scale is None else scale.factor
-        where = whole, self.buffers, self.rank, number, self.module(None)
         with span(f"gradient {number}"):
-            loss = self.problem.backward(*where, factor)
-        with self.meter.waiting(device), waiting_for(f"waits for the mean of gradient {number}"):
-            g = parts.mean(self.problem.flat.detach_parts())
-            if group is self.world.workers:
+            loss = model.reduced(gradient, partial(problem.backward, *where, factor))
+        g = gradient[parts.where] / parts.devices
+        if group is self.world.workers:
+            device, what = g.device, f"waits for the mean of gradient {number}"
+            with self.meter.waiting(device), waiting_for(what):
                 dist.all_reduce(g, group=group)
                 g /= self.world.layout.nodes
         return g if scale is None else scale.removed(g, parts.total), loss

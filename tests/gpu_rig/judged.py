@@ -57,9 +57,9 @@ class Accesses(ArgumentHandler):
     ) -> None:
         if isinstance(value, Tensor) and (block := block_of(self.gpu, value)) is not None:
             if is_write:
-                self.dataptrs_written.add(block.number)
+                self.dataptrs_written |= block.numbers(values(value))
             elif not metadata_only:
-                self.dataptrs_read.add(block.number)
+                self.dataptrs_read |= block.numbers(values(value))
 
 
 def block_of(gpu: Gpu, tensor: Tensor) -> Any:

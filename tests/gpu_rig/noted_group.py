@@ -66,13 +66,9 @@ class NotedGroup(dist.ProcessGroup):
 
     _allgather_base = all_gather_single  # its name until torch 2.12
 
-    def reduce_scatter_single(
-        self, own: torch.Tensor, whole: torch.Tensor, options: Any = None
-    ) -> dist.Work:
-        self.note("reduce_scatter", [own])
-        return self.gloo._reduce_scatter_base(own, whole, options or dist.ReduceScatterOptions())
-
-    _reduce_scatter_base = reduce_scatter_single  # its name until torch 2.12
+    def reduce(self, tensors: list[torch.Tensor], options: Any = None) -> dist.Work:
+        self.note("reduce", tensors)
+        return self.gloo.reduce(tensors, options or dist.ReduceOptions())
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> dist.Work:
         self.note("send", tensors, dst)

@@ -29,7 +29,7 @@ from gpu_rig.pretend_gpu import PretendTensor, values
 from gpu_rig.streams import HERE, Event, Stream, own_gpu
 from torch import Tensor, nn
 
-from sgp_runner.distributed import gradients, state_parts, torch_collectives, torch_world
+from sgp_runner.distributed import gradients, torch_collectives, torch_world
 
 SECONDS = 1000.0  # longest wait for another process
 
@@ -140,7 +140,12 @@ class Work:
     def blocks(self) -> tuple[set[int], set[int]]:
         gpu = own_gpu()
         reads, writes = (
-            {block.number for t in some if (block := block_of(gpu, t)) is not None}
+            {
+                number
+                for t in some
+                if (block := block_of(gpu, t)) is not None
+                for number in block.numbers(values(t), cuts=True)
+            }
             for some in self.tensors
         )
         return reads - writes, writes
@@ -296,21 +301,34 @@ class Calls:
             "all-gather",
         )
 
-    def reduce_scatter_tensor(self, own: Tensor, whole: Tensor, group: Any = None) -> None:
-        wait, target = group.gather(whole), values(own)
-        place = group.members.index(group.process)
+    def reduce(
+        self, tensor: Tensor, group: Any = None, group_dst: int = 0, async_op: bool = False
+    ) -> Work | None:
+        wait, target = group.gather(tensor), values(tensor)
+        here = group.members[group_dst] == group.process
 
         def finish() -> None:
-            copy_(target, torch.stack(wait()).sum(0).chunk(group.size())[place])
+            total = torch.stack(wait()).sum(0)
+            copy_(target, total if here else torch.full_like(total, torch.nan))
 
-        self.begun(group, finish, [whole], [own], False, "reduce-scatter")
+        return self.begun(group, finish, [tensor], [tensor], async_op, "reduce")
 
     def broadcast(
-        self, tensor: Tensor, src: int | None = None, group: Any = None, group_src: int = 0
-    ) -> None:
+        self,
+        tensor: Tensor,
+        src: int | None = None,
+        group: Any = None,
+        group_src: int = 0,
+        async_op: bool = False,
+    ) -> Work | None:
         wait, target = group.gather(tensor), values(tensor)
-        self.begun(
-            group, lambda: copy_(target, wait()[group_src]), [tensor], [tensor], False, "broadcast"
+        return self.begun(
+            group,
+            lambda: copy_(target, wait()[group_src]),
+            [tensor],
+            [tensor],
+            async_op,
+            "broadcast",
         )
 
     def begun(
@@ -359,8 +377,6 @@ def pretend_distributed(network: Network, store: dist.Store) -> Iterator[None]:
     with (
         mock.patch.multiple(dist, P2POp=P2POp, **functions),
         mock.patch.object(torch_collectives, "all_gather_single", gather),
-        mock.patch.object(state_parts, "all_gather_single", gather),
-        mock.patch.object(state_parts, "reduce_scatter_single", calls.reduce_scatter_tensor),
         mock.patch.object(gradients, "DistributedDataParallel", DataParallel),
         mock.patch.object(torch_world, "meet", lambda _: (store, who(), network.processes)),
     ):

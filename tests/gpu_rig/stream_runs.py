@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Barrier, Thread
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from gpu_rig.judged import CUDA, pretend_cuda, running
 from gpu_rig.pretend_network import DataParallel, Network, pretend_distributed
 from gpu_rig.streams import Gpu
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from sgp_runner.assembly.build import build_worker, timing_problem
@@ -29,6 +29,7 @@ from sgp_runner.core.step_hooks import StepHooks
 from sgp_runner.core.timing_study import Study
 from sgp_runner.core.worker import Worker
 from sgp_runner.data.dataset import Batch
+from sgp_runner.distributed.blocks import InBlocks
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import Rank, ServerBudget, SharedBudget
 from sgp_runner.distributed.torch_world import TorchWorld
@@ -74,24 +75,64 @@ class Synthetic(Problem):
             g /= module.group.size()
         return g, loss
 
-    def backward(self, *arguments: Any) -> Tensor:
+    def backward(self, params: Tensor, *arguments: Any) -> Tensor:
         flat: Any = self.flat
-        flat.gradient, loss = self.gradient(*arguments)
+        module = arguments[3]
+        if not isinstance(module, InBlocks):
+            flat.gradient, loss = self.gradient(params, *arguments)
+            return loss
+        flat.bound = params.split(flat.layers)
+        module(torch.zeros((), device=flat.device))  # each tensor is read when its module is called
+        g, loss = self.gradient(params, *arguments)
+        gradients = [*zip(flat.target, g.split(flat.layers), strict=True)]
+        for number, (target, value) in reversed([*enumerate(gradients)]):
+            target.copy_(value)
+            flat.ready(number)
         return loss
+
+
+class ReadsTensor(nn.Module):
+    """A module whose parameter is tensor ``number`` of a `SyntheticFlat`."""
+
+    def __init__(self, flat: SyntheticFlat, number: int) -> None:
+        super().__init__()
+        self.flat, self.number = flat, number
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.flat.bound[self.number].sum()
+
+
+class SyntheticFlat:
+    """What a `FlatModule` is for `Synthetic`."""
+
+    shapes, layers = SHAPES, (1024, 16)
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.bound: Sequence[Tensor] = ()
+        self.gradient = torch.empty(0)
+        self.target: Sequence[Tensor] = ()
+        self.module = nn.Sequential(*(ReadsTensor(self, number) for number in range(2)))
+        self.parameters = [*self.module.parameters()]
+
+    def fresh_buffers(self) -> list[Tensor]:
+        return [torch.zeros(2, device=self.device)]
+
+    def detach_parts(self) -> list[Tensor]:
+        return [*self.gradient.split(self.layers)]
+
+    @contextmanager
+    def gathering(self, gradient: Tensor, ready: Callable[[int], None]) -> Iterator[None]:
+        self.target, self.ready = gradient.split(self.layers), ready
+        yield
 
 
 def problem_of(run: Run, compute: Compute, part: Shard) -> Synthetic:
     """Return the problem of a process; a BatchNorm's statistics are its one buffer."""
     base = timing_problem(run, Study(None, STEPS), MODEL)
-    flat = SimpleNamespace(
-        shapes=SHAPES,
-        layers=(1024, 16),
-        module=None,
-        fresh_buffers=lambda: [torch.zeros(2, device=compute.device)],
-        detach_parts=lambda: vars(flat).pop("gradient").split([1024, 16]),
-    )
     problem = Synthetic(
-        flat,  # type: ignore[arg-type]
+        SyntheticFlat(compute.device),  # type: ignore[arg-type]
         base.dataset,
         base.sampler,
         0,

@@ -11,7 +11,8 @@ kernels and host waits that `torch.cuda` would report. It also receives what it 
   and later kernels follow it. Freed pinned memory is safe, because PyTorch's copies record an event
   with it.
 
-An access is to a whole block, so two streams must not use parts of one tensor without order.
+An access is to all of a block until a call of a network takes a part of it: the block is cut there.
+Without such a cut two streams must not use parts of one tensor without order.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import count
 from traceback import StackSummary
+from typing import TypeAlias
 
 from torch import Tensor
 from torch.cuda._sanitizer import DEFAULT_STREAM_ID, EventHandler, UnsynchronizedAccessError
 
 HOST, REUSE = -1, -2  # pretend streams for accesses that no kernel makes
 PACKAGE = "/sgp_runner/"
+State: TypeAlias = dict[int, int]  # the last access of each stream that one has waited for
 
 
 class Context(threading.local):
@@ -47,12 +51,46 @@ def own_gpu() -> Gpu:
 
 
 class Block:
-    """Memory of one or more tensors; ``recorded`` are the streams of `record_stream`."""
+    """Memory of one or more tensors; ``recorded`` are the streams of `record_stream`.
+
+    pieces: number of each piece, which is judged alone, by the byte at which it begins
+    """
 
     def __init__(self, gpu: Gpu, stream: int) -> None:
-        self.number, self.recorded = next(gpu.numbers), set[int]()
-        gpu.judge._handle_memory_allocation(self.number)
-        weakref.finalize(self, gpu.freed, self.number, stream, self.recorded)
+        self.gpu, self.recorded = gpu, set[int]()
+        self.pieces = {0: next(gpu.numbers)}
+        gpu.judge._handle_memory_allocation(self.pieces[0])
+        weakref.finalize(self, gpu.freed, self.pieces, stream, self.recorded)
+
+    def cut(self, byte: int) -> None:
+        """Let a piece begin here, which was accessed as the one that it has been a part of."""
+        if byte not in self.pieces:
+            of = self.pieces[max(begin for begin in self.pieces if begin < byte)]
+            self.pieces[byte] = next(self.gpu.numbers)
+            accesses = self.gpu.judge.tensors_accessed.accesses
+            accesses[self.pieces[byte]] = copy(accesses[of])
+            accesses[self.pieces[byte]].reads = [*accesses[of].reads]
+
+    def numbers(self, tensor: Tensor, cuts: bool = False) -> set[int]:
+        """Return the numbers of the pieces in which ``tensor``, on the host, has its values."""
+        begin, end = extent(tensor)
+        if cuts:
+            self.cut(begin)
+            self.cut(end)
+        ends = [*sorted(self.pieces)[1:], max(end, *self.pieces)]
+        return {
+            self.pieces[first]
+            for first, after in zip(sorted(self.pieces), ends, strict=True)
+            if first < end and begin < after
+        }
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the bytes of its memory between which a tensor has its values."""
+    begin = tensor.storage_offset()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    length = 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
+    return begin * tensor.element_size(), (begin + length) * tensor.element_size()
 
 
 class Gpu:
@@ -66,7 +104,9 @@ class Gpu:
         self.accesses: Counter[str] = Counter()
         self.races: Counter[str] = Counter()
         # Freed blocks by the stream that allocated them, with what `record_stream` waits for.
-        self.pools: defaultdict[int, list[tuple[int, list[dict[int, int]]]]] = defaultdict(list)
+        self.pools: defaultdict[int, list[tuple[list[int], list[dict[int, int]]]]] = defaultdict(
+            list
+        )
         # Blocks of pinned memory by address, with the tensor, which keeps the address taken.
         self.pinned: dict[int, tuple[Block, Tensor]] = {}
         self.default = Stream.of(self, DEFAULT_STREAM_ID)
@@ -85,8 +125,7 @@ class Gpu:
             HERE.gpu = None
 
     @property
-    def states(self) -> dict[int, dict[int, int]]:
-        """By stream, the last access of each stream that it has waited for."""
+    def states(self) -> dict[int, State]:
         return self.judge.syncs.current_sync_states
 
     def launch(self, stream: int, read: set[int], written: set[int], kernel: str) -> None:
@@ -119,18 +158,19 @@ class Gpu:
         stream = HERE.stream.number
         with self.lock:
             freed, self.pools[stream] = self.pools[stream], []
-            for number, recorded in freed:
+            for numbers, recorded in freed:
                 self.states[REUSE] = merged(
                     self.states[stream], self.judge.syncs.host_sync_state, *recorded
                 )
-                self.judged(REUSE, set(), {number}, "reuse of its memory")
+                self.judged(REUSE, set(), {*numbers}, "reuse of its memory")
                 del self.states[REUSE]
-                self.judge._handle_memory_deallocation(number)
+                for number in numbers:
+                    self.judge._handle_memory_deallocation(number)
             return Block(self, stream)
 
-    def freed(self, number: int, stream: int, recorded: set[int]) -> None:
+    def freed(self, pieces: dict[int, int], stream: int, recorded: set[int]) -> None:
         waits = [dict(self.states[each]) for each in recorded]
-        self.pools[stream].append((number, waits))
+        self.pools[stream].append(([*pieces.values()], waits))
 
     def pin(self, tensor: Tensor) -> Block:
         """Make the memory of a tensor on the host pinned."""

@@ -190,13 +190,14 @@ def test_all_calls_are_noted(sample: dict[str, Logs]) -> None:
 
 
 def test_all_calls_of_parts_are_noted(sample: dict[str, Logs]) -> None:
-    """In a step the devices of a node gather parameters, receive their parts of the gradient, and
-    exchange messages with the same device of the other node. A record adds up the sent bytes.
+    """In a step each device of a node sends its part of the parameters and receives that of the
+    gradient, the last one first, and exchanges messages with the same device of the other node. A
+    record adds up the sent bytes.
     """
-    gather, total, average = ASSEMBLY, GRADIENT, ("all_reduce", (1, 3))
-    step = [gather, ("reduce_scatter", (0, 1)), ("send + recv", (1, 3))]
+    gather, total, average = ("broadcast", (0, 1)), GRADIENT, ("all_reduce", (1, 3))
+    step = [gather, gather, *[("reduce", (0, 1))] * 2, ("send + recv", (1, 3))]
     # The parameters that the test saves; bytes, model, average, its distance and average model.
-    end = [gather, total, total, gather, average, total, gather]
+    end = [*[gather] * 2, total, total, *[gather] * 2, average, total, *[gather] * 2]
     calls = summary(sample["2 x 2 parts osgp two steps late"][1])
     assert calls == [
         average,

@@ -1,0 +1,160 @@
+"""Parameters that arrive, and a gradient that leaves, in blocks while a model computes.
+
+The devices of a node with divided state (`StateParts`) need all parameters for a gradient. Each
+block comes from the device that holds it, and a module waits for the blocks of its own parameters
+alone; in the backward pass a block of the gradient leaves as soon as it is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.wait_meter import WaitMeter
+from sgp_runner.distributed.torch_collectives import NODE
+from sgp_runner.utils.waits import waiting_for
+
+ELEMENTS = 2**22  # of a block at most, unless it is one tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Consecutive parameters of one device.
+
+    where: slice of the vector [D]
+    tensors: numbers of the tensors of which it has all or a piece
+    owner: the device
+    """
+
+    where: slice
+    tensors: range
+    owner: int
+
+
+def blocks_of(layers: Sequence[int], parts: Sequence[slice], most: int = ELEMENTS) -> list[Block]:
+    """Cut a vector between tensors, and where the part of a device ends.
+
+    layers: number of elements of each tensor
+    parts: the part of each device; some may be empty
+    most: elements of a block of several tensors
+    """
+    blocks: list[Block] = []
+    begin = 0
+    for number, end in enumerate(accumulate(layers)):
+        for owner, part in enumerate(parts):
+            inside = slice(max(begin, part.start), min(end, part.stop))
+            if inside.start >= inside.stop:
+                continue
+            last = blocks[-1] if blocks else None
+            if last and last.owner == owner and inside.stop - last.where.start <= most:
+                where, first = slice(last.where.start, inside.stop), last.tensors.start
+                blocks[-1] = Block(where, range(first, number + 1), owner)
+            else:
+                blocks.append(Block(inside, range(number, number + 1), owner))
+        begin = end
+    return blocks
+
+
+class InBlocks(nn.Module):
+    """A model that waits for its parameters, and lets its gradient leave, in blocks.
+
+    The first forward pass waits for all parameters and shows which modules are called. Parameters
+    of the others are used by a module around them: later passes wait for these before they begin,
+    and for the rest where it is used. A compiled model always waits for all of them.
+
+    reduce: begins to reduce a block of the gradient; all devices call it in the same order
+    meter: measures how long the device waits
+    """
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        blocks: Sequence[Block],
+        reduce: Callable[[Tensor, Block], dist.Work],
+        meter: WaitMeter,
+        compiles: bool = False,
+    ) -> None:
+        super().__init__()
+        self.flat, self.blocks, self.reduce, self.meter = flat, blocks, reduce, meter
+        self.model = torch.compile(flat.module) if compiles else flat.module
+        self.arriving: dict[Block, dist.Work] = {}
+        self.of_tensor: list[list[Block]] = [
+            [block for block in blocks if number in block.tensors]
+            for number in range(len(flat.layers))
+        ]
+        self.at_first = set(range(len(flat.layers)))
+        self.called: set[int] = set()
+        self.gradient = torch.empty(0)
+        self.unfinished: set[int] = set()  # tensors whose gradient is not complete
+        self.ahead: list[Block] = []  # blocks that have not left, the next one last
+        self.leaving: list[dist.Work] = []
+        self.adds_up = False  # whether more micro-batches follow
+        numbers = {p: number for number, p in enumerate(flat.parameters)}
+        for module in () if compiles else flat.module.modules():
+            if tensors := [numbers[p] for p in module._parameters.values() if p is not None]:
+                module.register_forward_pre_hook(partial(self.before, tensors))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.arrive(self.at_first)
+        self.called.clear()
+        output: Tensor = self.model(*inputs)
+        self.at_first -= self.called
+        return output
+
+    def before(self, tensors: list[int], module: nn.Module, inputs: object) -> None:
+        self.called.update(tensors)
+        self.arrive(tensors)
+
+    def arrive(self, tensors: Iterable[int]) -> None:
+        """Wait for the blocks of these tensors."""
+        for number in tensors if self.arriving else ():
+            for block in self.of_tensor[number]:
+                if (work := self.arriving.pop(block, None)) is not None:
+                    self.wait(work)
+
+    def wait(self, work: dist.Work) -> None:
+        with self.meter.waiting(self.gradient.device), waiting_for(NODE):
+            work.wait()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let no block leave in this pass: more micro-batches follow."""
+        self.adds_up = True
+        try:
+            yield
+        finally:
+            self.adds_up = False
+
+    def reduced(self, gradient: Tensor, backward: Callable[[], Tensor]) -> Tensor:
+        """Return what ``backward`` returns; ``gradient`` [D] has what was reduced."""
+        self.gradient, self.ahead = gradient, [*self.blocks]
+        self.unfinished = set(range(len(self.flat.layers)))
+        with self.flat.gathering(gradient, self.complete):
+            loss = backward()
+        self.unfinished.clear()
+        self.leave()
+        for work in (*self.arriving.values(), *self.leaving):
+            self.wait(work)
+        self.arriving.clear()
+        self.leaving.clear()
+        self.gradient = gradient[:0]
+        return loss
+
+    def complete(self, tensor: int) -> None:
+        if not self.adds_up:
+            self.unfinished.discard(tensor)
+            self.leave()
+
+    def leave(self) -> None:
+        """Let complete blocks leave, from the last to the first."""
+        while self.ahead and self.unfinished.isdisjoint(self.ahead[-1].tensors):
+            block = self.ahead.pop()
+            self.leaving.append(self.reduce(self.gradient[block.where], block))
