@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.problem import Problem
 from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.torch_collectives import NODE
+from sgp_runner.utils.spans import span
 from sgp_runner.utils.waits import waiting_for
 
 ELEMENTS = 2**22  # of a block at most, unless it is one tensor
@@ -76,14 +77,14 @@ class InBlocks(nn.Module):
 
     def __init__(
         self,
-        flat: FlatModule,
+        problem: Problem,
         blocks: Sequence[Block],
         reduce: Callable[[Tensor, Block], dist.Work],
         meter: WaitMeter,
-        compiles: bool = False,
     ) -> None:
         super().__init__()
-        self.flat, self.blocks, self.reduce, self.meter = flat, blocks, reduce, meter
+        self.problem, self.blocks, self.reduce, self.meter = problem, blocks, reduce, meter
+        flat, compiles = problem.flat, problem.compute.compile
         self.model = torch.compile(flat.module) if compiles else flat.module
         self.arriving: dict[Block, dist.Work] = {}
         self.of_tensor: list[list[Block]] = [
@@ -133,12 +134,15 @@ class InBlocks(nn.Module):
         finally:
             self.adds_up = False
 
-    def reduced(self, gradient: Tensor, backward: Callable[[], Tensor]) -> Tensor:
-        """Return what ``backward`` returns; ``gradient`` [D] has what was reduced."""
+    def reduced(
+        self, at: Tensor, buffers: list[Tensor], rank: int, number: int, scale: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return `Problem.gradient`, with its blocks reduced."""
+        flat, gradient = self.problem.flat, at.new_empty(at.shape)
         self.gradient, self.ahead = gradient, [*self.blocks]
-        self.unfinished = set(range(len(self.flat.layers)))
-        with self.flat.gathering(gradient, self.complete):
-            loss = backward()
+        self.unfinished = set(range(len(flat.layers)))
+        with span(f"gradient {number}"), flat.gathering(gradient, self.complete):
+            loss = self.problem.backward(at, buffers, rank, number, self, scale)
         self.unfinished.clear()
         self.leave()
         for work in (*self.arriving.values(), *self.leaving):
@@ -146,7 +150,7 @@ class InBlocks(nn.Module):
         self.arriving.clear()
         self.leaving.clear()
         self.gradient = gradient[:0]
-        return loss
+        return gradient, loss
 
     def complete(self, tensor: int) -> None:
         if not self.adds_up:

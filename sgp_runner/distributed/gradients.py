@@ -14,10 +14,10 @@ from sgp_runner.core.flat import Gradient, joined
 from sgp_runner.core.problem import Problem
 from sgp_runner.core.state import State
 from sgp_runner.core.wait_meter import WaitMeter
-from sgp_runner.distributed.blocks import InBlocks
+from sgp_runner.distributed.blocks import InBlocks, blocks_of
 from sgp_runner.distributed.json_collectives import all_gather
 from sgp_runner.distributed.shared_mean import SharedMean
-from sgp_runner.distributed.state_parts import StateParts, parts_of
+from sgp_runner.distributed.state_parts import StateParts
 from sgp_runner.distributed.torch_collectives import Hierarchy
 from sgp_runner.distributed.world import World
 from sgp_runner.utils.errors import Stopped
@@ -69,12 +69,16 @@ class Gradients:
         self.scale = (
             LossScale(problem.compute.device) if problem.compute.autocast == "fp16" else None
         )
-        self.parts = parts_of(problem, world)
-        self.in_blocks: InBlocks | None = None
+        self.parts = None if world.cut is None else StateParts(problem.flat.shapes, world)
+        self.in_blocks: dict[dist.ProcessGroup | None, InBlocks] = {}
         self.modules: dict[dist.ProcessGroup | None, nn.Module] = {}
         self.stream: torch.cuda.Stream | None = None
         if problem.compute.device != "cpu":
             self.stream = torch.cuda.Stream(problem.compute.device)  # type: ignore[no-untyped-call]
+
+    @property
+    def factor(self) -> Tensor | None:
+        return None if self.scale is None else self.scale.factor
 
     def local(self, at: Tensor, number: int, allow_parts: bool = False) -> tuple[Gradient, Tensor]:
         """Return the gradient [D] of the node's batch, and the loss on this device's part of it.
@@ -218,6 +222,8 @@ class Gradients:
             return self.scaled(at, number, None, allow_parts)
         if (shared := self.world.shared_mean) is not None and group is self.world.workers:
             return self.compute_mean(shared, at, number, allow_parts)
+        if at.is_cuda and not self.problem.compute.compile and self.world.shaper is None:
+            return self.compute_in_blocks(at, number, group, hierarchy)
         with waiting_for(f"waits for the mean of gradient {number}"):
             if group not in self.modules:
                 # The reducer rebuilds its buckets after its first pass. An extra pass makes a
@@ -238,19 +244,13 @@ class Gradients:
 
         group: the same device of all nodes, to average over them too; otherwise only over this node
         """
-        problem, scale = self.problem, self.scale
-        if self.in_blocks is None:
+        scale = self.scale
+        if not self.in_blocks:
             parts.whole = at.new_empty(parts.numel)
-            compiles = problem.compute.compile
-            self.in_blocks = InBlocks(
-                problem.flat, parts.blocks, parts.reduce, self.meter, compiles
-            )
-        model, gradient = self.in_blocks, at.new_empty(parts.numel)
+            self.in_blocks[None] = InBlocks(self.problem, parts.blocks, parts.reduce, self.meter)
+        model = self.in_blocks[None]
         model.arriving = parts.begin(at, parts.whole)
-        where = parts.whole, self.buffers, self.rank, number, model
-        factor = None if scale is None else scale.factor
-        with span(f"gradient {number}"):
-            loss = model.reduced(gradient, partial(problem.backward, *where, factor))
+        gradient, loss = model.reduced(parts.whole, self.buffers, self.rank, number, self.factor)
         g = gradient[parts.where] / parts.devices
         if group is self.world.workers:
             device, what = g.device, f"waits for the mean of gradient {number}"
@@ -259,6 +259,31 @@ class Gradients:
                 g /= self.world.layout.nodes
         return g if scale is None else scale.removed(g, parts.total), loss
 
+    def compute_in_blocks(
+        self,
+        at: Tensor,
+        number: int,
+        group: dist.ProcessGroup,
+        hierarchy: Hierarchy | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean gradient over ``group``, in memory of its own, and the loss."""
+        if group not in self.in_blocks:
+            layers = self.problem.flat.layers
+            self.in_blocks[group] = InBlocks(
+                self.problem,
+                blocks_of(layers, [slice(0, sum(layers))]),
+                lambda values, block: dist.all_reduce(values, group=group, async_op=True),
+                self.meter,
+            )
+        with waiting_for(f"waits for the mean of gradient {number}"):
+            model = self.in_blocks[group]
+            g, loss = model.reduced(at, self.buffers, self.rank, number, self.factor)
+            g /= group.size()
+            if hierarchy is not None:
+                with self.meter.waiting(g.device):
+                    hierarchy.average(g)
+        return g if self.scale is None else self.scale.removed(g), loss
+
     def compute_mean(
         self, shared: SharedMean, at: Tensor, number: int, allow_parts: bool
     ) -> tuple[Gradient, Tensor]:
@@ -266,10 +291,9 @@ class Gradients:
 
         Parts of it are only to be read: they are where the other nodes read them too.
         """
-        factor = None if self.scale is None else self.scale.factor
         where = at, self.buffers, self.rank, number, self.module(None)
         with span(f"gradient {number}"):
-            loss = self.problem.backward(*where, factor)
+            loss = self.problem.backward(*where, self.factor)
         parts = self.problem.flat.detach_parts()
         with (
             self.meter.waiting(torch.device("cpu")),
@@ -296,7 +320,7 @@ class Gradients:
             ):
                 loss = self.problem.backward(*where)
                 return self.problem.flat.detach_large_parts(), loss
-            value, loss = self.problem.gradient(*where, None if scale is None else scale.factor)
+            value, loss = self.problem.gradient(*where, self.factor)
             if hierarchy is not None:
                 with self.meter.waiting(value.device):
                     hierarchy.average(value)

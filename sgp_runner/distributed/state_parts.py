@@ -16,7 +16,6 @@ from torch import Tensor
 
 from sgp_runner.core.optim import Shapes
 from sgp_runner.core.parts import PartShapes, cut
-from sgp_runner.core.problem import Problem
 from sgp_runner.distributed.blocks import Block, blocks_of
 from sgp_runner.distributed.torch_collectives import NODE
 from sgp_runner.distributed.world import World
@@ -60,13 +59,12 @@ class StateParts:
     def begin(self, part: Tensor, whole: Tensor) -> dict[Block, dist.Work]:
         """Begin to gather a vector; return the work that ends when a block has arrived."""
         whole[self.where] = part
-        return {block: self.send(whole[block.where], block) for block in self.blocks}
-
-    def send(self, values: Tensor, block: Block) -> dist.Work:
-        work: dist.Work = dist.broadcast(
-            values, group=self.group, group_src=block.owner, async_op=True
-        )
-        return work
+        return {
+            block: dist.broadcast(
+                whole[block.where], group=self.group, group_src=block.owner, async_op=True
+            )
+            for block in self.blocks
+        }
 
     def reduce(self, values: Tensor, block: Block) -> dist.Work:
         """Begin to add up a block of a gradient, on the device that holds this part."""
@@ -74,8 +72,3 @@ class StateParts:
             values, group=self.group, group_dst=block.owner, async_op=True
         )
         return work
-
-
-def parts_of(problem: Problem, world: World) -> StateParts | None:
-    """Return the parts of this node's devices; None if each device has whole vectors."""
-    return None if world.cut is None else StateParts(problem.flat.shapes, world)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sgp_runner.core.flat import FlatModule
+from sgp_runner.core.problem import Compute
 from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.blocks import Block, InBlocks, blocks_of
 
@@ -64,8 +65,29 @@ class Work:
         self.wait = partial(events.append, what)
 
 
+class Lending:
+    """The problem of the product of all weights, in ``micro_batches`` equal ones."""
+
+    compute = Compute()
+
+    def __init__(self, events: list[str]) -> None:
+        self.flat, self.micro_batches = FlatModule(Lender(events)), 1
+
+    def backward(self, at: Tensor, *where: Any) -> Tensor:
+        model = where[3]
+        for _ in range(self.micro_batches - 1):
+            with model.no_sync():
+                model(torch.tensor(1.0)).sum().backward()
+        loss: Tensor = model(torch.tensor(1.0)).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+
+Fixture = tuple[InBlocks, list[str]]
+
+
 @pytest.fixture
-def model() -> tuple[InBlocks, list[str]]:
+def model() -> Fixture:
     events: list[str] = []
     blocks = blocks_of([1] * 4, [slice(0, 4)], most=1)
 
@@ -73,7 +95,8 @@ def model() -> tuple[InBlocks, list[str]]:
         events.append(f"{block.where.start} leaves with {gradient.item():g}")
         return Work(events, f"{block.where.start} is reduced")
 
-    return InBlocks(FlatModule(Lender(events)), blocks, reduce, WaitMeter()), events
+    problem: Any = Lending(events)
+    return InBlocks(problem, blocks, reduce, WaitMeter()), events
 
 
 def step(model: InBlocks, events: list[str], micro_batches: int = 1) -> list[str]:
@@ -83,17 +106,9 @@ def step(model: InBlocks, events: list[str], micro_batches: int = 1) -> list[str
         block: Work(events, f"{block.where.start} is here")  # type: ignore[misc]
         for block in model.blocks
     }
-
-    def backward() -> Tensor:
-        for _ in range(micro_batches - 1):
-            with model.no_sync():
-                model(torch.tensor(1.0)).sum().backward()
-        loss = model(torch.tensor(1.0)).sum()
-        loss.backward()
-        return loss.detach()
-
-    gradient = torch.full((4,), torch.nan)
-    assert model.reduced(gradient, backward) == 24  # the product of all weights
+    model.problem.micro_batches = micro_batches  # type: ignore[attr-defined]
+    gradient, loss = model.reduced(torch.zeros(4), [], 0, 0, None)
+    assert loss == 24  # the product of all weights
     assert gradient.tolist() == [micro_batches * 24 / (number + 1) for number in range(4)]
     return [*events]
 
@@ -102,7 +117,7 @@ LEAVING = ["3 leaves with 6", "2 leaves with 8", "1 leaves with 12", "0 leaves w
 REDUCED = [f"{number} is reduced" for number in (3, 2, 1, 0)]
 
 
-def test_a_layer_waits_for_its_own_block(model: tuple[InBlocks, list[str]]) -> None:
+def test_a_layer_waits_for_its_own_block(model: Fixture) -> None:
     """The first pass shows that layer 1 is not called, so that its weight is needed at first."""
     here = [f"{number} is here" for number in range(4)]
     layers = ["layer 0", "layer 2", "layer 3"]
@@ -115,7 +130,7 @@ def test_a_layer_waits_for_its_own_block(model: tuple[InBlocks, list[str]]) -> N
     ]
 
 
-def test_blocks_leave_with_the_sum_of_micro_batches(model: tuple[InBlocks, list[str]]) -> None:
+def test_blocks_leave_with_the_sum_of_micro_batches(model: Fixture) -> None:
     events = step(*model, micro_batches=2)
     assert [event for event in events if "leaves" in event] == [
         "3 leaves with 12",
@@ -125,16 +140,17 @@ def test_blocks_leave_with_the_sum_of_micro_batches(model: tuple[InBlocks, list[
     ]
 
 
-def test_a_tensor_without_gradient_leaves_as_zero(model: tuple[InBlocks, list[str]]) -> None:
+def test_a_tensor_without_gradient_leaves_as_zero(
+    model: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network, events = model
-    events.clear()
-    gradient = torch.full((4,), torch.nan)
-    weight = network.flat.parameters[2]
+    weight = network.problem.flat.parameters[2]
 
-    def backward() -> Tensor:
-        (weight * 3).sum().backward()
+    def backward(*where: object) -> Tensor:
+        (weight * 3).sum().backward()  # type: ignore[no-untyped-call]
         return weight.detach()
 
-    network.reduced(gradient, backward)
+    monkeypatch.setattr(network.problem, "backward", backward)
+    gradient, _ = network.reduced(torch.zeros(4), [], 0, 0, None)
     assert gradient.tolist() == [0, 0, 3, 0]
     assert events[:4] == [f"{i} leaves with {g}" for i, g in ((3, 0), (2, 3), (1, 0), (0, 0))]

@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 if __name__ == "__main__":
@@ -28,13 +27,11 @@ from gpu_rig.judged import Judged, pretend_cuda
 from gpu_rig.pretend_gpu import Log, PretendTensor
 from gpu_rig.pretend_network import Network, pretend_distributed
 from gpu_rig.streams import Context, Gpu
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import gpu_check
 from gpu_parts import PARTS, for_training
 from gpu_parts.sizes import Sizes
-from sgp_runner.distributed import gradients
 
 TINY = Sizes(
     images=("model=resnet8", "data=synthetic", "data.image_size=8", "data.num_classes=10"),
@@ -51,7 +48,7 @@ TINY = Sizes(
 CARD = SimpleNamespace(
     name="Pretend H200", total_memory=2**37, major=9, minor=0, uuid="GPU-0", multi_processor_count=1
 )
-MEMORY = SimpleNamespace(number=1, recorded=set())
+MEMORY = SimpleNamespace(numbers=lambda tensor, cuts=False: {1}, recorded=set())
 NUMBERS = (  # parts that compute in this process
     *("machine", "speed", "gpt", "profile", "syncs", "codecs", "workers", "compile"),
 )
@@ -78,17 +75,6 @@ class Warned(Counter[tuple[str, str]]):
         super().__setitem__(key, count)
         if self.mode.now == "warn":
             warnings.warn(for_training.WAITS, stacklevel=2)
-
-
-class Alone(nn.Module):
-    """`DistributedDataParallel` of one process."""
-
-    def __init__(self, module: nn.Module, **options: object) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.module(*inputs)
 
 
 def unjudged(gpu: Gpu, func: object, args: object, kwargs: object, out: object) -> None:
@@ -122,7 +108,6 @@ def one_pretend_gpu() -> Iterator[Log]:
         stack.enter_context(pretend_cuda())
         stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         stack.enter_context(pretend_distributed(Network(1), dist.HashStore()))
-        stack.enter_context(mock.patch.object(gradients, "DistributedDataParallel", Alone))
         for name, value in {"gpu": gpu, "stream": gpu.default}.items():  # of all threads
             stack.enter_context(mock.patch.object(Context, name, value, create=True))
         stack.enter_context(Judged(log))

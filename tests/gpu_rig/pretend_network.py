@@ -27,9 +27,9 @@ import torch.distributed as dist
 from gpu_rig.judged import block_of
 from gpu_rig.pretend_gpu import PretendTensor, values
 from gpu_rig.streams import HERE, Event, Stream, own_gpu
-from torch import Tensor, nn
+from torch import Tensor
 
-from sgp_runner.distributed import gradients, torch_collectives, torch_world
+from sgp_runner.distributed import torch_collectives, torch_world
 
 SECONDS = 1000.0  # longest wait for another process
 
@@ -359,14 +359,6 @@ def clone(tensor: Tensor) -> Tensor:
         return values(tensor).clone()
 
 
-class DataParallel(nn.Module):
-    """`DistributedDataParallel`, which is never called."""
-
-    def __init__(self, module: object, process_group: Group, **options: object) -> None:
-        super().__init__()
-        self.group = process_group
-
-
 @contextmanager
 def pretend_distributed(network: Network, store: dist.Store) -> Iterator[None]:
     """Let `torch.distributed` work between the processes of ``network``, which share ``store``."""
@@ -377,7 +369,6 @@ def pretend_distributed(network: Network, store: dist.Store) -> Iterator[None]:
     with (
         mock.patch.multiple(dist, P2POp=P2POp, **functions),
         mock.patch.object(torch_collectives, "all_gather_single", gather),
-        mock.patch.object(gradients, "DistributedDataParallel", DataParallel),
         mock.patch.object(torch_world, "meet", lambda _: (store, who(), network.processes)),
     ):
         yield

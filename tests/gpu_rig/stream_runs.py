@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gpu_rig.judged import CUDA, pretend_cuda, running
-from gpu_rig.pretend_network import DataParallel, Network, pretend_distributed
+from gpu_rig.pretend_network import Network, pretend_distributed
 from gpu_rig.streams import Gpu
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -70,9 +70,6 @@ class Synthetic(Problem):
             buffer.lerp_(noise, 0.1)
         g = params * 0.01 + noise.sum() * 0.001
         loss = g.square().sum() + zero[0]
-        if isinstance(module, DataParallel):
-            dist.all_reduce(g, group=module.group, async_op=True).wait()
-            g /= module.group.size()
         return g, loss
 
     def backward(self, params: Tensor, *arguments: Any) -> Tensor:

@@ -74,15 +74,16 @@ class Block:
     def numbers(self, tensor: Tensor, cuts: bool = False) -> set[int]:
         """Return the numbers of the pieces in which ``tensor``, on the host, has its values."""
         begin, end = extent(tensor)
-        if cuts:
-            self.cut(begin)
-            self.cut(end)
-        ends = [*sorted(self.pieces)[1:], max(end, *self.pieces)]
-        return {
-            self.pieces[first]
-            for first, after in zip(sorted(self.pieces), ends, strict=True)
-            if first < end and begin < after
-        }
+        with self.gpu.lock:  # threads that end a call of gloo cut too
+            if cuts:
+                self.cut(begin)
+                self.cut(end)
+            ends = [*sorted(self.pieces)[1:], max(end, *self.pieces)]
+            return {
+                self.pieces[first]
+                for first, after in zip(sorted(self.pieces), ends, strict=True)
+                if first < end and begin < after
+            }
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
@@ -20,8 +21,10 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.assembly.build import ALLOCATOR, build_problem
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.core.optim import SGD, Constant
-from sgp_runner.core.problem import Compute
+from sgp_runner.core.problem import Compute, Problem
 from sgp_runner.core.push_sum import fold
+from sgp_runner.core.wait_meter import WaitMeter
+from sgp_runner.distributed.blocks import InBlocks, blocks_of
 from sgp_runner.models.dropout import SeededDropout
 from sgp_runner.topology.finite_time import Base
 from sgp_runner.topology.graphs import (
@@ -88,23 +91,39 @@ def test_the_numbers_that_a_step_moves(
     assert round(sum(moved.values()) / (START.nbytes * NODES * STEPS)) == numbers
 
 
-def test_a_gradient_on_a_gpu_is_gathered_while_others_are_computed() -> None:
-    """The gradient of one of 12 equal layers needs memory of its own; values equal a CPU's."""
+def gradient_in_blocks(problem: Problem) -> torch.Tensor:
+    """Return a gradient that is averaged over one process while it is computed."""
+    flat = problem.flat
+    blocks = blocks_of(flat.layers, [slice(0, sum(flat.layers))], most=2**15)
+    assert len(blocks) == 12
+    model = InBlocks(problem, blocks, lambda values, block: mock.Mock(), WaitMeter())
+    return model.reduced(problem.start(), flat.fresh_buffers(), 0, 0, None)[0]
+
+
+def gradient_alone(problem: Problem) -> torch.Tensor:
+    return problem.gradient(problem.start(), problem.flat.fresh_buffers(), 0, 0)[0]
+
+
+@pytest.mark.parametrize("gradient", [gradient_alone, gradient_in_blocks])
+def test_a_gradient_on_a_gpu_is_gathered_while_others_are_computed(
+    gradient: Callable[[Problem], torch.Tensor],
+) -> None:
+    """Beside the parameters and the gradient, one of 12 equal layers needs memory; values equal
+    those that are joined at the end.
+    """
     words = ("data=digits", "model=mlp", f"model.hidden={[128] * 13}", "nodes=4", "batch_size=8")
     run = experiment_of([*words, "logger=jsonl", "resume=never"]).run
-    on_cpu = build_problem(run)
-    x = on_cpu.start()
-    expected, _ = on_cpu.gradient(x, on_cpu.flat.fresh_buffers(), 0, 0)
     gradients = []
     with pretend_gpu() as log:
         problem = build_problem(run, Compute(str(DEVICE)))
-        where = problem.start(), problem.flat.fresh_buffers(), 0, 0
+        problem.backward(problem.start(), problem.flat.fresh_buffers(), 0, 0)
+        expected = values(problem.flat.detach_gradient())
         log.clear()
-        most = peak(lambda: gradients.append(problem.gradient(*where)[0]))
+        most = peak(lambda: gradients.append(gradient(problem)))
     assert torch.equal(values(gradients[0]), expected)
     assert {p.grad for p in problem.flat.parameters} == {None}
     assert not [where for where in log.launches if "detach" in where]
-    assert x.nbytes * 13 / 12 < most < x.nbytes * 5 / 4
+    assert expected.nbytes * 25 / 12 < most < expected.nbytes * 9 / 4
 
 
 def test_the_kernels_and_bytes_of_dropout() -> None:

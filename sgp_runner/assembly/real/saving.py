@@ -37,7 +37,7 @@ from sgp_runner.core.worker import Worker
 from sgp_runner.distributed.gradients import Gradients
 from sgp_runner.distributed.rank import NO_STEP_LEFT, Rank, ServerBudget
 from sgp_runner.distributed.rank_layout import RankLayout
-from sgp_runner.distributed.state_parts import parts_of
+from sgp_runner.distributed.state_parts import StateParts
 from sgp_runner.distributed.world import World
 from sgp_runner.recording.checkpoint import Trigger, stopped
 from sgp_runner.recording.divergence import check_parameters
@@ -272,7 +272,8 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -
     """Raise an error unless ``saved`` is the state of a rank that trains ``problem``."""
     worker = saved["worker"]
     start = torch.empty(sum(problem.flat.layers), device="meta")  # takes no memory of the device
-    if (parts := parts_of(problem, world)) is not None:
+    parts = None if world.cut is None else StateParts(problem.flat.shapes, world)
+    if parts is not None:
         start = start[parts.where]
     shapes = {name: buffer.shape for name, buffer in optim.buffers(start).items()}
     model_shapes = [buffer.shape for buffer in problem.flat.initial]
