@@ -16,7 +16,7 @@ AUTO = "auto"
 # twice as high, are halved.
 CARDS = {
     "GB200": (2500e12, "NVIDIA GB200 NVL72 datasheet, a GPU"),
-    "B200": (2250e12, "NVIDIA DGX B200 datasheet, a GPU"),
+    "B200": (2250e12, "NVIDIA Blackwell datasheet, HGX B200, a GPU"),
     "H100 PCIe": (756.5e12, "NVIDIA H100 datasheet, PCIe"),
     "H100 NVL": (835.5e12, "NVIDIA H100 datasheet, NVL"),
     "H100": (989.4e12, "NVIDIA H100 datasheet, SXM"),
