@@ -7,6 +7,7 @@ alone; in the backward pass a block of the gradient leaves as soon as it is comp
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from sgp_runner.distributed.torch_collectives import NODE
 from sgp_runner.utils.spans import span
 from sgp_runner.utils.waits import waiting_for
 
-ELEMENTS = 2**22  # of a block at most, unless it is one tensor
+ELEMENTS = 2**22  # of a block
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,27 +42,23 @@ class Block:
 
 
 def blocks_of(layers: Sequence[int], parts: Sequence[slice], most: int = ELEMENTS) -> list[Block]:
-    """Cut a vector between tensors, and where the part of a device ends.
+    """Cut the part of each device into blocks.
 
     layers: number of elements of each tensor
-    parts: the part of each device; some may be empty
-    most: elements of a block of several tensors
+    parts: slices of the vector [D]; some may be empty
+    most: elements of a block, a multiple of `PART_MULTIPLE`, so that blocks are aligned as parts
     """
-    blocks: list[Block] = []
-    begin = 0
-    for number, end in enumerate(accumulate(layers)):
-        for owner, part in enumerate(parts):
-            inside = slice(max(begin, part.start), min(end, part.stop))
-            if inside.start >= inside.stop:
-                continue
-            last = blocks[-1] if blocks else None
-            if last and last.owner == owner and inside.stop - last.where.start <= most:
-                where, first = slice(last.where.start, inside.stop), last.tensors.start
-                blocks[-1] = Block(where, range(first, number + 1), owner)
-            else:
-                blocks.append(Block(inside, range(number, number + 1), owner))
-        begin = end
-    return blocks
+    ends = [*accumulate(layers)]
+    return [
+        Block(
+            slice(begin, end),
+            range(bisect_right(ends, begin), bisect_left(ends, end) + 1),
+            owner,
+        )
+        for owner, part in enumerate(parts)
+        for begin in range(part.start, part.stop, most)
+        for end in [min(begin + most, part.stop)]
+    ]
 
 
 class InBlocks(nn.Module):

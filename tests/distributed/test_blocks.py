@@ -19,12 +19,12 @@ def described(blocks: list[Block]) -> list[tuple[int, int, list[int], int]]:
     return [(b.where.start, b.where.stop, [*b.tensors], b.owner) for b in blocks]
 
 
-def test_blocks_end_between_tensors_and_where_a_part_ends() -> None:
+def test_blocks_have_one_owner_and_know_their_tensors() -> None:
     parts = [slice(0, 4), slice(4, 9), slice(9, 9)]
     assert described(blocks_of([3, 2, 4], parts, most=4)) == [
         (0, 4, [0, 1], 0),
-        (4, 5, [1], 1),
-        (5, 9, [2], 1),
+        (4, 8, [1, 2], 1),
+        (8, 9, [2], 1),
     ]
     assert described(blocks_of([3, 2, 4], [slice(0, 9)], most=5)) == [
         (0, 5, [0, 1], 0),

@@ -95,7 +95,7 @@ def gradient_in_blocks(problem: Problem) -> torch.Tensor:
     """Return a gradient that is averaged over one process while it is computed."""
     flat = problem.flat
     blocks = blocks_of(flat.layers, [slice(0, sum(flat.layers))], most=2**15)
-    assert len(blocks) == 12
+    assert len(blocks) == 7
     model = InBlocks(problem, blocks, lambda values, block: mock.Mock(), WaitMeter())
     return model.reduced(problem.start(), flat.fresh_buffers(), 0, 0, None)[0]
 
