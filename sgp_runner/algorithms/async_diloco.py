@@ -78,7 +78,7 @@ class AsyncDiLoCo(Algorithm):
     def check(self, nodes: int, optim: Optimizer) -> None:
         most = 1 / (self.delay or nodes)
         if not 0 <= self.c <= most:
-            raise ConfigError("algo.c", f"{self.c} must be between 0 and 1 / N = {most:.4g}.")
+            raise ConfigError("algo.c", f"must be from 0 to 1/N = {most:.4g}, not {self.c}.")
         check_workers(self.title, self.speeds, nodes, optim)
 
     def warning(self, steps: int, epochs: float) -> str | None:

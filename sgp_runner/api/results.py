@@ -122,7 +122,7 @@ class Results:
             "nodes": lambda: scaling.per_iteration(self._settings, []),
         }
         if against not in makers:
-            raise ConfigError("against", f"'{against}' is none of {', '.join(makers)}.")
+            raise ConfigError("against", f"'{against}' is not one of {', '.join(makers)}.")
         plots = list(makers[against]())
         if not plots:
             raise ConfigError(

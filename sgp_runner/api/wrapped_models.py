@@ -177,7 +177,7 @@ def check_parameters(vector: ParameterVector) -> torch.device:
     ):
         if len(kinds) > 1:
             listed = ", ".join(sorted(kinds))
-            raise ConfigError("model", f"its parameters have several {what} ({listed}): use one.")
+            raise ConfigError("model", f"its parameters span several {what} ({listed}): use one.")
     return vector.parameters[0].device
 
 

@@ -113,7 +113,7 @@ def verifies_itself(experiment: Experiment) -> bool:
 
 
 def copy_finished(experiment: Experiment, summary: Mapping[str, object]) -> None:
-    """Copy a finished run to its logger, if the logger was not the choice when the run was made."""
+    """Copy the records of a finished run to its logger, unless it has them already."""
     run, directory = experiment.run, experiment.directory
     copied = getattr(run.logger, "copied", None)
     if copied is None or (directory / copied).exists():

@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             near = nearest(str(value), action.choices)
             raise argparse.ArgumentError(
-                action, f"'{value}' is none of {', '.join(action.choices)}.{near}"
+                action, f"'{value}' is not one of {', '.join(action.choices)}.{near}"
             )
 
     def error(self, message: str) -> NoReturn:

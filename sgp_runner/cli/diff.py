@@ -89,7 +89,7 @@ def differences(first: Values, second: Values) -> Iterator[tuple[str, str, str]]
 def first_difference(
     first: Sequence[Values], second: Sequence[Values]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the place of the first record that differs, and its different values in both runs."""
+    """Yield the place of the first record that differs, and its values that differ, in each run."""
     empty: Values = {}
     for one, other in zip_longest(first, second, fillvalue=empty):
         real = "wall" in (one.get("clock"), other.get("clock"))

@@ -97,7 +97,7 @@ def print_settings(settings: Sequence[Setting], options: Mapping[str, str]) -> i
     """Print the settings of a run, of Hydra or of both, as selected by ``--cfg``."""
     what = options["--cfg"]
     if what not in ("job", "hydra", "all"):
-        raise ConfigError("--cfg", f"'{what}' is none of job, hydra, all.")
+        raise ConfigError("--cfg", f"'{what}' is not one of job, hydra, all.")
     check_tree(compose(settings))
     config = compose_all(settings, hydra_too=what != "job")
     if what == "hydra":

@@ -276,7 +276,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("new", f"cannot write to {folder}: {error.strerror}.") from error
     print(f"{folder}/: run it with", flush=True)
     print(f"  cd {folder} && sgp-run {group}=./{name}.py nodes=8", flush=True)
-    print("  python -m pytest  # takes a minute; pip install pytest", flush=True)
+    print("  python -m pytest  # takes a minute; needs pytest", flush=True)
     return 0
 
 

@@ -28,7 +28,7 @@ def parser() -> Parser:
     out = Parser(
         prog="sgp-replay",
         description="Repeat a recorded run of real processes in one process, bit for bit, "
-        "or time another algorithm on its recorded times.",
+        "or simulate another algorithm with the recorded times.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -27,7 +27,7 @@ EXAMPLES = """examples
 def parser() -> Parser:
     out = Parser(
         prog="sgp-report",
-        description="Compare runs: tables, a web page with plots that needs no network, "
+        description="Compare runs: tables, an offline web page with plots, "
         "and every plot as a picture.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

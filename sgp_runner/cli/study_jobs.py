@@ -29,7 +29,9 @@ def through_slurm(folder: Path, settings: Sequence[str]) -> RunAll:
     """
     for word in settings:
         if not word.startswith("hydra.launcher."):
-            raise ConfigError(word, "--sbatch takes settings of the launcher: hydra.launcher.KEY=.")
+            raise ConfigError(
+                word, "--sbatch takes settings of the launcher: hydra.launcher.KEY=VALUE."
+            )
 
     def submit(jobs: Iterable[PoolJob]) -> Iterator[tuple[PoolJob, str | None]]:
         due = [job for job in jobs if job.due]

@@ -181,9 +181,7 @@ class Faults:
             if strangers := [rank for rank in event.ranks if not 0 <= rank < most]:
                 raise ConfigError(key, f"{strangers[0]} is no rank here; use 0 to {most - 1}.")
             if event.what == "partition" and len(set(event.ranks)) == ranks:
-                raise ConfigError(
-                    key, "all ranks on one side are no partition; name those of one side."
-                )
+                raise ConfigError(key, "a partition has two sides; name the ranks of only one.")
 
     def check_real(self, nodes: int) -> None:
         """Raise ConfigError for faults that only the simulator supports."""

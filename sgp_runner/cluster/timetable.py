@@ -35,13 +35,13 @@ class Timetable:
         return self.look_up("awake", rank, rank, lambda now: inf if halted(now, rank) else 1)
 
     def link(self, rank: int) -> WorkSchedule:
-        """Return the rate of the interface of ``rank``."""
+        """Return the rate of the interface of ``rank``, as it changes."""
         return self.look_up(
             "link", rank, rank, lambda now: inf if down(now, rank) else slower_link(now, (rank,))
         )
 
     def path(self, src: int, dst: int) -> WorkSchedule:
-        """Return the rate of the path between two interfaces."""
+        """Return the rate of the path between two interfaces, as it changes."""
         return self.look_up(
             "path", src, dst, lambda now: inf if any(event.parts(src, dst) for event in now) else 1
         )

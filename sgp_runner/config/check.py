@@ -123,7 +123,8 @@ def check(value: object, hint: Any, key: str, root: Tree) -> object:
         choices = [str(arm) for arm in arms]
         raise ConfigError(
             key,
-            f"{value_text(value)} is none of {', '.join(choices)}.{nearest(str(value), choices)}",
+            f"{value_text(value)} is not one of {', '.join(choices)}."
+            f"{nearest(str(value), choices)}",
         )
     elif kind is types.NoneType:
         if value is None:

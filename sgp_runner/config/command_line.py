@@ -280,7 +280,7 @@ def no_choice(key: str, name: str, choices: Sequence[str]) -> ConfigError:
     if (why := REMOVED.get("algo" if group == "base" else group, {}).get(name)) is not None:
         return ConfigError(key, f"'{name}' was removed after version 0.2: {why}.")
     those = (
-        f"is none of {', '.join(choices)}.{nearest(name, choices)}"
+        f"is not one of {', '.join(choices)}.{nearest(name, choices)}"
         if choices
         else "does not exist; there is no choice yet."
     )

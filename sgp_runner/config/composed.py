@@ -37,8 +37,8 @@ PREPARED: dict[tuple[str, ...], tuple[tuple[str, ...], str, Any]] = {}
 def composed_of(lines: Sequence[str], hydra_too: bool = False) -> DictConfig:
     """Return what Hydra composes for the overrides ``lines``.
 
-    Hydra takes a tenth of a second. A process composes the same choices of this package once, and
-    copies the result unless Hydra's own settings matter (``hydra_too``).
+    Hydra takes a tenth of a second, so a process composes choices from this package alone once and
+    copies them later, unless Hydra's own settings matter (``hydra_too``).
     """
     if hydra_too or not is_fixed(lines):
         return compose("config", overrides=list(lines), return_hydra_config=True)
@@ -109,7 +109,10 @@ chosen_once = functools.lru_cache(maxsize=500)(chosen)
 
 
 def optimizer_needed(composed: DictConfig) -> str | None:
-    """Return the choice of the optimizer that the algorithm needs, unless a preset chooses one."""
+    """Return the choice of the optimizer that the algorithm needs.
+
+    None if it needs none, or if there is a preset or a choice of another optimizer.
+    """
     choices = composed.hydra.runtime.choices
     needed = getattr(class_of("algo", choices["algo"]), "needs_optim", None)
     is_chosen = choices["optim"] != "sgd" or choices[f"{PRESET}@_global_"] is not None

@@ -166,7 +166,7 @@ class Experiment:
         return Experiment, (self.run, self.config, self.group, self.started, (), self.command)
 
     def with_values(self, **values: object) -> Experiment:
-        """Return the experiment with other values of settings that are not parts, such as a seed.
+        """Return the experiment with other values of settings that are not parts, like the seed.
 
         Raises ConfigError for a value that does not work.
         """

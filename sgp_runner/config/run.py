@@ -212,7 +212,7 @@ class Run:
         if self.gpus_per_node > 1:
             raise ConfigError(
                 key,
-                "nodes of several devices cannot continue without one: "
+                "nodes of several devices cannot continue without a rank: "
                 "use on_failure=stop, or gpus_per_node=1.",
             )
         if self.nodes == 1:
@@ -258,7 +258,7 @@ class Run:
 
     @property
     def calls(self) -> str:
-        """A text on which the calls of the ranks depend: all settings but those of the machines."""
+        """The settings that decide the calls of the ranks, as text: of the cluster, one number."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "cluster"]
         parts = [repr(getattr(self, name)) for name in names]
         return " ".join([*parts, str(len(self.cluster.links.rates))])

@@ -223,7 +223,7 @@ def choice_error(key: str, value: object) -> ConfigError:
     close = nearest(value, choices) if isinstance(value, str) else ""
     if value is None:
         return ConfigError(key, f"nothing is chosen; use one of {', '.join(choices)}.")
-    return ConfigError(key, f"{value_text(value)} is none of {', '.join(choices)}.{close}")
+    return ConfigError(key, f"{value_text(value)} is not one of {', '.join(choices)}.{close}")
 
 
 def too_long(key: str) -> ConfigError:

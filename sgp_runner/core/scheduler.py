@@ -137,7 +137,7 @@ def call(function: Callable[..., None], *arguments: Any) -> None:
 class RealClock:
     """Wall-clock time: other threads `post` callbacks, which run on the scheduler's thread.
 
-    meter: counts the time without a callback, except while a gradient is `computing`
+    meter: counts waits for callbacks, except while a gradient is being computed (`computing`)
     """
 
     def __init__(self) -> None:

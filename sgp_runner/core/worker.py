@@ -39,7 +39,7 @@ class Runtime(Protocol):
     """The interface that simulated and real runs provide to their workers."""
 
     def grad(self, worker: Worker, at: Tensor, allow_parts: bool = False) -> Future[Any]:
-        """Start a gradient; ``allow_parts``: whether it may be a list of parts (`Gradient`)."""
+        """Start computing a gradient, which may be a list of parts with ``allow_parts``."""
 
     def mean_grad(self, worker: Worker, allow_parts: bool = False) -> Awaitable[Any]: ...
     def abandon(self, worker: Worker) -> None: ...
@@ -204,7 +204,7 @@ class Worker:
             left = length
 
     def peers(self, topology: Topology, k: int) -> Exchange:
-        """Return the peers of this worker in step ``k`` of the graph of the present epoch.
+        """Return the peers of this worker in step ``k`` of the current epoch's graph.
 
         ``weights`` are the shares that the peers in ``outgoing`` get, in their order, and this
         worker keeps the rest; None means equal shares for all of them and this worker.

@@ -35,7 +35,7 @@ class Cifar(HeldOut):
     """CIFAR-10 (ten classes) or CIFAR-100 (a hundred classes).
 
     root: folder that contains cifar-10-batches-py/ or cifar-100-python/; not part of a run's name
-    augment: train on random crops and mirror images
+    augment: train on random crops and flips
     """
 
     name: Literal["cifar10", "cifar100"]

@@ -28,8 +28,8 @@ VALIDATION = ("val", "valid", "test")  # names of the folder next to ``train``
 class Folder(ImageFolders):
     """Images in path/<class>/, or in path/train/<class>/ and path/val/<class>/.
 
-    Training uses random crops and mirror images; evaluation uses the centre. Hidden files and
-    folders are left out, and grey images of 16 bits are scaled to 8.
+    Training uses random crops and flips; evaluation uses the centre crop. Hidden files and folders
+    are left out, and 16-bit grey images are scaled to 8 bits.
 
     path: folder of the classes, or of train/ and val/ (also called valid/ or test/)
     valid_share: share of the images of each class, drawn at random, that is used for validation; no

@@ -96,7 +96,7 @@ class IdxImages(HeldOut):
     path: file or folder with the four files, unpacked or .gz, or with a package that has them;
         null: root, or the folder where the package is installed; not part of a run's name
     sha256: checksum of the four files; null: of the published ones
-    augment: train on random crops and mirror images; digits should not be mirrored
+    augment: train on random crops and flips; digits should not be flipped
     """
 
     name: Literal["fashion_mnist", "mnist"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ImageNet(ImageFolders):
     """1,281,167 training and 50,000 validation images of 1000 classes, when complete.
 
-    Training uses random crops and mirror images; evaluation uses the centre. Training and
+    Training uses random crops and flips; evaluation uses the centre crop. Training and
     validation have the same classes.
 
     root: folder that contains train/<class>/ and val/<class>/; not part of a run's name

@@ -78,7 +78,7 @@ def data_of(package: bytes) -> bytes:
                 raise ValueError("it ends early")
             return package[start : start + size]
         place = start + size + size % 2
-    raise ValueError("no Debian package, or only its beginning")
+    raise ValueError("not a complete Debian package")
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def partition_of(name: str, alpha: float) -> Partition:
         case _:
             names = ["iid", "dirichlet", "dirichlet_equal", "by_label", "by_document"]
             hint = nearest(str(name), names)
-            raise ConfigError("data.partition", f"'{name}' is none of {', '.join(names)}.{hint}")
+            raise ConfigError("data.partition", f"'{name}' is not one of {', '.join(names)}.{hint}")
 
 
 @dataclass(frozen=True)

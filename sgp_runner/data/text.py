@@ -201,8 +201,8 @@ def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float)
         if (place := content.find(0)) >= 0:
             raise ConfigError(
                 "data.path",
-                f"{file} is not text: byte {place} is 0; save text as UTF-8, and name a file of "
-                "tokens itself, or name two train.bin and val.bin.",
+                f"{file} is not text: byte {place} is 0; save text as UTF-8; for tokens, give one "
+                "file, or a folder with train.bin and val.bin.",
             )
         tokens = np.frombuffer(content, np.uint8)
         cut = round(len(tokens) * (1 - valid_share))

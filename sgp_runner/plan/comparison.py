@@ -63,7 +63,7 @@ class MethodCost:
 
     @property
     def time(self) -> str:
-        """The time of the budget, or of a step without one."""
+        """The time for the budget; without one, the time per step."""
         if self.hours is None:
             return f"{self.timing.seconds:.3g} s per step"
         return f"{self.hours:,.3g} h" if self.hours < 1000 else f"{self.hours:,.0f} h"

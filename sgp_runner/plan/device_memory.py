@@ -55,7 +55,7 @@ class DeviceMemory:
         ):
             if value not in names:
                 raise ConfigError(
-                    key, f"'{value}' is none of {', '.join(names)}.{nearest(value, names)}"
+                    key, f"'{value}' is not one of {', '.join(names)}.{nearest(value, names)}"
                 )
 
     def parts(

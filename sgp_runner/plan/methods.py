@@ -100,7 +100,7 @@ def chosen(names: str | None, periods: str | None) -> Iterator[Method]:
     for name in sorted(wanted - algorithms):
         raise ConfigError(
             "methods",
-            f"'{name}' is none of {', '.join(sorted(algorithms))}.{nearest(name, algorithms)}",
+            f"'{name}' is not one of {', '.join(sorted(algorithms))}.{nearest(name, algorithms)}",
         )
     yield from (method for method in every if method is DATA_PARALLEL or method.algorithm in wanted)
 

@@ -232,7 +232,7 @@ def traffic_bytes(settings: PlanSettings, assumed: list[str]) -> tuple[float, st
         )
     traffic = settings.text("traffic") or "all_reduce"
     if traffic not in TRAFFIC:
-        raise ConfigError("traffic", f"'{traffic}' is none of {', '.join(TRAFFIC)}.")
+        raise ConfigError("traffic", f"'{traffic}' is not one of {', '.join(TRAFFIC)}.")
     per_parameter = per_parameter or 4.0
     model = f"parameters={parameters} bytes_per_parameter={per_parameter:g}"
     return parameters * per_parameter * TRAFFIC[traffic], model

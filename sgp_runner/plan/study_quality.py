@@ -73,7 +73,7 @@ def read_quality(path: Path) -> StudyQuality:
             "quality", f"{path} is no folder and no study.zip of a finished study."
         ) from error
     if not losses:
-        raise ConfigError("quality", f"{path} has no loss: add the measure loss to the study.")
+        raise ConfigError("quality", f"{path} has no loss: add loss to the measures of the study.")
     name = path.resolve().parent.name if path.suffix == ".zip" else path.resolve().name
     return StudyQuality(name, setting, losses)
 

@@ -139,7 +139,7 @@ class BackgroundWriter:
                 remove_drafts(self.folder)
 
     def add(self, draft: Draft, name: str, state: Mapping[str, Any]) -> None:
-        """Write ``state``, as it is now, to the file ``name`` of the draft, as `Draft.add`."""
+        """Queue `Draft.add` with ``name`` and a copy of ``state`` as it is now."""
         self.submit(partial(draft.add, name, self.copy(state)))
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:

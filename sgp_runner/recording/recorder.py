@@ -2,18 +2,18 @@
 
 ``metrics.jsonl`` has one JSON object per line. ``kind`` determines its other fields:
 
-* ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight`` and, in
-  real runs, the rates of the node since its last record: ``samples_per_s tokens_per_s flops_per_s
-  mfu waiting_share`` (`sgp_runner.recording.throughput`), and the means of what an algorithm logged
-  (`Worker.log`)
+* ``train``: ``rank step epoch time_s clock loss lr bytes_sent staleness push_sum_weight``, the
+  means of what an algorithm logged (`Worker.log`) and, in real runs, the rates of the node since
+  its last record: ``samples_per_s tokens_per_s flops_per_s mfu waiting_share``
+  (`sgp_runner.recording.throughput`)
 * ``server``: ``step epoch time_s clock lr bytes_sent staleness`` of a parameter server; its steps
   are gradients of all workers
 * ``eval``: ``rank step epoch time_s clock loss accuracy`` and the task's own metrics (``bleu``)
 * ``average``: ``epoch time_s clock loss accuracy consensus_distance accuracy_mean accuracy_min
   accuracy_max push_sum_weight_min push_sum_weight_max``; the averaged model, and the spread over
   the workers
-* ``lost``: ``ranks epoch time_s clock nodes``; these ranks were lost, and ``nodes`` continued from
-  ``epoch``
+* ``lost``: ``ranks epoch time_s clock nodes steps``; these ranks were lost, and ``nodes``
+  continued from ``epoch``
 * ``rejoined``: same fields; these lost ranks took part again after the run was resumed
 * ``resized``: ``run step nodes_before epoch time_s clock nodes steps``; the first record of a run
   that continues step ``step`` of ``run``, which had ``nodes_before`` nodes (resume=resize)

@@ -65,7 +65,8 @@ def cores_for(parameters: int) -> int:
 def make_engine(problem: Problem, choice: str, width: int) -> Engine:
     """Return the engine for ``choice``: ``loop``, ``vmap``, or ``auto``.
 
-    ``auto`` chooses vmap for small models, which are faster with it on a CPU.
+    ``auto`` chooses vmap for small models that allow it, but those of language, which are faster
+    with it on a CPU.
     """
     if not problem.trains:
         return NoGradients()

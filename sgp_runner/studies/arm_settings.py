@@ -1,4 +1,4 @@
-"""The arms of a study as its file has them: settings that are searched, or published ones."""
+"""The arms of a study as written in its file: with settings to search, or published ones."""
 
 from __future__ import annotations
 

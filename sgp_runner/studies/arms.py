@@ -293,7 +293,7 @@ def check_arms(maker: RunMaker) -> dict[str, Space]:
             raise ConfigError(
                 "tune.budget",
                 f"{study.tune.budget} runs are fewer than the {space.least_budget} that the search "
-                f"of {name} needs at least: write budget: {max_budget(spaces)} or more.",
+                f"of {name} needs: write budget: {max_budget(spaces)} or more.",
             )
         for others in space.combinations:
             value = space.first[0] if space.first else None

@@ -55,7 +55,7 @@ def describe_cost(study: StudyFile, most: float | None = None) -> list[str]:
 
 
 def seconds_of_study(study: StudyFile) -> tuple[int, float]:
-    """Return the number of runs, at most, and their seconds on all cores. Raises ConfigError."""
+    """Return the largest number of runs, and their time (s) on all cores. Raises ConfigError."""
     maker = RunMaker(study)
     spaces = check_arms(maker)
     runs = sum(sum(runs_of(maker, arm, spaces).values()) for arm in study.arms)

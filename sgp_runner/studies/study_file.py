@@ -296,7 +296,7 @@ def tuning_in(value: object, task: object, decides: Measure) -> Tuning:
     lists: dict[str, tuple[str, ...]] = {}
     rule = str(value.get("rule", RULES[0]))
     if rule not in RULES:
-        raise ConfigError("tune.rule", f"'{rule}' is none of {', '.join(RULES)}.")
+        raise ConfigError("tune.rule", f"'{rule}' is not one of {', '.join(RULES)}.")
     ladder, first = False, TASKS[str(task)].rates if str(task) in TASKS else ()
     for key, values in value.items():
         if key in ("budget", "rule"):
@@ -347,7 +347,7 @@ def task_overrides(task: object) -> tuple[str, ...]:
         return ()
     if str(task) not in TASKS:
         hint = nearest(str(task), TASKS)
-        raise ConfigError("task", f"'{task}' is none of {', '.join(TASKS)}.{hint}")
+        raise ConfigError("task", f"'{task}' is not one of {', '.join(TASKS)}.{hint}")
     return TASKS[str(task)].all_overrides
 
 

@@ -43,7 +43,9 @@ def checked_folder(key: str, path: str, file: str = "") -> Path:
     """Return the folder at ``path``. Raises ConfigError unless it exists and has ``file``."""
     folder = Path(path)
     if not folder.is_dir():
-        raise ConfigError(key, f"there is no folder '{path}'; a name on the Hub has no ./ before.")
+        raise ConfigError(
+            key, f"there is no folder '{path}'; write a name on the Hub without ./ in front."
+        )
     if not (folder / file).exists():
         raise ConfigError(key, f"'{path}' has no {file}, so it is not a model of Hugging Face.")
     return folder

@@ -70,7 +70,7 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: AsyncDiLoCo(c=0.3).check(4, sgd()),
         "algo.c",
-        "0.3 must be between 0 and 1 / N = 0.25.",
+        "must be from 0 to 1/N = 0.25, not 0.3.",
     ),
     (
         lambda: AsyncDiLoCo(grace=-1.0).check(4, sgd()),

@@ -76,11 +76,11 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
     assert refusal("sgp", model, 0.1) == ("optimizer: float is no torch.optim.Optimizer: pass one.")
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     assert refusal("sgp", mixed, sgd(mixed)) == (
-        "model: its parameters have several types (torch.float32, torch.float64): use one."
+        "model: its parameters span several types (torch.float32, torch.float64): use one."
     )
     apart = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     assert refusal("sgp", apart, sgd(apart)) == (
-        "model: its parameters have several devices (cpu, meta): use one."
+        "model: its parameters span several devices (cpu, meta): use one."
     )
     adam = torch.optim.Adam(model.parameters())
     assert refusal("accum_adam", model, adam) == (
@@ -96,7 +96,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
 @pytest.mark.parametrize(
     ("algo", "settings", "said"),
     [
-        ("spg", {}, "algo: 'spg' is none of a2cid2, acco, accum_adam, "),
+        ("spg", {}, "algo: 'spg' is not one of a2cid2, acco, accum_adam, "),
         ("sgp", {"topolgy": "ring"}, "algo.topolgy: there is no such setting. Did you mean"),
         ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),

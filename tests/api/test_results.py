@@ -50,7 +50,9 @@ def test_a_plot_is_a_figure_that_notebooks_show(sweep: sgp.Results, against: str
 
 
 def test_what_cannot_be_drawn_is_said(sweep: sgp.Results, tmp_path: Path) -> None:
-    with pytest.raises(sgp.ConfigError, match="^against: 'steps' is none of time, epochs, bytes"):
+    with pytest.raises(
+        sgp.ConfigError, match="^against: 'steps' is not one of time, epochs, bytes"
+    ):
         sweep.plot("steps")  # type: ignore[arg-type]
     with pytest.raises(sgp.ConfigError, match=r"^plot: these runs need 2 plots \(.*\): load those"):
         other = sgp.run("model=mlp nodes=2 epochs=0.1 logger=jsonl", results=tmp_path)

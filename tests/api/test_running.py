@@ -288,13 +288,13 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
             assert f"{key}: this run used " in said
             assert "nothing of it is stored: call sgp_runner.run with it again." in said
     assert main([*TINY.split(), "algo=Shrink"]) == 2
-    assert "algo: 'Shrink' is none of" in capsys.readouterr().err
+    assert "algo: 'Shrink' is not one of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"algo": "sgpp"}, r"algo: 'sgpp' is none of .* Did you mean 'sgp'\?"),
+        ({"algo": "sgpp"}, r"algo: 'sgpp' is not one of .* Did you mean 'sgp'\?"),
         ({"lr": 0.1}, r"lr: there is no such setting. Did you mean 'optim.lr'\?"),
         ({"nodes": "four"}, "nodes: 'four' is not a whole number."),
         ({"nodes": object()}, "settings: <object .*> is no value of a setting."),
@@ -321,7 +321,7 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
             {"model": nn.Linear(3, 2), "loss": nn.CrossEntropyLoss(reduction="none")},
             r"loss: it returns \[2\] for a batch; return the mean, a single number.",
         ),
-        ({"data": "digitz"}, "data: 'digitz' is none of .* Did you mean 'digits'"),
+        ({"data": "digitz"}, "data: 'digitz' is not one of .* Did you mean 'digits'"),
         ({"data": [1, 2, 3]}, "data: list is no data: give the name"),
         ({"data": (3, pair()[1])}, "data: train is a int: give "),
         ({"data": (DataLoader(pair()[0]), pair()[1])}, "data: train is a DataLoader: give its "),

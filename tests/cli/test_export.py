@@ -200,7 +200,7 @@ def test_a_misspelt_loop_is_answered_with_the_one_that_was_perhaps_meant(
         with pytest.raises(SystemExit, match="2"):
             main(["export", "results/runs/mine", "--to", word, "averaging.py"])
         assert capsys.readouterr().err == (
-            f"sgp-run export: argument --to: '{word}' is none of ddp, accelerate, trainer, "
+            f"sgp-run export: argument --to: '{word}' is not one of ddp, accelerate, trainer, "
             f"lightning.{meant}\n"
         )
 

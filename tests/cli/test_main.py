@@ -228,7 +228,7 @@ def test_presets_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert main(["--config-dir=my presets", "experiment=tine"]) == 2
     assert (
-        "experiment: 'tine' is none of" in (error := capsys.readouterr().err)
+        "experiment: 'tine' is not one of" in (error := capsys.readouterr().err)
         and "Did you mean 'tiny'?" in error
     )
 

@@ -23,10 +23,10 @@ SETTINGS: list[tuple[str, str, str]] = [
     ("batch_size=0", "batch_size", "0 must be at least 1."),
     ("seed=-1", "seed", "-1 must be between 0 and 2**63 - 1."),
     ("seed=9223372036854775808", "seed", "9223372036854775808 must be between 0 and 2**63 - 1."),
-    ("dtype=float16", "dtype", "'float16' is none of float32, float64. Did you mean 'float64'?"),
+    ("dtype=float16", "dtype", "'float16' is not one of float32, float64. Did you mean 'float64'?"),
     ("eval_every=0", "eval_every", "0 must be positive, for example 1 or 0.25."),
     ("log_every=0", "log_every", "0 must be at least 1."),
-    ("resume=maybe", "resume", "'maybe' is none of auto, never, resize."),
+    ("resume=maybe", "resume", "'maybe' is not one of auto, never, resize."),
     (
         "name=a/b",
         "name",
@@ -119,7 +119,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=osgp algo.layout=best",
         "algo.layout",
-        "'best' is none of paper, released, released_2019.",
+        "'best' is not one of paper, released, released_2019.",
     ),
     ("algo=slowmo algo.tau=0", "algo.tau", "0 must be at least 1 step, or null as in the paper."),
     ("algo=slowmo algo.alpha=0", "algo.alpha", "0.0 must be positive and finite."),
@@ -127,12 +127,12 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=slowmo algo.base=slowmo",
         "algo.base",
-        "'slowmo' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+        "'slowmo' is not one of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
     ),
     (
         "algo=slowmo algo.base=ad_psgd",
         "algo.base",
-        "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp. Did you mean 'd_psgd'?",
+        "'ad_psgd' is not one of ar_sgd, d_psgd, local_sgd, osgp, sgp. Did you mean 'd_psgd'?",
     ),
     ("algo=hybrid algo.switch_epoch=0", "algo.switch_epoch", "0.0 must be positive and finite."),
     (
@@ -150,7 +150,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo=pipe_sgd algo.compression=zip",
         "algo.compression",
-        "'zip' is none of none, truncate16, quantize8.",
+        "'zip' is not one of none, truncate16, quantize8.",
     ),
     (
         "algo=local_sgd algo.tau=0",
@@ -199,7 +199,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "network=gloo gpus_per_node=2 on_failure=continue",
         "on_failure",
         (
-            "nodes of several devices cannot continue without one: use on_failure=stop, or "
+            "nodes of several devices cannot continue without a rank: use on_failure=stop, or "
             "gpus_per_node=1."
         ),
     ),
@@ -216,7 +216,7 @@ SETTINGS: list[tuple[str, str, str]] = [
             "even ranks only: in step 0 there is 0 -> 2; use"
         ),
     ),
-    ("on_failure=go", "on_failure", "'go' is none of stop, continue."),
+    ("on_failure=go", "on_failure", "'go' is not one of stop, continue."),
     (
         "algo=sgp algo.topology.peers=8",
         "algo.topology.peers",

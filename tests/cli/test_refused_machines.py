@@ -45,7 +45,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "model=quadratic data.partition=even",
         "data.partition",
-        "'even' is none of iid, dirichlet, dirichlet_equal.",
+        "'even' is not one of iid, dirichlet, dirichlet_equal.",
     ),
     ("model=quadratic data.problem_seed=a", "data.problem_seed", "'a' is not a whole number."),
     (
@@ -152,11 +152,15 @@ SETTINGS: list[tuple[str, str, str]] = [
         "checkpoint.every_steps",
         "a recorded run cannot save checkpoints: use",
     ),
-    ("network=gloo network.gossip=all", "network.gossip", "'all' is none of auto, shards, leader."),
+    (
+        "network=gloo network.gossip=all",
+        "network.gossip",
+        "'all' is not one of auto, shards, leader.",
+    ),
     (
         "network=gloo network.autocast=fp8",
         "network.autocast",
-        "'fp8' is none of auto, none, bf16, fp16. Did you mean 'fp16'?",
+        "'fp8' is not one of auto, none, bf16, fp16. Did you mean 'fp16'?",
     ),
     (
         "network=gloo network.channels_last=maybe",
@@ -187,7 +191,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "network=sim network.engine=fast",
         "network.engine",
-        "'fast' is none of auto, loop, vmap. Did you mean 'auto'?",
+        "'fast' is not one of auto, loop, vmap. Did you mean 'auto'?",
     ),
     ("network=sim network.vmap_width=0", "network.vmap_width", "0 must be at least 1."),
     ("cluster.bandwidth=0", "cluster.links.bandwidth", "0.0 must be positive and finite."),
@@ -197,11 +201,11 @@ SETTINGS: list[tuple[str, str, str]] = [
         "-1.0 must be zero or positive, and finite.",
     ),
     ("cluster.collectives.overlap=1", "cluster.collectives.overlap", "1.0 must be in [0, 1)."),
-    ("cluster.links.duplex=double", "cluster.links.duplex", "'double' is none of full, half."),
+    ("cluster.links.duplex=double", "cluster.links.duplex", "'double' is not one of full, half."),
     (
         "cluster.collectives.algorithm=magic",
         "cluster.collectives.algorithm",
-        "'magic' is none of ring, recursive_doubling, halving_doubling, tree, hierarchical.",
+        "'magic' is not one of ring, recursive_doubling, halving_doubling, tree, hierarchical.",
     ),
     (
         "cluster.collectives.bucket_bytes=0",

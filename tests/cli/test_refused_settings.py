@@ -53,9 +53,9 @@ BAD: list[tuple[str, str, str]] = [
         "algo.tau",
         "For algo=osgp alone, write algo.osgp.tau=... (Job 1 of 2: algo=sgp)",
     ),
-    ("algo=sgpp", "algo", "'sgpp' is none of a2cid2, acco, accum_adam, acp_sgd, ad_psgd, "),
+    ("algo=sgpp", "algo", "'sgpp' is not one of a2cid2, acco, accum_adam, acp_sgd, ad_psgd, "),
     ("algo=sgpp", "algo", "Did you mean 'sgp'?"),
-    ("algo=", "algo", "'' is none of a2cid2, acco"),
+    ("algo=", "algo", "'' is not one of a2cid2, acco"),
     ("x@cluster=laptop", "x@cluster", "there is no group 'x'; write cluster=laptop."),
     ("~algo", "algo", "nothing is chosen; use one of a2cid2, acco"),
     ("model=resnet5", "model", "Did you mean 'resnet50'?"),
@@ -130,7 +130,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "algo=gap_aware algo.penalty=gapp",
         "algo.penalty",
-        "'gapp' is none of gap, staleness, none. Did you mean 'gap'?",
+        "'gapp' is not one of gap, staleness, none. Did you mean 'gap'?",
     ),
     (
         "algo.topology.peers={a:1}",
@@ -145,7 +145,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "algo=slowmo algo.base=gap_aware",
         "algo.base",
-        "'gap_aware' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+        "'gap_aware' is not one of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
     ),
     (
         "algo=ad_psgd algo.topology=ring nodes=3",
@@ -192,7 +192,7 @@ BAD: list[tuple[str, str, str]] = [
         "algo.topology",
         "base, equi_dyn, hyper_hypercube, or edges with each edge in both directions.",
     ),
-    ("+experiment=x", "experiment", "'x' is none of ar_then_sgp, "),
+    ("+experiment=x", "experiment", "'x' is not one of ar_then_sgp, "),
     ("name=../up", "name", "'../up' cannot name a folder"),
     ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
     (
@@ -234,7 +234,7 @@ BAD: list[tuple[str, str, str]] = [
     ("--cfg", "--cfg", "its value is missing, for example --cfg job."),
     ("-sc query=tcsh", "--shell-completion", "write -sc install=bash, zsh or fish."),
     ("-sc", "--shell-completion", "write -sc install=bash, zsh or fish."),
-    ("--cfg jib", "--cfg", "'jib' is none of job, hydra, all."),
+    ("--cfg jib", "--cfg", "'jib' is not one of job, hydra, all."),
     ("--package=algo", "--package", "it changes what --cfg prints: add --cfg job."),
     ("--resolve nodes=4", "--resolve", "it changes what --cfg prints: add --cfg job."),
     (

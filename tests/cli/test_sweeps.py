@@ -86,7 +86,7 @@ def lines_of(out: str) -> list[str]:
         ("optim.lr=range(0,1,0.00001) nodes=2,4", "optim.lr: a sweep of 200,000 runs is too "),
         (
             "algo=range(0,1000000000)",
-            "algo: 'range(0,1000000000)' is none of a2cid2, acco, accum_adam, ",
+            "algo: 'range(0,1000000000)' is not one of a2cid2, acco, accum_adam, ",
         ),
     ],
 )

@@ -517,7 +517,7 @@ def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: P
         (
             "{what: pose, ranks: [1]}",
             "faults.events[0].what",
-            "'pose' is none of slow_node, slow_link, pause, crash, partition.",
+            "'pose' is not one of slow_node, slow_link, pause, crash, partition.",
         ),
         ("{what: pause, ranks: 1}", "faults.events[0].ranks", "1 is not a list such as [1,2]."),
         (

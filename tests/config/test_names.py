@@ -163,7 +163,7 @@ def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = NESTED.get(group, group)
     around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}
     words = [*around.get(key, []), f"{key}={TYPED}"]
-    assert refused(words, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is none of ")
+    assert refused(words, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixtur
             "algo=pga",
             "mypkg/configs/algos/other.yaml: there is no group 'algos'; there are algo, base, ",
         ),
-        ({}, "algo=pgg", "algo: 'pgg' is none of "),
+        ({}, "algo=pgg", "algo: 'pgg' is not one of "),
         ({}, "--plugin other", "--plugin: 'other' is no package: neither installed nor a folder"),
     ],
 )

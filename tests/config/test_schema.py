@@ -215,13 +215,13 @@ def test_every_field_is_described_in_its_docstring(cls: type[Any]) -> None:
         ),
         (
             {"network": {"name": "sims"}},
-            "network: 'sims' is none of gloo, mpi, nccl, sim. Did you mean 'sim'?",
+            "network: 'sims' is not one of gloo, mpi, nccl, sim. Did you mean 'sim'?",
         ),
         (
             {"network": {"engine": "loop"}},
             "network: nothing is chosen; use one of gloo, mpi, nccl, sim.",
         ),
-        ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is none of a2cid2, acco, accum_adam, "),
+        ({"algo": {"name": "resnet8"}}, "algo: 'resnet8' is not one of a2cid2, acco, accum_adam, "),
     ],
 )
 def test_a_stored_configuration_that_cannot_be_read_is_one_sentence(
@@ -278,7 +278,7 @@ BAD: list[tuple[str, object, str, str]] = [
         "algo.base.layout",
         "papr",
         "algo.base.layout",
-        "'papr' is none of paper, released, released_2019. Did you mean 'paper'?",
+        "'papr' is not one of paper, released, released_2019. Did you mean 'paper'?",
     ),
     (
         "algo.base.topology.peers",
@@ -310,26 +310,26 @@ BAD: list[tuple[str, object, str, str]] = [
         "logger.name",
         "os.system",
         "logger",
-        "'os.system' is none of csv, jsonl, mlflow, none, tensorboard, wandb.",
+        "'os.system' is not one of csv, jsonl, mlflow, none, tensorboard, wandb.",
     ),
     (
         "logger.name",
         ["wandb"],
         "logger",
-        "['wandb'] is none of csv, jsonl, mlflow, none, tensorboard, wandb.",
+        "['wandb'] is not one of csv, jsonl, mlflow, none, tensorboard, wandb.",
     ),
-    ("network", {"name": "jsonl"}, "network", "'jsonl' is none of gloo, mpi, nccl, sim."),
+    ("network", {"name": "jsonl"}, "network", "'jsonl' is not one of gloo, mpi, nccl, sim."),
     (
         "algo.base",
         {"name": "ad_psgd"},
         "algo.base",
-        "'ad_psgd' is none of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
+        "'ad_psgd' is not one of ar_sgd, d_psgd, local_sgd, osgp, sgp.",
     ),
     (
         "algo.base.name",
         "wmt16_en_de_large_batch",
         "algo.base",
-        "'wmt16_en_de_large_batch' is none of ar_sgd, ",
+        "'wmt16_en_de_large_batch' is not one of ar_sgd, ",
     ),
     (
         "data.name",

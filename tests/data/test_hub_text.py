@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, tokenizer: str) -> None:
     ):
         assert refusal(path, tokenizer, **more) == sentence  # type: ignore[arg-type]
     assert refusal("./none", tokenizer) == (
-        "data.path: there is no folder './none'; a name on the Hub has no ./ before."
+        "data.path: there is no folder './none'; write a name on the Hub without ./ in front."
     )
     assert refusal(path, path) == (
         f"data.tokenizer: '{path}' has no tokenizer: name one, data.tokenizer=gpt2."

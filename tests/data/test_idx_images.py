@@ -108,8 +108,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "a beginning": (
         lambda path: cut(deb(path / "a.deb", images()), 100),
-        "{} is cut off or damaged (no Debian package, or only its beginning): copy or download it "
-        "again.",
+        "{} is cut off or damaged (not a complete Debian package): copy or download it again.",
     ),
     "no package": (
         lambda path: cut(tgz(path / "a.tgz", images()), 100),

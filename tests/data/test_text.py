@@ -77,8 +77,8 @@ def test_only_visible_files_of_text_are_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         Text(path=str(tmp_path)).load(torch.float32)
     assert error.value.sentence == (
-        f"{tmp_path}/wide.txt is not text: byte 1 is 0; save text as UTF-8, and name a file of "
-        "tokens itself, or name two train.bin and val.bin."
+        f"{tmp_path}/wide.txt is not text: byte 1 is 0; save text as UTF-8; for tokens, give "
+        "one file, or a folder with train.bin and val.bin."
     )
 
 

@@ -254,7 +254,7 @@ def test_folders_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
         ),
         (
             ["model=hf:./none"],
-            "model.path: there is no folder './none'; a name on the Hub has no ./ before.",
+            "model.path: there is no folder './none'; write a name on the Hub without ./ in front.",
         ),
         (
             [f"model=hf:{model}"],

@@ -317,7 +317,7 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
             "bandwidth: 40 without a unit is 40 bit/s: did you mean 40Gbit/s? Otherwise write "
             "40bit/s.",
         ),
-        (f"{TRANSFORMERS_3274} traffic=zero", "traffic: 'zero' is none of all_reduce, zero3."),
+        (f"{TRANSFORMERS_3274} traffic=zero", "traffic: 'zero' is not one of all_reduce, zero3."),
         (
             f"{TRANSFORMERS_3274} small=0.5",
             "small_gap: a smaller model needs its size and its gap: write small_gap=1s.",

@@ -577,10 +577,10 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
             f"{WORDS} device_memory=80",
             "device_memory: 80 without a unit is 80 B: did you mean 80GB? Otherwise write 80B.",
         ),
-        (f"{WORDS} shard=zero3", "shard: 'zero3' is none of none, state, all."),
+        (f"{WORDS} shard=zero3", "shard: 'zero3' is not one of none, state, all."),
         (
             f"{WORDS} precision=fp8",
-            "precision: 'fp8' is none of fp32, mixed, bf16. Did you mean 'fp32'?",
+            "precision: 'fp8' is not one of fp32, mixed, bf16. Did you mean 'fp32'?",
         ),
         (f"{WORDS} nodes=1", "nodes: a single node sends no messages: use nodes=2 or more."),
         (f"{WORDS} nodes=2.5", "nodes: 2.5 must be a whole number."),
@@ -632,7 +632,7 @@ def test_a_method_that_the_machines_cannot_run_is_left_out() -> None:
 
 
 def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"methods: 'dilco' is none of .* 'diloco'\?"):
+    with pytest.raises(ConfigError, match=r"methods: 'dilco' is not one of .* 'diloco'\?"):
         read_request([*WORDS.split(), "methods=dilco"])
 
 

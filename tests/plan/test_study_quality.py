@@ -78,7 +78,7 @@ def test_what_is_no_study_is_refused(
         f"sgp-run: quality: {tmp_path} is no folder and no study.zip of a finished study.\n"
     )
     (folder / "table.csv").write_text(TABLE.replace(",loss,", ",bytes_to_loss(3),"))
-    with pytest.raises(ConfigError, match="has no loss: add the measure loss to the study"):
+    with pytest.raises(ConfigError, match="has no loss: add loss to the measures of the study"):
         read_quality(folder)
     (tmp_path / "study.zip").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match="is no folder and no study.zip"):

@@ -251,7 +251,7 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
         ),
         ("model=resnet8", "model: the recorded times hold for its recorded value"),
         ("algo=sgp,osgp", "algo: a sweep cannot be timed; give one value."),
-        ("algo=nobody", "algo: 'nobody' is none of a2cid2, acco, accum_adam,"),
+        ("algo=nobody", "algo: 'nobody' is not one of a2cid2, acco, accum_adam,"),
         ("algo.tau=0", "algo.tau: there is no such setting"),
         (
             "algo=sgp",

@@ -130,7 +130,7 @@ def test_the_report_marks_what_was_retimed(
     for word, sentence in {
         "nodes=4": "--retime: 'nodes=4' says nothing of a cluster: write",
         "cluster=": "--retime: 'cluster=' says nothing of a cluster: write",
-        "cluster=nowhere": "cluster: 'nowhere' is none of",
+        "cluster=nowhere": "cluster: 'nowhere' is not one of",
         "cluster=./none.yaml": "cluster: there is no file './none.yaml'",
         "cluster.bandwidht=1": "cluster.bandwidht: there is no such setting",
         "cluster.bandwidth=fast": "cluster.links.bandwidth: 'fast' is not a number",

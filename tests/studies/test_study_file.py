@@ -90,7 +90,7 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
             {"arms": {"SGP": "algo=sgp"}, "baseline": "SGP", "matters": "0.1 nats"},
             "matters: a study of one arm compares nothing; leave it out.",
         ),
-        ({"tune": {"rule": "tpi", "budget": 8}}, "tune.rule: 'tpi' is none of halving, tpe."),
+        ({"tune": {"rule": "tpi", "budget": 8}}, "tune.rule: 'tpi' is not one of halving, tpe."),
         (
             {"tune": {"rule": "tpe", "optim.lr": "ladder", "budget": 8}},
             "tune.optim.lr: 'ladder' is no search: write a list of values, or tag(log,interval(",
@@ -108,8 +108,8 @@ def test_a_difference_that_matters_has_the_unit_of_the_first_measure(
         ),
         ({"seeds": [1, 204]}, "seeds: 204 cannot decide: searches have the seeds 101 to 108"),
         ({"seeds": "many"}, "seeds: 'many' is no number of seeds"),
-        ({"task": "imagse"}, f"task: 'imagse' is none of {TASKS}. Did you mean 'images'?"),
-        ({"task": ["images"]}, f"task: '['images']' is none of {TASKS}."),
+        ({"task": "imagse"}, f"task: 'imagse' is not one of {TASKS}. Did you mean 'images'?"),
+        ({"task": ["images"]}, f"task: '['images']' is not one of {TASKS}."),
         ({"measures": []}, "measures: the list is empty: leave the key out, or give a value."),
         ({"tune": "optim.lr"}, "tune: write settings below it, such as optim.lr: ladder."),
         ({"tune": {"optim.lr": "grid", "budget": 8}}, "tune.optim.lr: 'grid' is no search: write"),
@@ -145,7 +145,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(change: dict[str, Any], sen
     [
         (
             {"tune": {"optim.lr": "ladder", "budget": 3}},
-            "tune.budget: 3 runs are fewer than the 4 that the search of SGP needs at least: "
+            "tune.budget: 3 runs are fewer than the 4 that the search of SGP needs: "
             "write budget: 4 or more.",
         ),
         (

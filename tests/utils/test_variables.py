@@ -138,7 +138,7 @@ def test_variables_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "WANDB_MODE",
             "offlin",
-            "'offlin' is none of online, offline, disabled, shared, run, dryrun. "
+            "'offlin' is not one of online, offline, disabled, shared, run, dryrun. "
             "Did you mean 'offline'?",
         ),
         ("WANDB_BASE_URL", "wandb.ai", "'wandb.ai' is no address: write https://HOST."),

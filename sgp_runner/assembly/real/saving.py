@@ -290,7 +290,7 @@ def check_fits(saved: State, problem: Problem, optim: Optimizer, world: World) -
     if [buffer.shape for buffer in worker["model_buffers"]] != model_shapes:
         raise ValueError("it has other buffers of the model")
     if not all(isinstance(count, int) for count in counts) or not isfinite(saved["now"]):
-        raise TypeError("its counts are no numbers")
+        raise TypeError("its counts are not whole numbers")
     if missing := {"state", "comm", "loss", "observed"} - {*worker} | {"devices"} - {*saved}:
         raise KeyError(*missing)
 

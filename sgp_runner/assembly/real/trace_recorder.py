@@ -70,7 +70,7 @@ class RecordingClock(RealClock):
 
 
 class TraceRecorder:
-    """Recorder of one rank's run for replay."""
+    """Records the run of one rank, for replay."""
 
     def __init__(self, experiment: Experiment, problem: Problem, world: World) -> None:
         start = problem.start()

@@ -136,7 +136,7 @@ def watching(watch: Watchdog) -> Iterator[None]:
 
 
 def take_part_in_votes(watch: Watchdog, process_rank: int) -> None:
-    """Start a vote if a rank seems lost, and answer one that has started."""
+    """Answer a vote that has started; with on_failure=continue start one if a rank seems lost."""
     vote, survives = watch.vote, watch.experiment.run.on_failure == "continue"
     if survives:
         vote.heartbeat()

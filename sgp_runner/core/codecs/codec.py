@@ -80,7 +80,7 @@ class Codec:
         return [self.length([*shapes.values()])]
 
     def work(self, shapes: Sequence[Shape]) -> int:
-        """Return how many numbers are coded for a vector of these shapes; all take equal times."""
+        """Return how many numbers are coded for a vector of these shapes, in equal times."""
         return numel(shapes)
 
 

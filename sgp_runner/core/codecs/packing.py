@@ -58,7 +58,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def as_bytes(x: Tensor) -> Tensor:
-    """Return the bytes of a contiguous tensor."""
+    """Return the bytes of a tensor, as uint8."""
     import torch
 
     return x.contiguous().view(-1).view(torch.uint8)

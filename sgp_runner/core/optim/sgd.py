@@ -127,9 +127,9 @@ def local_step(
 def subtracting(
     d: Iterable[tuple[slice, Tensor]], params: Tensor, weight: Tensor | None, parts: int
 ) -> Iterator[slice]:
-    """Take a step ``d``, which comes in pieces, from ``params`` [D], as a `LocalStep`.
+    """Subtract a step ``d``, which comes in pieces, from ``params`` [D], as a `LocalStep` does.
 
-    Division by a power of two commutes with rounding, so it costs no pass over memory then.
+    Division by a power of two commutes with rounding, so ``weight`` includes it.
     """
     scale = 1 / parts if weight is not None and parts.bit_count() == 1 else 1.0
     factor = None if weight is None else weight * scale

@@ -74,7 +74,7 @@ class Wandb:
         mode, server = (os.environ.get(f"WANDB_{name}", "") for name in ("MODE", "BASE_URL"))
         if mode and mode not in THEIR_MODES:
             choices = f"{', '.join(THEIR_MODES)}.{nearest(mode, THEIR_MODES)}"
-            raise ConfigError("WANDB_MODE", f"'{mode}' is none of {choices}")
+            raise ConfigError("WANDB_MODE", f"'{mode}' is not one of {choices}")
         if server and not re.match("https?://[^/]", server):
             raise ConfigError(
                 "WANDB_BASE_URL", f"'{redacted(server)}' is no address: write https://HOST."

@@ -149,9 +149,9 @@ def rankings(settings: Sequence[RunGroup], target: float | None = None) -> list[
 
 
 def too_coarse(settings: Sequence[RunGroup], target: float) -> bool:
-    """Return whether at least half of the settings that reach a target do so too early.
+    """Return whether at least half of the settings that reach a target have few evaluations before.
 
-    An evaluation tells only that the target lies between the previous one and itself.
+    The time between two evaluations at which a target was reached is unknown.
     """
     before = [
         setting.evaluations_before(target) for setting in settings if setting.times_to(target)
