@@ -51,8 +51,8 @@ def extended(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(extended: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sgp_runner", *words]
+def run(extended: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sgp_runner", *overrides]
     environment = {**os.environ, "PYTHONPATH": str(extended)}
     return subprocess.run(
         command,

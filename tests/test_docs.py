@@ -70,8 +70,8 @@ class Command:
 
 def commands(page: Path) -> Iterator[Command]:
     """The commands of a page, in their order; those without a class have an empty one."""
-    for block, (words, lines) in enumerate(blocks(page.read_text(encoding="utf-8"))):
-        classes = words * len(lines) if len(words) == 1 else words
+    for block, (names, lines) in enumerate(blocks(page.read_text(encoding="utf-8"))):
+        classes = names * len(lines) if len(names) == 1 else names
         for i, line in enumerate(lines):
             yield Command(page, block, line, classes[i] if len(classes) == len(lines) else "")
 
@@ -124,7 +124,7 @@ def perform(page: Path, folder: Path, wanted: Sequence[str]) -> None:
 
 
 def pages_with(*wanted: str) -> list[Path]:
-    return [page for page in PAGES if any(each.how in wanted for each in commands(page))]
+    return [page for page in PAGES if any(command.how in wanted for command in commands(page))]
 
 
 def name_of(page: Path) -> str:
@@ -189,51 +189,51 @@ def covering(settings: Sequence[Setting]) -> list[list[str]]:
     return chosen
 
 
-def dry(words: list[str]) -> None:
+def dry(tokens: list[str]) -> None:
     """Check a command without running it."""
-    if words[0] == "cd":
-        os.chdir(words[1])
-        words = words[3:]
-    for word in words:
+    if tokens[0] == "cd":
+        os.chdir(tokens[1])
+        tokens = tokens[3:]
+    for word in tokens:
         if re.match(r"(scripts|slurm)/", word):
             assert (ROOT / word).exists(), f"there is no {word}"
-    place = next(i for i, word in enumerate(words) if (found := DRY.get(Path(word).name)))
+    place = next(i for i, word in enumerate(tokens) if (found := DRY.get(Path(word).name)))
     assert found is not None
-    found([word for word in words[place + 1 :] if word != "..."])
+    found([word for word in tokens[place + 1 :] if word != "..."])
 
 
-def dry_run(words: list[str]) -> None:
+def dry_run(arguments: list[str]) -> None:
     """Compose the settings of ``sgp-run``, and build the parts of each of its runs."""
-    if words[:1] == ["new"]:
-        new.main(words[1:])
+    if arguments[:1] == ["new"]:
+        new.main(arguments[1:])
         return
-    if words[:1] == ["study"] and words[1] in {*study.ACTIONS} - {"new"}:
-        study.split(words[2:], study.OPTIONS.get(words[1], ()))
+    if arguments[:1] == ["study"] and arguments[1] in {*study.ACTIONS} - {"new"}:
+        study.split(arguments[2:], study.OPTIONS.get(arguments[1], ()))
         return
-    if words[:1] == ["study"]:
-        study.main(words[1:] if words[1] == "new" else [*words[1:], "--dry-run"])
+    if arguments[:1] == ["study"]:
+        study.main(arguments[1:] if arguments[1] == "new" else [*arguments[1:], "--dry-run"])
         return
-    if words[:1] == ["download"]:
-        assert words[1] in download.NAMES, words
+    if arguments[:1] == ["download"]:
+        assert arguments[1] in download.NAMES, arguments
         return
-    if words[:1] == ["export"]:
-        assert words[2] == "--to" and words[3] in HOSTS and len(words) == 5
+    if arguments[:1] == ["export"]:
+        assert arguments[2] == "--to" and arguments[3] in HOSTS and len(arguments) == 5
         return
-    if words[:1] == ["plan"]:
-        read_request(words[1:])
+    if arguments[:1] == ["plan"]:
+        read_request(arguments[1:])
         return
-    if words[:1] == ["doctor"]:
-        assert "--measure" in words or read_observation(words[1:])
+    if arguments[:1] == ["doctor"]:
+        assert "--measure" in arguments or read_observation(arguments[1:])
         return
-    if words[:1] == ["check"]:
-        words = words[1:]
-    if words[:1] == ["calibrate"]:
-        (name,) = (word.removeprefix("name=") for word in words if word.startswith("name="))
+    if arguments[:1] == ["check"]:
+        arguments = arguments[1:]
+    if arguments[:1] == ["calibrate"]:
+        (name,) = (word.removeprefix("name=") for word in arguments if word.startswith("name="))
         profile = Path("results/cluster", f"{name}.yaml")  # one that it might write
         profile.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "configs/cluster/laptop.yaml", profile)
-        words = [word for word in words[1:] if word != f"name={name}"]
-    command = load(words)
+        arguments = [word for word in arguments[1:] if word != f"name={name}"]
+    command = load(arguments)
     with configs():
         settings = parse([*command.overrides, *command.folder])
         settings = [setting for setting in settings if setting.name != "jobs"]
@@ -243,14 +243,14 @@ def dry_run(words: list[str]) -> None:
             make_experiment(compose(settings))
 
 
-def dry_make(words: Sequence[str]) -> None:
+def dry_make(arguments: Sequence[str]) -> None:
     targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(words) <= {*targets, ".venv/.fairseq"}, words
+    assert set(arguments) <= {*targets, ".venv/.fairseq"}, arguments
 
 
-def dry_pip(words: Sequence[str]) -> None:
+def dry_pip(arguments: Sequence[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extras in re.findall(r"sgp-runner\[([\w,]+)\]", " ".join(words)):
+    for extras in re.findall(r"sgp-runner\[([\w,]+)\]", " ".join(arguments)):
         assert set(extras.split(",")) <= project["optional-dependencies"].keys(), extras
 
 
@@ -259,19 +259,23 @@ DRY: dict[str, Callable[[list[str]], object]] = {
     "sgp-runner": dry_run,
     "sgp_runner": dry_run,
     "run.sbatch": dry_run,
-    "sweep.sh": lambda words: dry_run([f"nodes={words[0]}", "-m", *words[1:]]),
-    "sgp-report": lambda words: report.parser().parse_args(words),
-    "sgp-replay": lambda words: replay.parser().parse_args(words),
-    "sgp-sync": lambda words: None,
+    "sweep.sh": lambda arguments: dry_run([f"nodes={arguments[0]}", "-m", *arguments[1:]]),
+    "sgp-report": lambda arguments: report.parser().parse_args(arguments),
+    "sgp-replay": lambda arguments: replay.parser().parse_args(arguments),
+    "sgp-sync": lambda arguments: None,
     "make": dry_make,
     "pip": dry_pip,
-    "python": lambda words: None,
-    **{path.name: lambda words: None for path in (ROOT / "scripts").iterdir() if path.is_file()},
+    "python": lambda arguments: None,
+    **{
+        path.name: lambda arguments: None for path in (ROOT / "scripts").iterdir() if path.is_file()
+    },
 }
 
 
 def test_every_command_has_a_class() -> None:
-    assert [str(each) for page in PAGES for each in commands(page) if each.how not in CLASSES] == []
+    assert [
+        str(command) for page in PAGES for command in commands(page) if command.how not in CLASSES
+    ] == []
 
 
 def test_commands_are_found_with_their_classes() -> None:
@@ -318,5 +322,7 @@ def test_links_of_the_readme_lead_somewhere() -> None:
         assert path.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-            slugs = [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings]
+            slugs = [
+                re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+            ]
             assert anchor[1:] in slugs, f"{target}{anchor}"

@@ -80,11 +80,11 @@ def imports(tree: ast.AST, known: Collection[str]) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in known:
             found |= {
-                name if (name := f"{node.module}.{each.name}") in known else node.module
-                for each in node.names
+                name if (name := f"{node.module}.{alias.name}") in known else node.module
+                for alias in node.names
             }
         elif isinstance(node, ast.Import):
-            found |= {each.name for each in node.names if each.name in known}
+            found |= {alias.name for alias in node.names if alias.name in known}
     return found
 
 
@@ -143,7 +143,7 @@ def test_nothing_imports_the_root_of_the_package() -> None:
         in (
             [node.module]
             if isinstance(node, ast.ImportFrom)
-            else [each.name for each in node.names]
+            else [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
             else []
         )
@@ -203,7 +203,7 @@ def test_no_floor_is_above_its_ceiling() -> None:
     for name, (counted, total) in now.items():
         print(f"{name}: {counted} {total} {CEILINGS.get(name)}")
     assert set(now) == set(CEILINGS)
-    assert {name: each for name, (each, _) in now.items() if each > CEILINGS[name]} == {}
+    assert {name: number for name, (number, _) in now.items() if number > CEILINGS[name]} == {}
 
 
 def test_messages_go_through_the_logger_outside_the_commands() -> None:

@@ -37,7 +37,7 @@ def test_the_engine_imports_no_framework() -> None:
     }
     assert ("problem.py", "torch") in imported
     # fairseq changes Hydra's store, which is restored.
-    assert {each for each in imported if each[1] in FRAMEWORKS} == {("with_fairseq.py", "hydra")}
+    assert {pair for pair in imported if pair[1] in FRAMEWORKS} == {("with_fairseq.py", "hydra")}
 
 
 def test_sgp_runs_on_eight_simulated_workers_without_settings() -> None:

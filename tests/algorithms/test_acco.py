@@ -62,4 +62,4 @@ def test_all_reduces_of_acco_take_place_during_gradients_of_the_same_length() ->
 
 def test_the_prediction_of_acco_keeps_the_state_of_the_optimizer() -> None:
     buffers = [run(ACCO(), 2, steps, ADAM).workers[0].buffers for steps in (3, 4)]
-    assert [float(each["steps"]) for each in buffers] == [1, 2]
+    assert [float(state["steps"]) for state in buffers] == [1, 2]

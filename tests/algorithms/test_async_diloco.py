@@ -73,7 +73,7 @@ def simulated_by_hand(algo: AsyncDiLoCo, seconds: tuple[float, ...], total: int)
     n, optim = len(seconds), sgd(momentum=0.9, nesterov=True)
     server, locals_ = DelayedNesterov(algo, n), [Momentum(optim) for _ in range(n)]
     x, start = [START.copy() for _ in range(n)], [START.copy() for _ in range(n)]
-    inner, own, begun = [0] * n, [0] * n, n
+    inner, taken, begun = [0] * n, [0] * n, n
     ends = [(seconds[i], i) for i in range(n)]
     heapq.heapify(ends)
     batch: list[int] = []
@@ -91,8 +91,8 @@ def simulated_by_hand(algo: AsyncDiLoCo, seconds: tuple[float, ...], total: int)
             closes = np.inf
             continue
         now, i = heapq.heappop(ends)
-        x[i] = x[i] - locals_[i].step(gradient(i, own[i], x[i]), x[i])
-        inner[i], own[i] = inner[i] + 1, own[i] + 1
+        x[i] = x[i] - locals_[i].step(gradient(i, taken[i], x[i]), x[i])
+        inner[i], taken[i] = inner[i] + 1, taken[i] + 1
         if inner[i] < algo.inner_steps(i) and begun < total:
             heapq.heappush(ends, (now + seconds[i], i))
             begun += 1
@@ -183,7 +183,7 @@ def test_the_learning_rate_follows_the_own_shard() -> None:
         machines(factors={1: 2.0}),
         each_step=lambda result, worker: rates.get(worker.rank, []).append(worker.lr),
     )
-    assert [len(each) for each in rates.values()] == [16, 8]
+    assert [len(history) for history in rates.values()] == [16, 8]
     assert rates[0][:8] == rates[1]
     assert rates[0][11:] == [0.5] * 5
     assert rates[1][-1] > 0.6

@@ -70,7 +70,7 @@ def test_bytes_of_des_loc() -> None:
 
 def test_volume_of_des_loc_is_the_published_one(tmp_path: Path) -> None:
     """170 times less than data-parallel training, and half of Local Adam's."""
-    words = ("model=timing_only", "nodes=2", "cluster=ideal", "optim=adamw")
+    overrides = ("model=timing_only", "nodes=2", "cluster=ideal", "optim=adamw")
     size = ("timed_as.num_parameters=1000000", "model.sample_steps=1536")
     des_loc = ("algo=des_loc", "algo.period=256")
     sent = []
@@ -79,7 +79,7 @@ def test_volume_of_des_loc_is_the_published_one(tmp_path: Path) -> None:
         des_loc,
         (*des_loc, "algo.period_u=256", "algo.period_v=256"),
     ):
-        summary = execute(make_experiment(tmp_path, *words, *size, *algo))
+        summary = execute(make_experiment(tmp_path, *overrides, *size, *algo))
         assert summary is not None
         sent.append(float(str(summary["bytes_per_node"])))
     assert sent[0] / sent[1] == pytest.approx(170.667, abs=0.001)

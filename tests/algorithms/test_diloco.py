@@ -110,5 +110,5 @@ def test_the_outer_parameters_are_evaluated() -> None:
 def test_local_steps_of_adamw_clip_each_gradient() -> None:
     optim = AdamW(Constant(), lr=0.05, clip=0.1)
     loose = replace(optim, clip=None)
-    a, b = (run(DiLoCo(3), 2, 6, each).x for each in (optim, loose))  # type: ignore[arg-type]
+    a, b = (run(DiLoCo(3), 2, 6, optimizer).x for optimizer in (optim, loose))  # type: ignore[arg-type]
     assert not np.allclose(a, b)

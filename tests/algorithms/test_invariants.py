@@ -243,7 +243,7 @@ def travelling(result: Result) -> list[Tensor]:
 
 def check_weights(result: Result, worker: Worker) -> None:
     total = sum(float(message[-1]) for message in travelling(result)) + sum(
-        float(each.push_sum[-1]) for each in result.workers
+        float(node.push_sum[-1]) for node in result.workers
     )
     assert abs(total - worker.size) < EXACT
 
@@ -415,8 +415,8 @@ def test_a_proof_agrees_with_its_definition(data: st.DataObject, size: int, peri
     rows = True
     for step in out:
         mixing = np.zeros((size, size))
-        for src, each in enumerate(step):
-            mixing[[src, *each], src] = 1 / (len(each) + 1)
+        for src, destinations in enumerate(step):
+            mixing[[src, *destinations], src] = 1 / (len(destinations) + 1)
         reach = reach | (mixing > 0)
         rows = rows and bool(np.allclose(mixing.sum(1), 1))
     connected = bool((np.linalg.matrix_power(reach, size) > 0).all())

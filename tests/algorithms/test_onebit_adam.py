@@ -118,12 +118,14 @@ def test_bytes_of_a_mean_by_signs(codec: Sign, chunk: int) -> None:
 def test_volume_of_onebit_adam_is_the_published_one(tmp_path: Path) -> None:
     """BERT-Large: 23,000 of 152,000 steps of warm-up, and 16 bits per number, a fifth of Adam's."""
     sent = {}
-    words = ("model=timing_only", "nodes=4", "cluster=ideal", "optim=adam", "epochs=15.2")
+    overrides = ("model=timing_only", "nodes=4", "cluster=ideal", "optim=adam", "epochs=15.2")
     size = ("timed_as.num_parameters=4096000", "timed_as.bytes_per_parameter=2")
     for algo in ("ar_sgd", "onebit_adam"):
         warmup = ("algo.warmup_epochs=2.3",) if algo == "onebit_adam" else ()
         sample = "model.sample_steps=152"
-        summary = execute(make_experiment(tmp_path, *words, *size, sample, f"algo={algo}", *warmup))
+        summary = execute(
+            make_experiment(tmp_path, *overrides, *size, sample, f"algo={algo}", *warmup)
+        )
         assert summary is not None
         sent[algo] = float(str(summary["bytes_per_node"]))
     w = 23_000 / 152_000

@@ -25,14 +25,14 @@ def test_overlapped_diloco(cluster: Cluster, overlap: Any) -> None:
     for k in range(14):
         oracle.x = oracle.x - oracle.d(k)
         if (k + 1) % 4 == 0 or k == 13:
-            own = theta - oracle.x
-            delta = mean + ((own - last) / 3 if overlap == "eager" else np.zeros((3, D)))
+            change = theta - oracle.x
+            delta = mean + ((change - last) / 3 if overlap == "eager" else np.zeros((3, D)))
             assert overlap == "delayed" or np.allclose(
-                delta.mean(axis=0), 2 / 3 * last.mean(axis=0) + own.mean(axis=0) / 3
+                delta.mean(axis=0), 2 / 3 * last.mean(axis=0) + change.mean(axis=0) / 3
             )
             v = 0.8 * v + delta
             theta = theta - 0.6 * (delta + 0.8 * v)
-            oracle.x, last, mean = theta.copy(), own, own.mean(axis=0)
+            oracle.x, last, mean = theta.copy(), change, change.mean(axis=0)
     v = 0.8 * v + mean
     delayed, eager = theta - 0.6 * (mean + 0.8 * v), theta - 0.6 * (mean - last / 3)
     end = delayed if overlap == "delayed" else np.tile(eager.mean(axis=0), (3, 1))

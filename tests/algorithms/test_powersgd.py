@@ -63,12 +63,12 @@ def test_acp_sgd(rank: int) -> None:
             a = g[:, SPANS[name]].reshape(3, *sides) + e[name]
             if k % 2 == 0:
                 q[name] = np.linalg.qr(q[name]).Q
-                own = a @ q[name]
-                e[name], p[name] = a - own @ q[name].T, own.mean(axis=0)
+                factors = a @ q[name]
+                e[name], p[name] = a - factors @ q[name].T, factors.mean(axis=0)
             else:
                 p[name] = np.linalg.qr(p[name]).Q
-                own = a.swapaxes(1, 2) @ p[name]
-                e[name], q[name] = a - p[name] @ own.swapaxes(1, 2), own.mean(axis=0)
+                factors = a.swapaxes(1, 2) @ p[name]
+                e[name], q[name] = a - p[name] @ factors.swapaxes(1, 2), factors.mean(axis=0)
             out[SPANS[name]] = (p[name] @ q[name].T).reshape(-1)
         x = x - momentum.step(out, x)
     assert_equal(trained(ACPSGD(rank)).x, np.tile(x, (3, 1)))

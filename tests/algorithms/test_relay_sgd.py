@@ -40,7 +40,7 @@ def test_relay_sgd_by_hand(n: int, tree: Tree, fill: str) -> None:
         before, counted = sums.copy(), counts.copy()
         for i in range(n):
             for j in neighbours[i]:
-                others = [each for each in neighbours[i] if each != j]
+                others = [neighbour for neighbour in neighbours[i] if neighbour != j]
                 sums[i, j] = y[i] + sum(before[other, i] for other in others)
                 counts[i, j] = 1 + sum(counted[other, i] for other in others)
         filling = START if fill == "start" else y

@@ -121,8 +121,12 @@ class Rounds:
             (g, hand.since[i])
         )
         if all(self.now) if self.phase == 1 else i in self.unserved:
-            self.delays += [hand.k - since for each in self.now for _, since in each]
-            hand.step(np.mean([np.mean([g for g, _ in each], axis=0) for each in self.now], axis=0))
+            self.delays += [hand.k - since for gradients in self.now for _, since in gradients]
+            hand.step(
+                np.mean(
+                    [np.mean([g for g, _ in gradients], axis=0) for gradients in self.now], axis=0
+                )
+            )
             hand.adopt(i)
             self.unserved.remove(i)
             self.phase = 2
@@ -156,7 +160,7 @@ def test_rennala_by_hand(batch: int, seconds: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     "seconds",
     [*SPEEDS, (1.0, 7.30171), (1.0, 1.0117, 1.0231, 1.0373, 41.0911)],
-    ids=lambda each: str(len(each)),
+    ids=lambda speeds: str(len(speeds)),
 )
 def test_ringleader_by_hand_and_its_largest_delay_is_attained(seconds: tuple[float, ...]) -> None:
     n = len(seconds)
@@ -192,7 +196,7 @@ def test_ringmaster_with_a_limit_of_one_is_sgd() -> None:
 
 def same_batch() -> dict[str, object]:
     """A problem in which a worker always has the same batch."""
-    scales, centers = (each[:, :1].repeat(STEPS, axis=1) for each in (SCALES, CENTERS))
+    scales, centers = (table[:, :1].repeat(STEPS, axis=1) for table in (SCALES, CENTERS))
     return {"problem": tiny_problem(scales, centers)}
 
 
@@ -246,7 +250,7 @@ def test_an_abandoned_gradient_takes_no_more_time() -> None:
     Two of six gradients are of the second worker, once the first one has no step left.
     """
     result = run(Rennala(2), 2, 3, cluster=machines(factors={1: 2.5}))
-    assert [each for each in result.trace if each[1] == 2] == [
+    assert [entry for entry in result.trace if entry[1] == 2] == [
         (1.0, 2, 0),
         (2.0, 2, 1),
         (3.0, 2, 2),

@@ -136,11 +136,11 @@ def test_exact_averages_conserve_the_mass_of_push_sum(
     differ before an average.
     """
     unequal = 0.0
-    exact, own = (
+    exact, inexact = (
         SlowMo(base, tau=4, beta=0.0, exact_average=exact, buffers="keep")
         for exact in (True, False)
     )
-    for algo in (exact, own, Hybrid(base, ARSGD(average="parameters"), switch_epoch=1.5)):
+    for algo in (exact, inexact, Hybrid(base, ARSGD(average="parameters"), switch_epoch=1.5)):
         optim = Tallied(OPTIM)
         result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
         assert result.w.sum() == pytest.approx(6, abs=1e-9)

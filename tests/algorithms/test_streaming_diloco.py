@@ -66,9 +66,9 @@ def test_the_outer_parameters_are_equal_everywhere_at_all_times(codec: Any) -> N
 
     algo = StreamingDiLoCo(codec, 3, fragments=1, delay=2)
     run(algo, 3, STEPS, OPTIM, LATE[1], each_step=look)
-    assert all(len(set(each.values())) == 1 and len(each) == 3 for each in outer.values())
+    assert all(len(set(by_rank.values())) == 1 and len(by_rank) == 3 for by_rank in outer.values())
     # Moved after steps 5, 8 and 11, and by the exchange that the end of the run cuts short.
-    assert len({each[0] for each in outer.values()}) == 5
+    assert len({by_rank[0] for by_rank in outer.values()}) == 5
 
 
 def test_fragments_follow_the_blocks() -> None:
@@ -96,11 +96,11 @@ def test_fragments_follow_the_blocks() -> None:
 
 def test_a_model_without_blocks_is_cut_into_runs_of_tensors() -> None:
     shapes = {"a": (4,), "b": (1, 2), "c": (3,), "d": (3,)}
-    assert [each.shapes for each in fragments_of(shapes, 3, "strided", 3)] == [
+    assert [fragment.shapes for fragment in fragments_of(shapes, 3, "strided", 3)] == [
         {"a": (4,)},
         {"b": (1, 2)},
         {"c": (3,), "d": (3,)},
     ]
-    assert [each.spans for each in fragments_of(shapes, 3, "strided", 1)] == [
+    assert [fragment.spans for fragment in fragments_of(shapes, 3, "strided", 1)] == [
         [slice(0, 4), slice(4, 6), slice(6, 9), slice(9, 12)]
     ]

@@ -130,14 +130,14 @@ def test_parameters_and_momenta_of_all_workers_are_the_same_bytes_after_a_mean()
     seen: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def compare(_: Result, worker: Worker) -> None:
-        own = worker.params.numpy().copy(), worker.buffers["mean"].numpy().copy()
-        seen[worker.step + 1, worker.rank] = own
+        copies = worker.params.numpy().copy(), worker.buffers["mean"].numpy().copy()
+        seen[worker.step + 1, worker.rank] = copies
 
     zero_one(Sign(), doubling=1, longest=4, optim=AdamW(Constant(), lr=LR), each_step=compare)
     for t in range(1, STEPS + 1):
-        own, others = seen[t, 0], [seen[t, rank] for rank in (1, 2)]
-        equal[t] = [np.array_equal(own[i], other[i]) for other in others for i in (0, 1)]
-    assert [t for t, each in equal.items() if all(each)] == [*range(1, FREEZE + 1), *MEANS]
+        first, others = seen[t, 0], [seen[t, rank] for rank in (1, 2)]
+        equal[t] = [np.array_equal(first[i], other[i]) for other in others for i in (0, 1)]
+    assert [t for t, same in equal.items() if all(same)] == [*range(1, FREEZE + 1), *MEANS]
 
 
 def test_one_node_without_a_codec_takes_the_mean_of_its_last_momenta() -> None:
@@ -193,8 +193,10 @@ def test_a_parameter_without_gradients_takes_no_large_steps() -> None:
 
 @pytest.mark.parametrize(("nodes", "accuracy"), [(2, 0.7), (4, 0.5)])
 def test_the_default_trains(nodes: int, accuracy: float, tmp_path: Path) -> None:
-    words = f"algo=zero_one_adam model=mlp nodes={nodes} epochs=1 eval_workers=false logger=jsonl"
-    assert sgp.run(words, results=tmp_path).summary["average"] > accuracy
+    settings = (
+        f"algo=zero_one_adam model=mlp nodes={nodes} epochs=1 eval_workers=false logger=jsonl"
+    )
+    assert sgp.run(settings, results=tmp_path).summary["average"] > accuracy
 
 
 @pytest.mark.parametrize("algo", [*CLASSES["algo"]])

@@ -345,7 +345,7 @@ def test_a_module_in_half_precision_is_trained_in_float32(alone: None) -> None:
         model(torch.ones(1, 1, dtype=torch.bfloat16)).sum().backward()
         averager.step()
     assert worker.params.dtype == torch.float32
-    kinds = {each.dtype for each in worker.state.values() if isinstance(each, torch.Tensor)}
+    kinds = {value.dtype for value in worker.state.values() if isinstance(value, torch.Tensor)}
     assert kinds == {torch.float32}
     averager.finish()
     assert model.weight.dtype == torch.bfloat16

@@ -37,10 +37,10 @@ def test_a_notebook_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) ->
     stored, now = nbformat.read(path, as_version=4), executed(path, tmp_path)
     kinds = [
         [
-            sorted(each.data)
+            sorted(output.data)
             for cell in notebook.cells
-            for each in cell.get("outputs", ())
-            if "data" in each
+            for output in cell.get("outputs", ())
+            if "data" in output
         ]
         for notebook in (stored, now)
     ]
@@ -59,10 +59,10 @@ def test_a_handout_has_neither_solutions_nor_outputs() -> None:
 def tables(notebook: nbformat.NotebookNode) -> list[list[str]]:
     """The data frames that cells show as text, without the digests in other versions of Python."""
     texts = [
-        each.data["text/plain"]
+        output.data["text/plain"]
         for cell in notebook.cells
-        for each in cell.get("outputs", ())
-        if each.output_type == "execute_result" and not each.data["text/plain"].startswith("<")
+        for output in cell.get("outputs", ())
+        if output.output_type == "execute_result" and not output.data["text/plain"].startswith("<")
     ]
     if sys.version_info[:2] != (3, 11):
         texts = [re.sub(r"-[0-9a-f]{8}\b", "", text) for text in texts]

@@ -139,25 +139,25 @@ def test_the_state_of_the_program_neither_matters_nor_changes() -> None:
 
 def test_a_function_that_makes_the_built_in_model_on_the_same_data_gives_the_same_numbers() -> None:
     digits = Digits().load(torch.float32)
-    splits = [(each.inputs[0], each.targets) for each in (digits.train, digits.valid)]  # type: ignore[attr-defined]
+    splits = [(split.inputs[0], split.targets) for split in (digits.train, digits.valid)]  # type: ignore[attr-defined]
     named = sgp.run("model=mlp network.engine=loop", **DIGITS)
-    own = sgp.run(model=lambda: MLP().build(digits), data=tuple(splits), **DIGITS)
+    custom = sgp.run(model=lambda: MLP().build(digits), data=tuple(splits), **DIGITS)
     kinds = ("train", "eval", "average")
     for kind in kinds:
         mine, theirs = (
-            each.records[each.records["kind"] == kind]
+            result.records[result.records["kind"] == kind]
             .dropna(axis=1)
             .drop(columns=["folder", "run"])
-            for each in (own, named)
+            for result in (custom, named)
         )
         assert len(mine) and mine.to_dict("records") == theirs.to_dict("records")
-    assert own.summary["model"] == "Sequential" and own.summary["data"] == "in_memory"
+    assert custom.summary["model"] == "Sequential" and custom.summary["data"] == "in_memory"
 
 
 def test_a_module_starts_every_node_and_is_left_as_it_was() -> None:
     torch.manual_seed(0)
     module = Line()
-    before = [each.clone() for each in module.parameters()]
+    before = [parameter.clone() for parameter in module.parameters()]
     sizes: dict[str, Any] = {"nodes": 2, "epochs": 1, "batch_size": 4, "logger": "jsonl"}
     result = sgp.run(model=module, data=pair(), results="one", **sizes)
     assert all(map(torch.equal, before, module.parameters()))
@@ -219,18 +219,18 @@ def test_rows_may_be_dictionaries() -> None:
     two = [{"label": row["label"], "pixels": row["pixels"]} for row in rows]
     settings = {"nodes": 2, "epochs": 1, "batch_size": 2, "verbose": False}
     results = [
-        sgp.run("model=mlp model.hidden=[4]", data=(each, each), data_keys=keys, **settings)
-        for each, keys in ((columns, None), (two, None), (rows, ("pixels", "label")))
+        sgp.run("model=mlp model.hidden=[4]", data=(table, table), data_keys=keys, **settings)
+        for table, keys in ((columns, None), (two, None), (rows, ("pixels", "label")))
     ]
     assert len({result.folder for result in results}) == 1  # the same samples are the same run
-    for each, keys, sentence in (
+    for table, keys, sentence in (
         (rows, None, "rows of train are dictionaries with pixels, label, id: name input and "),
         (rows, ("pixel", "label"), "rows of train are dictionaries with pixels, label, id: name "),
         (rows, ("id", "label"), "'id' of train is a str, which is no tensor."),
         ([*two[:-1], {"label": 1}], None, "train[7] has no 'pixels'."),
     ):
         with pytest.raises(sgp.ConfigError) as error:
-            sgp.run("model=mlp", data=(each, each), data_keys=keys, **settings)
+            sgp.run("model=mlp", data=(table, table), data_keys=keys, **settings)
         assert error.value.sentence.startswith(sentence)
 
 
@@ -282,8 +282,8 @@ def test_what_lives_in_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) 
     one = sgp.run(TINY, algo=Shrink, name="algorithm").folder
     two = sgp.run(model=Line(), data=pair(), batch_size=4, nodes=2, logger="jsonl", epochs=1).folder
     for folder, key in ((one, "plugins"), (two, "data")):
-        for command, words in ((replay, ()), (report, ("--retime", "cluster=ideal"))):
-            assert command([str(folder), *words]) == 2
+        for command, options in ((replay, ()), (report, ("--retime", "cluster=ideal"))):
+            assert command([str(folder), *options]) == 2
             said = capsys.readouterr().err
             assert f"{key}: this run used " in said
             assert "nothing of it is stored: call sgp_runner.run with it again." in said
@@ -359,13 +359,13 @@ def test_a_sweep_is_no_run() -> None:
 
 
 def test_settings_are_texts_and_a_launcher_starts_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    for words, sentence in (
+    for settings, sentence in (
         (3, "settings: 3 is no text; write 'key=value', or key=value without quotes."),
         ("name='a", "settings: 'name='a' cannot be read (No closing quotation)."),
         ("nodes=true", "nodes: true is not a whole number."),
     ):
         with pytest.raises(sgp.ConfigError) as refused:
-            sgp.run(words)  # type: ignore[arg-type]
+            sgp.run(settings)  # type: ignore[arg-type]
         assert str(refused.value) == sentence
     with pytest.raises(sgp.ConfigError, match="^nodes: true is not a whole number"):
         sgp.run(nodes=True)
@@ -420,12 +420,12 @@ def hearing_interrupts() -> Iterator[None]:
 def test_an_interrupt_saves_the_run_which_the_same_call_resumes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = TINY.replace(" logger=jsonl", " epochs=8 log_every=1")
-    whole = sgp.run(words, logger="jsonl", results="whole")
+    settings = TINY.replace(" logger=jsonl", " epochs=8 log_every=1")
+    whole = sgp.run(settings, logger="jsonl", results="whole")
     with pytest.raises(KeyboardInterrupt, match=r"^saved in .*Run the same call again to resume"):
-        sgp.run(words, logger=Pressing)
+        sgp.run(settings, logger=Pressing)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    resumed = sgp.run(words, logger="jsonl")
+    resumed = sgp.run(settings, logger="jsonl")
     assert "This run resumes from step" in capsys.readouterr().out
     assert records(resumed.folder) == records(whole.folder)
 
@@ -494,5 +494,5 @@ def test_real_processes(tmp_path: Path) -> None:
     runs: Sequence[sgp.Result] = [
         sgp.run(TINY, network=network, name="x", results=network) for network in ("sim", "gloo")
     ]
-    assert [each.summary["clock"] for each in runs] == ["simulated", "wall"]
+    assert [result.summary["clock"] for result in runs] == ["simulated", "wall"]
     assert runs[0].summary["average"] == pytest.approx(runs[1].summary["average"], rel=1e-12)

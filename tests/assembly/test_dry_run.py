@@ -96,8 +96,8 @@ def test_what_every_algorithm_does_fits_together(name: str, run_of: Callable[...
 
 
 def test_calls_depend_on_all_settings_but_those_of_the_machines(tmp_path: Path) -> None:
-    def calls(*words: str) -> str:
-        return make_experiment(tmp_path, "model=timing_only", "nodes=4", *words).run.calls
+    def calls(*overrides: str) -> str:
+        return make_experiment(tmp_path, "model=timing_only", "nodes=4", *overrides).run.calls
 
     assert calls("cluster.bandwidth=1e9") == calls("cluster=infiniband_100g")
     others = ["nodes=8", "algo=osgp", "algo.topology=ring", "cluster.bandwidth=[1e9,1e10]"]
@@ -108,10 +108,18 @@ def test_momentum_buffers_and_devices_are_those_of_the_run(
     run_of: Callable[..., Run], tmp_path: Path
 ) -> None:
     verify_calls(run_of(SlowMo(SGP(Ring()), buffers="average"), 4, optim=Adam(Constant())))
-    for words in (("algo=ad_psgd",), ("algo=sgp", "network.gossip=leader"), ("algo=gap_aware",)):
+    for overrides in (
+        ("algo=ad_psgd",),
+        ("algo=sgp", "network.gossip=leader"),
+        ("algo=gap_aware",),
+    ):
         verify_calls(
             make_experiment(
-                tmp_path / words[0][5:], "network=gloo", "nodes=4", "gpus_per_node=2", *words
+                tmp_path / overrides[0][5:],
+                "network=gloo",
+                "nodes=4",
+                "gpus_per_node=2",
+                *overrides,
             ).run
         )
 

@@ -32,33 +32,33 @@ def results(folder: str) -> tuple[list[dict[str, object]], dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["algo=sgp", "nodes=4"],
         ["algo=slowmo", "algo.base=osgp", "algo.tau=5"],
         ["algo=ad_psgd", "nodes=4"],
         ["algo=gap_aware", "checkpoint.every_steps=10", "optim.schedule=inverse_sqrt"],
     ],
-    ids=lambda words: words[0],
+    ids=lambda overrides: overrides[0],
 )
 def test_an_extended_run_has_the_bytes_of_one_as_long_from_the_start(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    overrides: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*TINY, *words, "epochs=9"]) == 0
+    assert main([*TINY, *overrides, "epochs=9"]) == 0
     (checkpoint,) = Path("results/runs/mine/checkpoints").iterdir()
     capsys.readouterr()
-    assert main([*TINY, *words, "epochs=9"]) == 0
+    assert main([*TINY, *overrides, "epochs=9"]) == 0
     assert "This run has finished already" in capsys.readouterr().out
-    assert main([*TINY, *words, "epochs=14"]) == 0
+    assert main([*TINY, *overrides, "epochs=14"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Extending the run from 9 epochs to 14.\n")
     assert f"resumes from {checkpoint.name.replace('-', ' ')}.\n" in out
-    assert main([*TINY, *words, "epochs=14", "results=whole"]) == 0
+    assert main([*TINY, *overrides, "epochs=14", "results=whole"]) == 0
     assert results("results") == results("whole")
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("override", "reason"),
     [
         ("optim.schedule=cosine", "its optim.schedule depends on the number of epochs"),
         ("checkpoint.keep_last=false", "it has kept no checkpoint (checkpoint.keep_last=true "),
@@ -66,16 +66,16 @@ def test_an_extended_run_has_the_bytes_of_one_as_long_from_the_start(
     ],
 )
 def test_a_run_that_cannot_be_extended_says_why_and_stays(
-    words: str, reason: str, capsys: pytest.CaptureFixture[str]
+    override: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*TINY, words, "epochs=2"]) == 0
+    assert main([*TINY, override, "epochs=2"]) == 0
     before = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
     capsys.readouterr()
-    assert main([*TINY, words, "epochs=4"]) == 2
+    assert main([*TINY, override, "epochs=4"]) == 2
     said = "sgp-run: epochs: the run in results/runs/mine has 2 and cannot be extended: "
     assert capsys.readouterr().err.startswith(said + reason)
     assert {path: path.read_bytes() for path in before} == before
-    assert main([*TINY, words, "epochs=1"]) == 2
+    assert main([*TINY, override, "epochs=1"]) == 2
     assert "epochs is 2.0 there and 1.0 here" in capsys.readouterr().err
 
 
@@ -84,13 +84,13 @@ def test_checkpoints_left_by_a_kill_are_removed_at_the_next_start(
     keeps: str, left: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The next start may leave out checkpoint.keep_last."""
-    words = [*TINY, "epochs=2", "checkpoint.every_steps=2", "checkpoint.keep=9"]
+    overrides = [*TINY, "epochs=2", "checkpoint.every_steps=2", "checkpoint.keep=9"]
     with monkeypatch.context() as patch:
         patch.setattr(execution, "write_summary", write_and_interrupt)
-        assert main([*words, f"checkpoint.keep_last={keeps}"]) == 130
+        assert main([*overrides, f"checkpoint.keep_last={keeps}"]) == 130
     folder = Path("results/runs/mine/checkpoints")
     assert len([*folder.iterdir()]) > 1
-    assert main([*words, "checkpoint.keep_last=false"]) == 0
+    assert main([*overrides, "checkpoint.keep_last=false"]) == 0
     assert "This run has finished already" in capsys.readouterr().out
     assert [path.name for path in folder.glob("*")] == left and folder.exists() == bool(left)
 
@@ -106,7 +106,7 @@ def test_an_extension_that_is_interrupted_is_resumed(
     """After the checkpoints were adopted, before the configuration is written."""
     assert main([*TINY, "epochs=9"]) == 0
 
-    def interrupted(*words: object) -> None:
+    def interrupted(*arguments: object) -> None:
         raise OSError("interrupted")
 
     with monkeypatch.context() as context:

@@ -50,8 +50,8 @@ def simulate(folder: Path, *settings: str) -> tuple[Experiment, dict[str, object
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
-    words = (f"algo={algo}", *OWN.get(algo, ()), "nodes=4", "epochs=2", DIES)
-    experiment, summary = simulate(tmp_path, *words)
+    overrides = (f"algo={algo}", *OWN.get(algo, ()), "nodes=4", "epochs=2", DIES)
+    experiment, summary = simulate(tmp_path, *overrides)
     records = read_metrics(experiment.directory)
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"], lost["time_s"], summary["lost"]) == ([2], 3, 8.0, [2])
@@ -79,14 +79,14 @@ def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
 
 def test_a_hybrid_switches_at_the_same_step_everywhere(tmp_path: Path) -> None:
     """Whatever number of steps each survivor has taken, and lost, before."""
-    words = (
+    overrides = (
         "algo=hybrid",
         "algo.first=sgp",
         "algo.then=d_psgd",
         "algo.switch_epoch=1.6",
         "cluster.compute.node_factors={1: 1.3}",
     )
-    experiment, _ = simulate(tmp_path, *words, "nodes=4", "epochs=2", DIES)
+    experiment, _ = simulate(tmp_path, *overrides, "nodes=4", "epochs=2", DIES)
     last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][
         -3:
     ]
@@ -97,7 +97,7 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
     """On a complete graph without momentum all models stay equal: gradient descent with four nodes'
     batches, then with three nodes'.
     """
-    words = (
+    overrides = (
         "algo=sgp",
         "algo.topology=complete",
         "optim.momentum=0",
@@ -106,7 +106,7 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
         "nodes=4",
         DIES,
     )
-    experiment, _ = simulate(tmp_path, *words)
+    experiment, _ = simulate(tmp_path, *overrides)
     # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an
     # epoch has 14.
     stages = (4, range(14)), (3, range(round(14 / 11 * 14), 21))
@@ -172,13 +172,15 @@ def test_without_rank_0_a_run_ends(tmp_path: Path) -> None:
 
 
 def test_ranks_are_counted_anew(tmp_path: Path) -> None:
-    words = "{what: crash, ranks: [1, 4], start: 1}, {what: pause, ranks: [0, 1], start: 2, end: 3}"
-    words += ", {what: partition, ranks: [2, 3], start: 4, end: 5}"
+    event_list = (
+        "{what: crash, ranks: [1, 4], start: 1}, {what: pause, ranks: [0, 1], start: 2, end: 3}"
+    )
+    event_list += ", {what: partition, ranks: [2, 3], start: 4, end: 5}"
     settings = (
         "nodes=5",
         "faults.slow_nodes={4: 2.0, 3: 3.0}",
         "cluster.compute.node_factors={2: 1.5}",
-        f"faults.events=[{words}]",
+        f"faults.events=[{event_list}]",
     )
     run = make_experiment(tmp_path, "model=mlp", "algo=sgp", "on_failure=continue", *settings).run
     membership = full_membership(run).without([1], verify_calls).without([3], verify_calls)

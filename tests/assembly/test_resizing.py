@@ -43,9 +43,9 @@ def folder(nodes: int) -> Path:
     return path
 
 
-def save(*words: str) -> None:
+def save(*overrides: str) -> None:
     """Leave a run of four nodes with the checkpoint before their step 4."""
-    assert main([*TINY, *words, "nodes=4"]) == 0
+    assert main([*TINY, *overrides, "nodes=4"]) == 0
     keep_checkpoint(4)
 
 
@@ -79,15 +79,15 @@ def losses(path: Path) -> dict[tuple[str, int, int], float]:
     }
 
 
-@pytest.mark.parametrize("words", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
+@pytest.mark.parametrize("overrides", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
 def test_two_nodes_continue_a_run_of_four(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    overrides: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(*words)
+    save(*overrides)
     former = folder(4)
     before = {path: path.read_bytes() for path in former.rglob("*") if path.is_file()}
     capsys.readouterr()
-    assert main([*TINY, *words, "nodes=2", "resume=resize"]) == 0
+    assert main([*TINY, *overrides, "nodes=2", "resume=resize"]) == 0
     said = f"This run continues from step 4 of {former.name}, which had 4 nodes.\n"
     assert said in capsys.readouterr().out
     assert {path: path.read_bytes() for path in before} == before
@@ -102,25 +102,25 @@ def test_two_nodes_continue_a_run_of_four(
         **{"run": former.name, "step": 4, "nodes_before": 4},
         **{"epoch": 8 / 12, "nodes": 2, "steps": 24},
     }
-    own = [record for record in others if record["kind"] == "train" and record["rank"] == 0]
-    assert [record["step"] for record in own[:-1]] == list(range(8, 24))
+    trained = [record for record in others if record["kind"] == "train" and record["rank"] == 0]
+    assert [record["step"] for record in trained[:-1]] == list(range(8, 24))
     (as_before,) = [
         record
         for record in records(former)
         if (record["kind"], record.get("rank"), record.get("step")) == ("train", 0, 4)
     ][:1]
-    assert own[0]["epoch"] == as_before["epoch"] == 8 / 12
-    assert main([*TINY, *words, "nodes=2", "resume=resize"]) == 0
+    assert trained[0]["epoch"] == as_before["epoch"] == 8 / 12
+    assert main([*TINY, *overrides, "nodes=2", "resume=resize"]) == 0
     assert "This run has finished already" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
-def test_real_ranks_continue_as_in_the_simulator(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("overrides", [DILOCO, D_PSGD], ids=["diloco", "d_psgd"])
+def test_real_ranks_continue_as_in_the_simulator(overrides: tuple[str, ...]) -> None:
     models, curves = [], []
     for network in ("sim", "gloo"):
         shutil.rmtree("results", ignore_errors=True)
-        save(*words, f"network={network}")
-        assert main([*TINY, *words, f"network={network}", "nodes=2", "resume=resize"]) == 0
+        save(*overrides, f"network={network}")
+        assert main([*TINY, *overrides, f"network={network}", "nodes=2", "resume=resize"]) == 0
         models.append(parameters(folder(2)))
         curves.append(losses(folder(2)))
     assert records(folder(2))[0]["epoch"] == 8 / 12
@@ -179,7 +179,7 @@ def test_the_mean_model_is_weighted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "said"),
     [
         (
             ("algo=ad_psgd",),
@@ -199,9 +199,9 @@ def test_the_mean_model_is_weighted() -> None:
     ],
 )
 def test_runs_that_cannot_be_resized(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    overrides: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*TINY, *words, "nodes=2", "resume=resize"]) == 2
+    assert main([*TINY, *overrides, "nodes=2", "resume=resize"]) == 2
     assert capsys.readouterr().err == f"sgp-run: {said}"
     assert not Path("results").exists()
 
@@ -246,17 +246,17 @@ def test_nodes_continue_a_run_that_had_lost_one(
     """Rank 3 is lost after three steps. An epoch has 6 steps of four nodes, 8 of three, 12 of two,
     and 4 of five. The survivors come to step ``end``.
     """
-    words = (*TINY, *SURVIVAL, f"network={network}")
+    overrides = (*TINY, *SURVIVAL, f"network={network}")
     if network == "sim":
-        execute(make_experiment(Path("results"), *words, DIES, "nodes=4"))
+        execute(make_experiment(Path("results"), *overrides, DIES, "nodes=4"))
     else:
-        experiment = make_experiment(Path("results"), *words, "nodes=4")
+        experiment = make_experiment(Path("results"), *overrides, "nodes=4")
         launch(experiment, program=(str(RANKS / "real_rank.py"), "3dies"))
     keep_checkpoint(12)
-    assert main([*words, f"nodes={nodes}", "resume=resize"]) == 0
+    assert main([*overrides, f"nodes={nodes}", "resume=resize"]) == 0
     first = records(folder(nodes))[0]
     assert (first["nodes_before"], first["epoch"]) == (3, steps[0] / (24 // nodes))
-    run = make_experiment(Path("expected"), *words, "nodes=4").run
+    run = make_experiment(Path("expected"), *overrides, "nodes=4").run
     stages = (4, range(3)), (3, range(4, end)), (nodes, steps)
     curve = [means for _, means in descend(run, stages)][-len(steps) :]
     expected = {
@@ -270,10 +270,17 @@ def test_nodes_continue_a_run_that_had_lost_one(
 
 def test_a_machine_that_is_down_stays_down(capsys: pytest.CaptureFixture[str]) -> None:
     """Survivors in the middle of a period of SlowMo, who have dropped unequal numbers of steps."""
-    words = (*TINY, "algo=slowmo", "algo.tau=5", *SURVIVAL[-2:], "epochs=4", DIES.replace("3", "2"))
-    assert main([*words, "nodes=4"]) == 0
+    overrides = (
+        *TINY,
+        "algo=slowmo",
+        "algo.tau=5",
+        *SURVIVAL[-2:],
+        "epochs=4",
+        DIES.replace("3", "2"),
+    )
+    assert main([*overrides, "nodes=4"]) == 0
     keep_checkpoint(12)
-    assert main([*words, "nodes=3", "resume=resize"]) == 0
+    assert main([*overrides, "nodes=3", "resume=resize"]) == 0
     resized, lost = records(folder(3))[:2]
     assert (resized["nodes_before"], resized["nodes"], resized["epoch"]) == (3, 3, 1.25)
     assert (lost["kind"], lost["ranks"], lost["nodes"], lost["epoch"]) == ("lost", [2], 2, 1.25)

@@ -23,7 +23,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 @pytest.mark.parametrize(
-    ("words", "count"),
+    ("overrides", "count"),
     [
         (STUDY, 0),
         ((*STUDY, "cluster.links.bandwidth=[1e9,1e10]"), 1),
@@ -31,9 +31,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     ],
 )
 def test_a_timing_study_makes_its_calls_once(
-    words: tuple[str, ...], count: int, runs: list[Run], tmp_path: Path
+    overrides: tuple[str, ...], count: int, runs: list[Run], tmp_path: Path
 ) -> None:
-    execution.run_experiment(make_experiment(tmp_path, *words))
+    execution.run_experiment(make_experiment(tmp_path, *overrides))
     assert len(runs) == count
 
 

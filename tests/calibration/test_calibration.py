@@ -123,10 +123,10 @@ def test_coding_takes_a_time_in_proportion_to_the_numbers() -> None:
     assert found.decode_seconds == {"int8": pytest.approx(0.005), "low_rank": pytest.approx(0.001)}
     shared = constants(replace(MEASURED, cores_per_host=1.0, ranks_per_host=2))
     assert shared.encode_seconds["int8"] == pytest.approx(0.015)
-    small, own = points_of(MEASURED.encodes["int8"], 1000, fit_proportion)
+    small, large = points_of(MEASURED.encodes["int8"], 1000, fit_proportion)
     assert (small.fitted, small.left_out) == (pytest.approx(3.0), pytest.approx(3.0))
-    assert (own.fitted, own.left_out) == (pytest.approx(30.0), pytest.approx(20.0))
-    assert leave_one_out([small, own]) == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert (large.fitted, large.left_out) == (pytest.approx(30.0), pytest.approx(20.0))
+    assert leave_one_out([small, large]) == pytest.approx((1 / 2 + 1 / 3) / 2)
 
 
 def test_work_of_ranks_that_share_a_core_takes_each_of_them_less_alone() -> None:
@@ -289,11 +289,11 @@ def test_real_processes_are_measured(tmp_path: Path) -> None:
 
 
 def test_messages_on_one_machine_are_measured_over_tcp_unless_asked_otherwise() -> None:
-    words = ["nodes=2", "name=here", "model=mlp"]
+    overrides = ["nodes=2", "name=here", "model=mlp"]
     for more, expected in (([], False), (["network.shared_memory=true"], True)):
-        network = prepared([*words, *more]).run.network
+        network = prepared([*overrides, *more]).run.network
         assert isinstance(network, Gloo) and network.shared_memory is expected
-    assert prepared([*words, "network=sim"]).run.network.name == "sim"
+    assert prepared([*overrides, "network=sim"]).run.network.name == "sim"
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
     assert done.stdout.endswith(
         "results/cluster/here.yaml: simulate with sgp-run --config-dir results cluster=here\n"
     )
-    words = [
+    arguments = [
         "--config-dir",
         "results",
         "cluster=here",
@@ -319,11 +319,11 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
         "epochs=0.1",
         "logger=jsonl",
     ]
-    subprocess.run([*program, *words], cwd=tmp_path, capture_output=True, check=True)
+    subprocess.run([*program, *arguments], cwd=tmp_path, capture_output=True, check=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["nodes=1"], "nodes: a single node sends no messages: use nodes=2 or more."),
         (
@@ -351,7 +351,7 @@ def test_the_command_writes_a_profile_that_the_simulator_takes(tmp_path: Path) -
     ],
 )
 def test_what_cannot_be_calibrated(
-    words: list[str],
+    overrides: list[str],
     sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -360,7 +360,7 @@ def test_what_cannot_be_calibrated(
     from sgp_runner.cli.main import main
 
     monkeypatch.chdir(tmp_path)
-    assert main(["calibrate", *words]) == 2
+    assert main(["calibrate", *overrides]) == 2
     assert sentence in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

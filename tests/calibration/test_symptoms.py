@@ -33,8 +33,8 @@ FOUND = Symptoms(
 
 
 def test_measured_values_are_words_of_doctor() -> None:
-    words = observed_words(FOUND)
-    assert words == [
+    arguments = observed_words(FOUND)
+    assert arguments == [
         "step.1=0.25s",
         "step.3=0.75s",
         "parameters=100000000",
@@ -46,7 +46,7 @@ def test_measured_values_are_words_of_doctor() -> None:
         "loading=0.01s",
         "slowest=1.01",
     ]
-    seen = read_observation(words)
+    seen = read_observation(arguments)
     assert (seen.alone, seen.together, seen.latency) == (0.25, {3: 0.75}, 0.001)
     assert seen.streams == FOUND.streams
     verdicts = {cause.name: cause.verdict for cause in diagnose(seen).causes}
@@ -68,8 +68,8 @@ def test_two_real_processes_measure_each_other(tmp_path: Path) -> None:
 def test_a_simulation_cannot_be_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["doctor", "--measure", "nodes=2", "model=mlp", "network=sim", f"results={tmp_path}"]
-    assert main(words) == 2
+    command = ["doctor", "--measure", "nodes=2", "model=mlp", "network=sim", f"results={tmp_path}"]
+    assert main(command) == 2
     assert capsys.readouterr().err == (
         "sgp-run: network: a simulation has no machines: use network=gloo or nccl.\n"
     )

@@ -71,9 +71,9 @@ def set_programs(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name if name in names else None)
 
 
-def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def check(capsys: pytest.CaptureFixture[str], *overrides: str) -> tuple[int, str]:
     """The exit code and the lines that are not ok."""
-    code = main(["check", *words])
+    code = main(["check", *overrides])
     out, err = capsys.readouterr()
     assert err == "" and max(map(len, out.splitlines())) <= 80
     lines = out.split("\n\n")[1].splitlines()
@@ -163,12 +163,12 @@ def test_the_simulator_may_need_a_gpu(
     device: str, code: int, machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_gpus(machine, 0)
-    words = ("network=sim", f"network.device={device}", "logger=jsonl")
-    assert check(capsys, *words)[0] == code
+    overrides = ("network=sim", f"network.device={device}", "logger=jsonl")
+    assert check(capsys, *overrides)[0] == code
     set_gpus(machine, 1)
-    assert check(capsys, *words)[0] == (device == "cuda:2")
+    assert check(capsys, *overrides)[0] == (device == "cuda:2")
     set_gpus(machine, 3)
-    assert check(capsys, *words) == (0, "")
+    assert check(capsys, *overrides) == (0, "")
 
 
 def test_a_gpu_that_another_program_uses(
@@ -184,7 +184,7 @@ def test_a_gpu_that_another_program_uses(
 
 
 @pytest.mark.parametrize(
-    ("variables", "own", "fix"),
+    ("variables", "address", "fix"),
     [
         ({}, "10.0.0.7", ""),
         (
@@ -208,12 +208,12 @@ def test_a_gpu_that_another_program_uses(
 )
 def test_the_network_of_several_machines(
     variables: dict[str, str],
-    own: str,
+    address: str,
     fix: str,
     machine: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    machine.setattr(check_machine, "own_address", lambda: own)
+    machine.setattr(check_machine, "own_address", lambda: address)
     for name, value in variables.items():
         machine.setenv(f"{name}_SOCKET_IFNAME", value)
     code, bad = check(capsys, *NCCL)

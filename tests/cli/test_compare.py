@@ -58,9 +58,9 @@ def seconds(text: str) -> float | None:
     return None if found is None else 60 * int(found[1] or 0) + float(found[2])
 
 
-def planned(*words: str, preset: str = "compare") -> list[tuple[str, object]]:
+def planned(*overrides: str, preset: str = "compare") -> list[tuple[str, object]]:
     with configs():
-        jobs = plan(parse([f"experiment={preset}", *words])).jobs
+        jobs = plan(parse([f"experiment={preset}", *overrides])).jobs
     return [(job.title, job.experiment.run.algo) for job in jobs]
 
 
@@ -97,10 +97,10 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
     overlaps: list[Any] = ["none", "delayed", "eager"]
     assert planned(preset="low_communication_2026") == [
         ("algo=ar_sgd", ARSGD()),
-        *((f"algo=des_loc {words}", algo) for words, algo in equal),
+        *((f"algo=des_loc {settings}", algo) for settings, algo in equal),
         *(
-            (f"algo=diloco algo.overlap={each} algo.lr={lr}", DiLoCo(overlap=each, lr=lr))
-            for each in overlaps
+            (f"algo=diloco algo.overlap={overlap} algo.lr={lr}", DiLoCo(overlap=overlap, lr=lr))
+            for overlap in overlaps
             for lr in (0.7, 0.2)
         ),
         ("algo=streaming_diloco", StreamingDiLoCo(Identity(), period=30)),
@@ -112,7 +112,7 @@ def test_methods_of_2025_and_2026_are_compared_over_equal_periods() -> None:
 def test_fashion_mnist_is_compared_as_the_digits_are() -> None:
     changes = {"algo=pipe_sgd": PipeSGD(depth=2, warmup_epochs=0.5)}
     assert planned(preset="fashion_compare") == [
-        (words, changes.get(words, algo)) for words, algo in planned()
+        (settings, changes.get(settings, algo)) for settings, algo in planned()
     ]
 
 
@@ -133,9 +133,13 @@ def test_codecs_ranks_and_signs_are_compared(preset: str, warmup: float) -> None
 
 
 def test_a_choice_for_one_algorithm_of_a_preset_does_not_hide_its_sweep() -> None:
-    words = ("experiment=compression_compare", "algo=ar_sgd,onebit_adam", "algo.ar_sgd.codec=none")
+    overrides = (
+        "experiment=compression_compare",
+        "algo=ar_sgd,onebit_adam",
+        "algo.ar_sgd.codec=none",
+    )
     with configs():
-        assert is_sweep(parse(words)) and not is_sweep(parse([*words[1:], "model=gpt"]))
+        assert is_sweep(parse(overrides)) and not is_sweep(parse([*overrides[1:], "model=gpt"]))
 
 
 def test_the_command_line_changes_what_a_preset_sweeps_over() -> None:
@@ -160,9 +164,9 @@ def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["algo=ar_sgd,d_psgd", "nodes=4", "epochs=4", "batch_size=32", "jobs=1"]
-    words.append("eval_every=0.25")
-    assert main(["experiment=compare", *words]) == 0
+    overrides = ["algo=ar_sgd,d_psgd", "nodes=4", "epochs=4", "batch_size=32", "jobs=1"]
+    overrides.append("eval_every=0.25")
+    assert main(["experiment=compare", *overrides]) == 0
     out, error = capfd.readouterr()
     assert error == "" and out.startswith("2 runs; the sweep is in results/sweeps/")
     picture = out[out.index("mlp trained,") :].splitlines()

@@ -94,7 +94,7 @@ def test_an_image_that_is_none_is_named(capfd: pytest.CaptureFixture[str]) -> No
         path = Path(f"root/{'train' if number else 'val'}/a/{number}.jpg")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"no image")
-    words = [
+    overrides = [
         "logger=jsonl",
         "model=resnet8",
         "nodes=1",
@@ -103,7 +103,7 @@ def test_an_image_that_is_none_is_named(capfd: pytest.CaptureFixture[str]) -> No
         "data.root=root",
         "data.workers=0",
     ]
-    assert main(words) == 1
+    assert main(overrides) == 1
     assert re.fullmatch(
         r"sgp-run: .*root/train/a/\d.jpg cannot be read as an image \(.*\n", capfd.readouterr().err
     )

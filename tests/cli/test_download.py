@@ -30,7 +30,7 @@ def serving(content: bytes, most: int | None = None) -> Iterator[tuple[str, list
     ranges: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *arguments: object) -> None:
             """Stay silent."""
 
         def do_GET(self) -> None:
@@ -81,15 +81,15 @@ def test_an_interrupted_download_continues(
     archive: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(archive, most=1000) as (url, ranges):
-        words = ["download", "cifar10", "data.root=here", f"url={url}"]
-        assert main(words) == 2
+        command = ["download", "cifar10", "data.root=here", f"url={url}"]
+        assert main(command) == 2
         assert capsys.readouterr().err == (
             f"sgp-run: download: {url} cannot be read (the connection broke); the same command "
             "continues, url=... names another address of the same file.\n"
         )
         assert (Path("here") / ARCHIVE).stat().st_size == 1000
         assert not Path("here/cifar-10-batches-py").exists()
-        assert main(words) == 0
+        assert main(command) == 0
     assert ranges == ["bytes=0-", "bytes=1000-"]
     assert os.listdir("here") == ["cifar-10-batches-py"]
 

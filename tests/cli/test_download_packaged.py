@@ -49,8 +49,8 @@ def test_a_package_is_fetched_checked_and_unpacked(capfd: pytest.CaptureFixture[
         "data/fashion_mnist is there already\n",
         "",
     )
-    words = "download -o APT::Sandbox::User= dataset-fashion-mnist\n"
-    assert Path("words").read_text() == words
+    arguments = "download -o APT::Sandbox::User= dataset-fashion-mnist\n"
+    assert Path("words").read_text() == arguments
     assert os.listdir("data") == ["fashion_mnist"]
     files = Path("data/fashion_mnist")
     assert (files / "LICENCE.txt").read_text().startswith("Fashion-MNIST: Copyright (c) 2017")

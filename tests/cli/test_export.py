@@ -63,8 +63,8 @@ def test_a_file_has_the_settings_of_the_run(
 
 
 def test_the_learning_rate_is_that_of_the_global_batch(tmp_path: Path) -> None:
-    words = ("optim=adamw", "optim.lr=0.1", "optim.lr_reference_batch=9", *SLOWMO[4:])
-    run, file = run_of(tmp_path / "run", *words), tmp_path / "averaging.py"
+    overrides = ("optim=adamw", "optim.lr=0.1", "optim.lr_reference_batch=9", *SLOWMO[4:])
+    run, file = run_of(tmp_path / "run", *overrides), tmp_path / "averaging.py"
     assert main(["export", str(run), "--to", "ddp", str(file)]) == 0
     optimizer = imported(file).optimizer_of(nn.Linear(1, 1))
     assert [group["lr"] for group in optimizer.param_groups] == [0.2, 0.2]  # 3 x 6 / 9

@@ -104,12 +104,12 @@ def test_help_names_every_setting_of_a_run_and_no_others(
     with configs():
         tree = compose([])
     parts = {"checkpoint", "timed_as", "pretrain"}
-    own = {
+    run_keys = {
         key
         for key in keys_of(tree, "")
         if key.partition(".")[0] not in groups() and key not in parts
     }
-    assert set(listed) == own and {"checkpoint.keep", "timed_as.batch_size"} <= own
+    assert set(listed) == run_keys and {"checkpoint.keep", "timed_as.batch_size"} <= run_keys
 
 
 def test_help_shows_the_defaults_of_the_default_command(
@@ -180,11 +180,11 @@ def test_help_explains_choices_of_every_group(
         assert f"{key}=" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"], ["algo=slowmo", "--help"]])
-def test_a_reader_that_has_enough_ends_no_command_with_an_error(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"], ["algo=slowmo", "--help"]])
+def test_a_reader_that_has_enough_ends_no_command_with_an_error(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "sgp_runner", *words]
+    command = [sys.executable, "-m", "sgp_runner", *arguments]
     done = subprocess.run(command, check=False, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -224,7 +224,7 @@ def test_hydra_answers_its_own_flags(
 
 
 def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
+    arguments = [
         "algo=slowmo",
         "algo.base=osgp",
         "faults=slow_node",
@@ -233,9 +233,9 @@ def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixtu
         "--cfg",
         "job",
     ]
-    assert main(words) == 0
+    assert main(arguments) == 0
     described = capsys.readouterr().out
-    assert main([*words, "--resolve"]) == 0
+    assert main([*arguments, "--resolve"]) == 0
     plain = capsys.readouterr().out
     assert (
         yaml.safe_load(described) == {**yaml.safe_load(plain), "nodes": "${algo.base.tau}"}
@@ -265,7 +265,7 @@ def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "printed"),
+    ("arguments", "printed"),
     [
         (["--cfg=job", "-p", "nodes"], "8\n"),
         (
@@ -280,9 +280,9 @@ def test_all_settings_are_printed_with_what_they_are(capsys: pytest.CaptureFixtu
     ],
 )
 def test_some_settings_are_printed(
-    words: list[str], printed: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert capsys.readouterr().out.startswith(printed)
 
 
@@ -314,7 +314,7 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("algo.topology.", ["algo.topology.peers="]),
         ("algo=slowmo algo.base=osgp algo.base.t", ["algo.base.tau=", *TOPOLOGY]),
         ("algo=nosuch algo.t", ["algo.topology.", "algo.topology="]),
-        ("algo=slowmo algo.buffers=", [f"algo.buffers={each}" for each in BUFFERS]),
+        ("algo=slowmo algo.buffers=", [f"algo.buffers={choice}" for choice in BUFFERS]),
         ("record=", ["record=false", "record=true"]),
         ("nodes=", ["nodes=8"]),
         ("checkpoint.every_steps=", ["checkpoint.every_steps=null"]),

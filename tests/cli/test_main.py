@@ -61,7 +61,7 @@ def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
         "above optim.schedule.reference_batch={}.\n"
     )
     schedule = ["optim.schedule=steps", "optim.schedule.warmup_epochs=1", "batch_size=4"]
-    for words, said in (
+    for overrides, said in (
         ([], without.format(8, 256)),
         (["optim.schedule.warmup_epochs=5"], ""),  # the default
         (["optim.schedule.reference_batch=8"], without.format(8, 8)),
@@ -75,10 +75,12 @@ def test_a_warm_up_without_effect_is_said(capsys: pytest.CaptureFixture[str]) ->
             "No warm-up: warmup_from=one_over_n starts at the peak with one node.\n",
         ),
     ):
-        settings = [*schedule, *words] if "optim.schedule=constant" not in words else words
+        settings = (
+            [*schedule, *overrides] if "optim.schedule=constant" not in overrides else overrides
+        )
         assert main([*TINY, *settings]) == 0
         out = capsys.readouterr().out
-        assert out.startswith(said) and ("No warm-up" in out) == bool(said), words
+        assert out.startswith(said) and ("No warm-up" in out) == bool(said), overrides
 
 
 def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
@@ -87,7 +89,7 @@ def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
     slow = "SlowMo makes 0 slow steps in 16: algo.tau={} is longer than the run.\n"
     base = ["algo=slowmo", "algo.base=local_sgd"]
     hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1.\n"
-    for words, said in (
+    for overrides, said in (
         (["algo=slowmo"], slow.format(48)),
         (["algo=slowmo", "algo.tau=17"], slow.format(17)),
         (["algo=slowmo", "algo.tau=16"], ""),
@@ -95,9 +97,9 @@ def test_algorithms_whose_settings_do_nothing_in_so_short_a_run_say_so(
         (["algo=hybrid", "algo.first=ar_sgd", "algo.then=sgp"], hybrid),
         (["algo=hybrid", "algo.first=ar_sgd", "algo.then=sgp", "algo.switch_epoch=0.5"], ""),
     ):
-        assert main([*TINY, "batch_size=2", "optim.schedule=constant", *words]) == 0
+        assert main([*TINY, "batch_size=2", "optim.schedule=constant", *overrides]) == 0
         out = capsys.readouterr().out
-        assert out.startswith(said) and ("algo." in out.splitlines()[0]) == bool(said), words
+        assert out.startswith(said) and ("algo." in out.splitlines()[0]) == bool(said), overrides
 
 
 def test_a_timing_study_says_that_its_sample_is_too_short(
@@ -107,13 +109,13 @@ def test_a_timing_study_says_that_its_sample_is_too_short(
     said = "DiLoCo makes one outer step in 4: algo.period={} is longer than the run."
     more = " Simulate more of the schedule with model.sample_steps."
     hybrid = "No algo.then: algo.switch_epoch=5 is not before the end, epochs=1."
-    for words, first in (
+    for overrides, first in (
         (["algo=diloco", "algo.period=5"], said.format(5) + more),
         (["algo=diloco", "algo.period=5000"], said.format(5000)),
         (["algo=hybrid", "algo.switch_epoch=5"], hybrid),
     ):
-        assert main([*study, *words]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == first, words
+        assert main([*study, *overrides]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == first, overrides
     assert main([*study, "algo=diloco", "algo.period=4"]) == 0
     assert "algo." not in capsys.readouterr().out.splitlines()[0]
 
@@ -169,13 +171,13 @@ def test_a_run_writes_its_files_and_is_not_repeated(
 
 def test_an_unfinished_run_starts_over(tmp_path: Path) -> None:
     results = tmp_path / "some 'where' else"
-    words = [*TINY, f'results="{results}"']
-    assert main(words) == 0
+    overrides = [*TINY, f'results="{results}"']
+    assert main(overrides) == 0
     (run,) = run_directories(results)
     metrics = (run / "metrics.jsonl").read_text().splitlines()
     (run / "summary.json").unlink()
     (run / "metrics.jsonl").write_text("\n".join(metrics[:3]) + "\n")
-    assert main(words) == 0
+    assert main(overrides) == 0
     assert (run / "metrics.jsonl").read_text().splitlines()[:-1] == metrics[:-1]
     assert not Path("results").exists()
 
@@ -183,13 +185,13 @@ def test_an_unfinished_run_starts_over(tmp_path: Path) -> None:
 def test_a_run_that_fails_is_one_sentence(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*TINY, "nodes=4", "faults.events=[{what: crash, ranks: [1], start: 0}]"]
-    assert main(words) == 1
+    overrides = [*TINY, "nodes=4", "faults.events=[{what: crash, ranks: [1], start: 0}]"]
+    assert main(overrides) == 1
     error = capfd.readouterr().err
     assert re.match("sgp-run: deadlock: every worker is blocked", error)
     assert "Traceback" not in error
     monkeypatch.setenv("SGP_RUN_TRACEBACK", "1")
-    assert main(words) == 1
+    assert main(overrides) == 1
     assert "Traceback (most recent call last)" in capfd.readouterr().err
 
 
@@ -259,8 +261,8 @@ def test_a_folder_holds_one_run(
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*TINY, "algo=slowmo", "algo.base=local_sgd"]
-    assert main([*words, "data.dimension=4", "optim.schedule=cosine"]) == 0
+    overrides = [*TINY, "algo=slowmo", "algo.base=local_sgd"]
+    assert main([*overrides, "data.dimension=4", "optim.schedule=cosine"]) == 0
     (done,) = run_directories()
     before = {path.name: path.stat().st_mtime_ns for path in done.iterdir()}
     capfd.readouterr()
@@ -268,7 +270,7 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     assert (
         main(
             [
-                *("-m", "jobs=1", *words),
+                *("-m", "jobs=1", *overrides),
                 *(f"data.dimension=2,4,{TOO_BIG}", "optim.schedule=constant,cosine"),
             ]
         )
@@ -315,14 +317,14 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
         assert sorted(row["state"] for row in csv.DictReader(file)) == ["finished"] * 4
 
 
-def name_of(words: list[str]) -> str:
+def name_of(overrides: list[str]) -> str:
     with configs():
-        return make_experiment(compose(parse(words))).name
+        return make_experiment(compose(parse(overrides))).name
 
 
-def stored_config(words: list[str]) -> str:
+def stored_config(overrides: list[str]) -> str:
     with configs():
-        experiment = make_experiment(compose(parse(words)))
+        experiment = make_experiment(compose(parse(overrides)))
     return yaml.safe_dump(stored(experiment))
 
 
@@ -332,11 +334,11 @@ SAVED = (
 )
 
 
-def interrupt(*words: str) -> tuple[int | None, str, str]:
+def interrupt(*arguments: str) -> tuple[int | None, str, str]:
     """Start the command, press Ctrl-C when its run on four nodes has begun; exit code, stdout,
     stderr.
     """
-    with Command(*words) as process:
+    with Command(*arguments) as process:
         while process.poll() is None and not any(
             path.stat().st_size for path in Path("results").glob("runs/*-n4-*/metrics.jsonl")
         ):
@@ -377,16 +379,16 @@ def test_ctrl_c_saves_a_run_and_ends_it_with_one_sentence() -> None:
     assert f"saved in {run}/checkpoints/step-" in error and not (run / "summary.json").exists()
 
 
-@pytest.mark.parametrize("words", FIRST)
+@pytest.mark.parametrize("arguments", FIRST)
 def test_a_first_command_ends_with_the_same_on_fashion_mnist(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*FIRST[words].split()[1:], "--cfg", "job"]) == 0
+    assert main([*FIRST[arguments].split()[1:], "--cfg", "job"]) == 0
     assert "\n  name: fashion_mnist" in capsys.readouterr().out
     codes = iter([0, 1, 0])
     monkeypatch.setattr("sgp_runner.cli.modes.run_mode", lambda command: next(codes))
-    assert main(words) == 0
-    hint = f"\nOn Fashion-MNIST:\n  sgp-run download fashion_mnist && {FIRST[words]}\n"
+    assert main(arguments) == 0
+    hint = f"\nOn Fashion-MNIST:\n  sgp-run download fashion_mnist && {FIRST[arguments]}\n"
     assert capsys.readouterr().out == hint
-    assert (main(words), main([*words, "nodes=2"])) == (1, 0)
+    assert (main(arguments), main([*arguments, "nodes=2"])) == (1, 0)
     assert capsys.readouterr().out == ""

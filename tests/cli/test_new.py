@@ -73,7 +73,7 @@ def test_its_test_notices_state_that_a_resumed_run_loses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ("", "new: write sgp-run new algorithm|model|data|cluster NAME, for example: "),
         (
@@ -91,8 +91,8 @@ def test_its_test_notices_state_that_a_resumed_run_loses() -> None:
     ],
 )
 def test_what_cannot_be_made_is_refused(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("taken").mkdir()
-    assert main(["new", *words.split()]) == 2
+    assert main(["new", *arguments.split()]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")

@@ -81,7 +81,7 @@ def test_prices_of_one_cloud_hold_inside_of_it_and_to_the_internet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ("regions=b:2,c:3", "rates: rates.csv has no row from b:2 to c:3: add it, or leave the "),
         ("regions=a:1,d:4", "rates: rates.csv has no region d:4: add it, or leave the region out."),
@@ -109,9 +109,9 @@ def test_prices_of_one_cloud_hold_inside_of_it_and_to_the_internet() -> None:
         ("", "new: write sgp-run new cluster NAME rates=FILE round_trips=FILE regions="),
     ],
 )
-def test_what_is_refused(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_refused(arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("negative.csv").write_text("source,destination,price_per_gb\na:1,b:2,-1\n")
-    assert main([*WORDS, *words.split()]) == 2
+    assert main([*WORDS, *arguments.split()]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
     assert not Path("clouds.yaml").exists()
 

@@ -272,9 +272,9 @@ SETTINGS: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "sentence"), SETTINGS, ids=[words[:99] for words, *_ in SETTINGS]
+    ("overrides", "key", "sentence"), SETTINGS, ids=[overrides[:99] for overrides, *_ in SETTINGS]
 )
 def test_settings_that_cannot_work(
-    words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
+    overrides: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    check_refused(words, key, sentence, capfd)
+    check_refused(overrides, key, sentence, capfd)

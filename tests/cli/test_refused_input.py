@@ -166,12 +166,12 @@ SETTINGS: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "sentence"), SETTINGS, ids=[words[:99] for words, *_ in SETTINGS]
+    ("overrides", "key", "sentence"), SETTINGS, ids=[overrides[:99] for overrides, *_ in SETTINGS]
 )
 def test_settings_that_cannot_work(
-    words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
+    overrides: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    check_refused(words, key, sentence, capfd)
+    check_refused(overrides, key, sentence, capfd)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_names_of_folders_that_cannot_be(
 
 
 def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*TINY, "results='Ergebnisse für τ=1 名前'", "name='σ_名前'"]
-    assert main(words) == 0 and main(words) == 0
+    overrides = [*TINY, "results='Ergebnisse für τ=1 名前'", "name='σ_名前'"]
+    assert main(overrides) == 0 and main(overrides) == 0
     assert "finished already" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["algo=ad_psgd", "algo.topology=ring", "nodes=5"],
         ["optim.schedule.name=sgp_runner.config.run.Run"],
@@ -212,9 +212,9 @@ def test_unicode_is_welcome_where_it_can_be(capfd: pytest.CaptureFixture[str]) -
     ids=" ".join,
 )
 def test_refused_before_anything_is_written(
-    words: list[str], capfd: pytest.CaptureFixture[str]
+    overrides: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert re.fullmatch(r"sgp-run: [\w.]+: .+\n", refused(["logger=jsonl", *words], capfd))
+    assert re.fullmatch(r"sgp-run: [\w.]+: .+\n", refused(["logger=jsonl", *overrides], capfd))
 
 
 # The same, as commands of their own.
@@ -225,9 +225,9 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_as_a_process(words: list[str], in_an_empty_folder: Path) -> None:
-    done = run_command("logger=jsonl", *words)
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_as_a_process(arguments: list[str], in_an_empty_folder: Path) -> None:
+    done = run_command("logger=jsonl", *arguments)
     assert done.returncode == 2 and done.stdout in (
         "",
         next(iter(done.stdout.splitlines(keepends=True)), ""),

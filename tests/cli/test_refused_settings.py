@@ -20,7 +20,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 BAD: list[tuple[str, str, str]] = [
-    # words, key, and a part of the sentence
+    # arguments, key, and a part of the sentence
     ("nodez=4", "nodez", "Did you mean 'nodes'?"),
     ("+nodez=4", "nodez", "Did you mean 'nodes'?"),
     ("~nodez", "nodez", "Did you mean 'nodes'?"),
@@ -70,8 +70,8 @@ BAD: list[tuple[str, str, str]] = [
     ("cluster.compute_time=gama", "cluster.compute_time", "Did you mean 'gamma'?"),
     ("-m hydra/launcher=bsic", "hydra/launcher", "Did you mean 'basic'?"),
     *(
-        (f"{words} seed=1,2 -m", key, "Hydra calls no class but a launcher and a sweeper")
-        for words, key in [
+        (f"{override} seed=1,2 -m", key, "Hydra calls no class but a launcher and a sweeper")
+        for override, key in [
             ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
             ("++hydra.launcher._target_=os.system", "hydra.launcher._target_"),
             ("hydra.launcher={_target_:os.system}", "hydra.launcher._target_"),
@@ -184,8 +184,8 @@ BAD: list[tuple[str, str, str]] = [
     ("download cifar", "download", "'cifar' is not there. Did you mean 'cifar10'?"),
     ("data=grammar", "data", "is language. Use model=gpt"),
     *(
-        (words, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
-        for words in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
+        (arguments, "optim.lr", "a sweep needs values that can be counted: write 0.1,0.2 or range")
+        for arguments in ("optim.lr=interval(0.1,0.2)", "-m optim.lr=interval(0.1,0.2)")
     ),
     (
         "algo=d_psgd algo.topology=exponential",
@@ -310,12 +310,14 @@ BAD: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "key", "part"), BAD, ids=[words for words, *_ in BAD])
+@pytest.mark.parametrize(
+    ("arguments", "key", "part"), BAD, ids=[arguments for arguments, *_ in BAD]
+)
 def test_bad_settings_are_one_sentence_and_nothing_is_written(
-    words: str, key: str, part: str, capfd: pytest.CaptureFixture[str]
+    arguments: str, key: str, part: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("file").touch()
-    assert main(words.split()) == 2
+    assert main(arguments.split()) == 2
     out, error = capfd.readouterr()
     assert out == ""
     assert re.fullmatch(rf"sgp-run: {re.escape(key)}: .+\n", error)

@@ -57,9 +57,9 @@ class Cluster:
             out, error = process.communicate()
         return process.returncode, out, error
 
-    def submit(self, *words: str) -> str:
+    def submit(self, *arguments: str) -> str:
         """The number of the job."""
-        code, out, error = self.run("sbatch", "--parsable", *words)
+        code, out, error = self.run("sbatch", "--parsable", *arguments)
         assert code == 0, error
         return out.strip()
 
@@ -100,17 +100,21 @@ class Cluster:
     def ranks(self) -> list[int]:
         """Process ids of the ranks on all nodes; they work in the folder."""
         return [
-            int(each.name)
-            for each in Path("/proc").iterdir()
-            if each.name.isdigit() and self.is_rank(each)
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and self.is_rank(entry)
         ]
 
     def rank(self, number: int) -> int:
         """The process id of one of them."""
         variable = f"SLURM_PROCID={number}".encode()
-        found = [each for each in Path("/proc").glob("[0-9]*") if self.works_here(each, variable)]
+        found = [
+            entry for entry in Path("/proc").glob("[0-9]*") if self.works_here(entry, variable)
+        ]
         (rank,) = (
-            int(each.name) for each in found if b"python" in (each / "exe").readlink().name.encode()
+            int(entry.name)
+            for entry in found
+            if b"python" in (entry / "exe").readlink().name.encode()
         )
         return rank
 
@@ -233,8 +237,8 @@ def test_a_job_that_shares_its_nodes_reads_its_setup_on_each(cluster: Cluster) -
 
 @pytest.mark.parametrize(("network", "nodes"), [("sim", 1), ("gloo", 4)])
 def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: Cluster) -> None:
-    words = ["algo=sgp", *RUN, f"network={network}", "nodes=4", "epochs=50", "eval_every=25"]
-    number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *words)
+    overrides = ["algo=sgp", *RUN, f"network={network}", "nodes=4", "epochs=50", "eval_every=25"]
+    number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *overrides)
     wait_until(lambda: len(cluster.records()) > 20, "some steps")
     before = cluster.records()[:20]
     say(
@@ -255,7 +259,7 @@ def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: 
 
 
 def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluster) -> None:
-    words = [
+    overrides = [
         "algo=ar_sgd",
         *RUN,
         "nodes=4",
@@ -263,7 +267,7 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
         "eval_every=1000",
         "checkpoint.every_steps=100",
     ]
-    number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", *words)
+    number = cluster.submit("--nodes=4", f"{SCRIPTS}/run.sbatch", *overrides)
     wait_until(
         lambda: list(cluster.folder.glob("results/runs/*/checkpoints/step-*")), "a checkpoint", 180
     )
@@ -280,8 +284,8 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
 @pytest.mark.parametrize("what", ["rank", "node"])
 def test_the_others_finish_a_job_of_which_one_is_killed(what: str, cluster: Cluster) -> None:
     """A rank, or everything that there is of the job on its node, Slurm's own process first."""
-    words = ["algo=sgp", *RUN, "nodes=4", "epochs=30", "eval_every=1000", "on_failure=continue"]
-    number = cluster.submit("--nodes=4", "--no-kill", f"{SCRIPTS}/run.sbatch", *words)
+    overrides = ["algo=sgp", *RUN, "nodes=4", "epochs=30", "eval_every=1000", "on_failure=continue"]
+    number = cluster.submit("--nodes=4", "--no-kill", f"{SCRIPTS}/run.sbatch", *overrides)
     wait_until(lambda: len(cluster.records()) > 20, "some steps", 400)
     rank = cluster.rank(2)
     for victim in [parent(parent(rank)), parent(rank), rank] if what == "node" else [rank]:
@@ -295,7 +299,7 @@ def test_the_others_finish_a_job_of_which_one_is_killed(what: str, cluster: Clus
 
 
 def test_a_sweep_has_the_results_of_a_job_of_which_a_rank_is_killed(cluster: Cluster) -> None:
-    words = [
+    overrides = [
         "algo=sgp",
         "network=gloo",
         "model=mlp",
@@ -304,7 +308,7 @@ def test_a_sweep_has_the_results_of_a_job_of_which_a_rank_is_killed(cluster: Clu
         "eval_every=1000",
         "on_failure=continue",
     ]
-    with cluster.start(*sweep(*words, "hydra.launcher.nodes=3")) as process:
+    with cluster.start(*sweep(*overrides, "hydra.launcher.nodes=3")) as process:
         wait_until(lambda: len(cluster.records()) > 20, "some steps", 400)
         os.kill(cluster.rank(2), signal.SIGKILL)
         _, error = process.communicate()
@@ -361,14 +365,14 @@ def comparisons(cluster: Cluster) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def sweep(*words: str) -> list[str]:
+def sweep(*overrides: str) -> list[str]:
     return [
         "sgp-run",
         "-m",
         "hydra/launcher=slurm",
         "hydra.sweep.dir=${results}/sweeps/here",
         "logger=jsonl",
-        *words,
+        *overrides,
     ]
 
 
@@ -383,8 +387,8 @@ def test_modules_of_the_present_folder_do_not_run(cluster: Cluster) -> None:
 
 
 def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
-    words = sweep("model=mlp", "epochs=1", "nodes=2", "algo=sgp,ar_sgd", "network=sim,gloo")
-    code, out, error = cluster.run(*words)
+    command = sweep("model=mlp", "epochs=1", "nodes=2", "algo=sgp,ar_sgd", "network=sim,gloo")
+    code, out, error = cluster.run(*command)
     assert code == 0, error
     (rows,) = comparisons(cluster).values()
     assert [row["job"] for row in rows] == [
@@ -397,7 +401,7 @@ def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
     assert all(percent(float(row["worker_mean"])) in table for row in rows)
 
     before = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")}
-    code, out, error = cluster.run(*words)
+    code, out, error = cluster.run(*command)
     assert (code, comparisons(cluster)) == (0, {"here": rows}), error
     assert {
         path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/runs/*/*")
@@ -411,8 +415,8 @@ def test_the_runs_of_a_study_are_arrays_of_jobs(cluster: Cluster) -> None:
     (cluster.folder / "two.yaml").write_text(text)
     code, _, error = cluster.run("sgp-run", "study", "two.yaml", "--sbatch", "algo=sgp")
     assert code == 2 and "--sbatch takes settings of the launcher" in error
-    words = ("sgp-run", "study", "two.yaml", "--sbatch", "hydra.launcher.timeout_min=10")
-    code, out, error = cluster.run(*words)
+    command = ("sgp-run", "study", "two.yaml", "--sbatch", "hydra.launcher.timeout_min=10")
+    code, out, error = cluster.run(*command)
     assert code == 0, error
     folder = cluster.folder / "results/studies/two"
     assert len(list(folder.glob("runs/*/summary.json"))) == 4
@@ -424,7 +428,7 @@ def test_the_runs_of_a_study_are_arrays_of_jobs(cluster: Cluster) -> None:
 def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(
     network: str, machines: int, cluster: Cluster
 ) -> None:
-    words = [
+    overrides = [
         f"network={network}",
         "model=mlp",
         "nodes=2",
@@ -432,7 +436,7 @@ def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(
         "eval_every=25",
         f"hydra.launcher.nodes={machines}",
     ]
-    with cluster.start(*sweep(*words)) as process:
+    with cluster.start(*sweep(*overrides)) as process:
         wait_until(lambda: len(cluster.records()) > 20, "some steps")
         before = cluster.records()[:20]
         (number,) = say(
@@ -452,14 +456,14 @@ def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> Non
         cluster.run(*sweep("model=quadratic", "nodes=2", "data.dimension=2"))[0] == 0
     )  # its jobs are not those of the next one
     cluster.wait_for_jobs()
-    words = sweep(
+    command = sweep(
         "model=quadratic",
         "nodes=2",
         f"data.dimension=4,{TOO_BIG}",
         "epochs=100000000,1",
         "hydra.launcher.array_parallelism=1",
     )
-    with cluster.start(*words) as process:
+    with cluster.start(*command) as process:
         wait_until(lambda: len(cluster.runs) == 2, "the first job")
         (first,) = say(
             cluster.environment,
@@ -519,7 +523,7 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "gpus"),
+    ("overrides", "gpus"),
     [
         (["network=nccl"], "gres:gpu:1"),
         (["network=gloo,nccl", "gpus_per_node=2"], "gres:gpu:2"),
@@ -527,25 +531,25 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
     ],
 )
 def test_a_sweep_requests_the_gpus_that_it_uses(
-    words: list[str], gpus: str | None, cluster: Cluster
+    overrides: list[str], gpus: str | None, cluster: Cluster
 ) -> None:
     before = set(known_jobs(cluster))
-    cluster.run(f"{SCRIPTS}/sweep.sh", "1", "model=mlp", "epochs=1", *words)
-    (number,) = {each.partition("_")[0] for each in set(known_jobs(cluster)) - before}
+    cluster.run(f"{SCRIPTS}/sweep.sh", "1", "model=mlp", "epochs=1", *overrides)
+    (number,) = {job.partition("_")[0] for job in set(known_jobs(cluster)) - before}
     assert cluster.job(number).get("TresPerNode") == gpus
 
 
 def known_jobs(cluster: Cluster) -> list[str]:
-    words = ["--noheader", "--states=all", "--format=%i"]
-    return say(cluster.environment, "squeue", *words).split()
+    options = ["--noheader", "--states=all", "--format=%i"]
+    return say(cluster.environment, "squeue", *options).split()
 
 
 def python_ranks(cluster: Cluster) -> list[int]:
     """Process ids of the ranks that hear signals, without srun, whose words are the same."""
     return sorted(
-        each
-        for each in cluster.ranks()
-        if hears(each) and b"python" in Path(f"/proc/{each}/exe").readlink().name.encode()
+        rank
+        for rank in cluster.ranks()
+        if hears(rank) and b"python" in Path(f"/proc/{rank}/exe").readlink().name.encode()
     )
 
 
@@ -554,8 +558,8 @@ def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
     """Slurm signals all ranks; one alone has the others stopped."""
     dice = Random(1)
     for number in range(SHOTS):
-        words = (*RUN, "nodes=2", "epochs=2", f"name=run{number}")
-        command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *words)
+        overrides = (*RUN, "nodes=2", "epochs=2", f"name=run{number}")
+        command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *overrides)
         name = dice.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
         with cluster.start(*command) as process:
             wait_until(lambda: len(python_ranks(cluster)) == 2, "two ranks")
@@ -574,8 +578,14 @@ def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
 
 
 def test_the_loss_of_rank_0_is_reported_with_the_checkpoint(cluster: Cluster) -> None:
-    words = (*LONG, "nodes=2", "name=run", "checkpoint.every_steps=50", "checkpoint.keep=1000000")
-    command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *words)
+    overrides = (
+        *LONG,
+        "nodes=2",
+        "name=run",
+        "checkpoint.every_steps=50",
+        "checkpoint.keep=1000000",
+    )
+    command = ("srun", "--ntasks=2", sys.executable, "-m", "sgp_runner", *overrides)
     with cluster.start(*command) as process:
         saved = cluster.folder / "results/runs/run/checkpoints"
         wait_until((saved / "step-50").exists, "a checkpoint")

@@ -78,7 +78,7 @@ def lines_of(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         ("nodes=range(1,1000000)", "nodes: a sweep of 999,999 runs is too large: use at most "),
         ("nodes=2,4 seed=range(0,10**9)", "seed: cannot read"),
@@ -91,9 +91,9 @@ def lines_of(out: str) -> list[str]:
     ],
 )
 def test_a_sweep_that_is_too_large_is_counted_and_refused(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+    overrides: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["-m", *TINY, *words.split()]) == 2
+    assert main(["-m", *TINY, *overrides.split()]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
     assert os.listdir() == []
 
@@ -105,8 +105,8 @@ def test_runs_beside_each_other_give_the_bytes_of_commands_alone(
     assert main([*TINY, "nodes=2", "algo=sgp", "results=alone"]) == 0
     assert main([*TINY, "nodes=2", "algo=osgp"]) == 0
     capfd.readouterr()
-    words = ["-m", "jobs=2", *TINY, "nodes=2,4", "algo=sgp,osgp", "data.dimension=4"]
-    assert main(words) == 0
+    arguments = ["-m", "jobs=2", *TINY, "nodes=2,4", "algo=sgp,osgp", "data.dimension=4"]
+    assert main(arguments) == 0
     out, error = capfd.readouterr()
     assert error == ""
     folder = Path(*Path("results/sweeps").iterdir())
@@ -189,7 +189,7 @@ def said_in_logs(text: str) -> int:
 
 
 def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
-    words = [
+    overrides = [
         *("algo=sgp,osgp", "algo.osgp.tau=1,2", "algo.sgp.topology=ring"),
         *(
             "model=quadratic",
@@ -198,7 +198,7 @@ def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
         ),
     ]
     with configs():
-        jobs = plan(parse(words)).jobs
+        jobs = plan(parse(overrides)).jobs
     found = [
         (
             job.title,
@@ -231,19 +231,19 @@ def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
 
 
 def test_the_defaults_of_an_algorithm_apply_to_its_runs_alone() -> None:
-    words = ["algo=sgp,demo,d_squared,gradient_tracking", "model=mlp"]
+    overrides = ["algo=sgp,demo,d_squared,gradient_tracking", "model=mlp"]
     with configs():
-        every = plan(parse(words)).jobs
+        every = plan(parse(overrides)).jobs
         rates = plan(parse(["algo=demo,sgp", "optim.lr=0.2,0.3", "model=mlp"])).jobs
     found = [job.experiment.run.optim for job in every]
-    assert [(each.lr, each.momentum, each.weight_decay) for each in found] == [
+    assert [(optim.lr, optim.momentum, optim.weight_decay) for optim in found] == [
         (0.1, 0.9, 1e-4),
         (1e-3, 0.0, 0.0),
         (0.1, 0.0, 1e-4),
         (0.1, 0.0, 1e-4),
     ]
     found = [job.experiment.run.optim for job in rates]
-    assert [(each.lr, each.momentum) for each in found] == [
+    assert [(optim.lr, optim.momentum) for optim in found] == [
         (0.2, 0.0),
         (0.3, 0.0),
         (0.2, 0.9),
@@ -253,7 +253,7 @@ def test_the_defaults_of_an_algorithm_apply_to_its_runs_alone() -> None:
 
 def test_no_setting_has_the_name_of_a_choice_of_its_part() -> None:
     for group, choices in groups().items():
-        classes = [class_of(group, each) for each in choices] if group in CLASSES else []
+        classes = [class_of(group, choice) for choice in choices] if group in CLASSES else []
         for cls in classes:
             if cls is not None and has_names(group):
                 assert not {field.name for field in dataclasses.fields(cls)} & set(choices)

@@ -40,7 +40,7 @@ def times(rank: int, count: int, seed: int = 7) -> list[tuple[float, float]]:
 
 def during(absences: Absences, *where: float) -> list[tuple[float, float]]:
     rank, begin, end = where
-    return [(each.start, each.stop) for each in absences.during(int(rank), begin, end)]
+    return [(absence.start, absence.stop) for absence in absences.during(int(rank), begin, end)]
 
 
 def test_absences_depend_on_the_seed_and_the_original_rank_alone() -> None:
@@ -67,7 +67,7 @@ def test_absences_have_the_means_that_they_promise() -> None:
 
 def test_work_stands_still_while_its_node_is_away() -> None:
     schedule = Timetable(OFTEN, Absences(OFTEN, 7, range(2))).computing(1)
-    known = RateSchedule(tuple((*each, INF) for each in times(1, 300)))
+    known = RateSchedule(tuple((*interval, INF) for interval in times(1, 300)))
     for begin, end in ((0.0, 0.0), (0.0, 1.0), (0.0, 500.0), (37.0, 41.0), (90.5, 90.5)):
         assert schedule.finish(begin, end) == known.finish(begin, end)
     leaves, back = times(1, 1)[0]
@@ -93,7 +93,7 @@ def test_a_run_meets_the_absences_of_its_nodes() -> None:
 
     result = run(Custom(body), 2, 1, faults=OFTEN, cluster=machines(seconds=2.0), seed=7)
     for rank in range(2):
-        known = RateSchedule(tuple((*each, INF) for each in times(rank, 100)))
+        known = RateSchedule(tuple((*interval, INF) for interval in times(rank, 100)))
         now = 0.0
         for _ in range(50):
             now = known.finish(now, now + 2.0)
@@ -126,10 +126,10 @@ def test_a_message_that_is_interrupted_too_often_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = (
+    overrides = (
         "model=timing_only model.sample_steps=3 nodes=5 faults=churn cluster.bandwidth=1000bit/s"
     )
-    assert main(words.split()) == 2
+    assert main(overrides.split()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         "sgp-run: faults.churn_per_hour: a message, gradient or collective that takes 227 h 10 min "
         "would be interrupted about 13,630 times, and at most 10,000 are simulated: use a smaller "
@@ -161,12 +161,12 @@ def test_intervals_that_overlap_keep_their_order() -> None:
         Event("slow_node", (0,), start, start + length, factor=1 + start)
         for start, length in random.integers(1, 9, (40, 2)).tolist()
     ]
-    pieces = piecewise(events, lambda now: float(hash(tuple(each.factor for each in now)))).pieces
-    bounds = sorted({moment for each in events for moment in (each.start, each.stop)})
+    pieces = piecewise(events, lambda now: float(hash(tuple(event.factor for event in now)))).pieces
+    bounds = sorted({moment for event in events for moment in (event.start, event.stop)})
     assert [piece[:2] for piece in pieces] == list(pairwise(bounds))
     for start, stop, found in pieces:
-        now = [each for each in events if each.start <= start and stop <= each.stop]
-        assert found == float(hash(tuple(each.factor for each in now)))
+        now = [event for event in events if event.start <= start and stop <= event.stop]
+        assert found == float(hash(tuple(event.factor for event in now)))
 
 
 def test_runs_from_before_churn_keep_their_identity(tmp_path: Path) -> None:

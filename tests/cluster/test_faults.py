@@ -51,8 +51,8 @@ INF = float("inf")
 REAL_RANK = str(RANKS / "real_rank.py")
 
 
-def events(*each: Event) -> Faults:
-    return Faults(events=each)
+def events(*given: Event) -> Faults:
+    return Faults(events=given)
 
 
 # Time.
@@ -390,14 +390,14 @@ def test_a_fault_for_good_ends_every_run_with_a_report(algo: Algorithm, fault: s
     with pytest.raises(Deadlock) as stopped:
         under(algo, FOR_GOOD[fault])
     first, *waits, last = str(stopped.value).splitlines()
-    words = {
+    reasons = {
         "crash": "ranks [1] are down",
         "pause": "ranks [1] are paused",
         "partition": "ranks [0, 1] are cut off from the others",
     }
     assert (first, last) == (
         "deadlock: every worker is blocked.",
-        f"  {words[fault]} permanently, from 2.5 s on",
+        f"  {reasons[fault]} permanently, from 2.5 s on",
     )
     assert waits and all(" waits for " in line for line in waits)
 
@@ -423,7 +423,7 @@ def test_a_crashed_worker_goes_on_from_its_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "key", "words"),
+    ("make", "key", "part"),
     [
         (lambda: Event("pause", ()), "faults.events.ranks", "needs ranks"),
         (
@@ -484,21 +484,19 @@ def test_a_crashed_worker_goes_on_from_its_state() -> None:
         ),
     ],
 )
-def test_faults_that_cannot_be_are_refused(
-    make: Callable[[], object], key: str, words: str
-) -> None:
+def test_faults_that_cannot_be_are_refused(make: Callable[[], object], key: str, part: str) -> None:
     with pytest.raises(ConfigError) as refused:
         make()
     assert refused.value.key == key
-    assert words in refused.value.sentence
+    assert part in refused.value.sentence
 
 
 def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: Path) -> None:
-    words = (
+    override = (
         "faults.events=[{what: pause, ranks: [1], start: 1, end: 2}, {what: slow_link, ranks: "
         "[0,3], factor: 2}]"
     )
-    made = make_experiment(tmp_path, "model=timing_only", words)
+    made = make_experiment(tmp_path, "model=timing_only", override)
     assert made.run.faults == events(
         Event("pause", (1,), 1.0, 2.0), Event("slow_link", (0, 3), factor=2.0)
     )

@@ -15,8 +15,8 @@ from sgp_runner.cluster.validated import LIMITS
 from sgp_runner.utils.errors import ConfigError
 
 
-def warning(tmp_path: Path, *words: str) -> list[str]:
-    run = make_experiment(tmp_path, "model=timing_only", *words).run
+def warning(tmp_path: Path, *overrides: str) -> list[str]:
+    run = make_experiment(tmp_path, "model=timing_only", *overrides).run
     return outside_validation(run, build_problem(run))
 
 
@@ -58,17 +58,17 @@ def test_an_unknown_limit_is_refused(tmp_path: Path) -> None:
 
 
 def test_where_a_profile_was_validated_does_not_change_a_runs_name(tmp_path: Path) -> None:
-    words = ("cluster=sgp_ethernet", "model=timing_only")
-    with_limits = make_experiment(tmp_path / "a", *words)
+    overrides = ("cluster=sgp_ethernet", "model=timing_only")
+    with_limits = make_experiment(tmp_path / "a", *overrides)
     limits = [f"~cluster.validated.{key}" for key in LIMITS]
-    without = make_experiment(tmp_path / "b", *words, *limits)
+    without = make_experiment(tmp_path / "b", *overrides, *limits)
     assert not without.run.cluster.validated.limited
     assert with_limits.run.cluster.validated.nodes == 32
     assert with_limits.name == without.name
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("arguments", "name"),
     [
         (["cluster=./sites.yaml"], "sites"),
         (["cluster=./sites.yaml", "cluster.name=site"], "site"),
@@ -82,7 +82,7 @@ def test_where_a_profile_was_validated_does_not_change_a_runs_name(tmp_path: Pat
     ],
 )
 def test_a_cluster_has_the_name_of_its_file_or_its_own(
-    words: list[str],
+    arguments: list[str],
     name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -104,5 +104,5 @@ def test_a_cluster_has_the_name_of_its_file_or_its_own(
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
     monkeypatch.chdir(tmp_path)
-    assert main([*words, "--cfg", "job"]) == 0
+    assert main([*arguments, "--cfg", "job"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["cluster"]["name"] == name

@@ -76,7 +76,7 @@ def test_all_reduces_of_the_libraries_by_hand() -> None:
     assert GLOO_SEGMENT == NCCL_SLICE
     assert ring_all_reduce("gloo", 4, size, 3, whole=64, add=8) == approx(6 * 8 * 7.23)
     # One byte takes no time: the ring has 30 rounds, the trees 8 hops, Gloo's ring 30 round trips.
-    assert [ring_all_reduce(each, 16, 1, 3, 0.0) for each in (None, "nccl")] == [90, 24]
+    assert [ring_all_reduce(library, 16, 1, 3, 0.0) for library in (None, "nccl")] == [90, 24]
     assert ring_all_reduce("gloo", 16, 1, 3, 0.0) == approx(30 * 2.035 * 3)
     assert ring_all_gather("nccl", 4, size, 3, whole=64) == 3 * 64 + 3
     assert ring_all_gather("nccl", 4, 0, 3, whole=0) == 3 * 3

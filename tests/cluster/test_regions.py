@@ -205,8 +205,8 @@ def test_an_all_reduce_occupies_the_links_of_regions() -> None:
 def test_ar_sgd_over_two_regions_of_four() -> None:
     four = (region(4), region(4))
     result = run(ARSGD(), 8, 2, cluster=cluster(regions=four), optim=sgd())
-    each = 1 + 14 * (100 + 4 * 24 / 8)  # a gradient, then rounds of an eighth of 24 bytes
-    assert result.simulation.clock.now == pytest.approx(2 * each)
+    step_seconds = 1 + 14 * (100 + 4 * 24 / 8)  # a gradient, then rounds of an eighth of 24 bytes
+    assert result.simulation.clock.now == pytest.approx(2 * step_seconds)
 
 
 def beyond(made: Cluster) -> str | None:
@@ -216,19 +216,21 @@ def beyond(made: Cluster) -> str | None:
 def test_times_are_not_validated_for_unequal_links_and_regions() -> None:
     never = beyond(cluster(regions=TWO))
     assert never == "The times of cluster=custom were not compared with real times."
-    words = beyond(cluster(regions=TWO, bandwidth_up=2.0, validated=Validated(nodes=8)))
-    assert words is not None and words.endswith("(8 bit/s, up to 8 nodes): unequal links, regions.")
+    warning = beyond(cluster(regions=TWO, bandwidth_up=2.0, validated=Validated(nodes=8)))
+    assert warning is not None and warning.endswith(
+        "(8 bit/s, up to 8 nodes): unequal links, regions."
+    )
 
 
 def test_left_ranks_keep_their_regions_and_links() -> None:
     made = cluster(regions=(region(2), region(3)), node_bandwidth_up={1: 5.0, 4: 6.0})
     left = made.subset({0: 0, 2: 1, 4: 2, 5: 3})  # rank 5 is a server
-    assert [each.nodes for each in left.links.regions] == [1, 2]
+    assert [kept.nodes for kept in left.links.regions] == [1, 2]
     assert left.links.node_bandwidth_up == {2: 6.0}
 
 
 @pytest.mark.parametrize(
-    ("make", "key", "words"),
+    ("make", "key", "part"),
     [
         (lambda: cluster(bandwidth_up=0.0), "cluster.links.bandwidth_up", "0.0 must be positive"),
         (
@@ -265,11 +267,11 @@ def test_left_ranks_keep_their_regions_and_links() -> None:
         ),
     ],
 )
-def test_links_that_cannot_be_are_refused(make: Callable[[], object], key: str, words: str) -> None:
+def test_links_that_cannot_be_are_refused(make: Callable[[], object], key: str, part: str) -> None:
     with pytest.raises(ConfigError) as refused:
         make()
     assert refused.value.key == key
-    assert words in refused.value.sentence
+    assert part in refused.value.sentence
 
 
 def test_what_the_profiles_say_of_their_links(tmp_path: Path) -> None:
@@ -288,8 +290,8 @@ REGIONS = (
 
 
 def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
-    words = ("nodes=3", REGIONS, "cluster.links.node_bandwidth_up={2: 20Mbit/s}")
-    made = make_experiment(tmp_path, *words, "cluster.links.bandwidth_down=500Mbit/s")
+    overrides = ("nodes=3", REGIONS, "cluster.links.node_bandwidth_up={2: 20Mbit/s}")
+    made = make_experiment(tmp_path, *overrides, "cluster.links.bandwidth_down=500Mbit/s")
     assert made.run.cluster.links.regions == (
         Region(1, 100e6, 1e9, 0.03),
         Region(2, 2e6, 3e6, (0.04, 0.0)),
@@ -299,7 +301,7 @@ def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "sentence"),
+    ("overrides", "key", "sentence"),
     [
         (
             ("cluster.links.regions=[{nodes: 8, bandwidth_up: 1Mbit/s, bandwidth_down: 1Mbit/s, "
@@ -322,8 +324,8 @@ def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_bad_regions_are_named(
-    words: tuple[str, ...], key: str, sentence: str, tmp_path: Path
+    overrides: tuple[str, ...], key: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        make_experiment(tmp_path, "model=timing_only", *words)
+        make_experiment(tmp_path, "model=timing_only", *overrides)
     assert (refused.value.key, refused.value.sentence) == (key, sentence)

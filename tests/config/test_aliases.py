@@ -18,12 +18,12 @@ from sgp_runner.utils.errors import ConfigError
 __all__ = ["in_a_folder_of_the_user"]
 
 
-def of(*words: str) -> Experiment:
-    return experiment_of(["model=mlp", "logger=jsonl", *words])
+def of(*overrides: str) -> Experiment:
+    return experiment_of(["model=mlp", "logger=jsonl", *overrides])
 
 
 @pytest.mark.parametrize(
-    ("words", "paper"),
+    ("overrides", "paper"),
     [
         ("algo=local_sgd algo.period=7", "algo=local_sgd algo.tau=7"),
         ("algo=local_sgd algo.local_sgd.period=7", "algo=local_sgd algo.tau=7"),
@@ -38,8 +38,8 @@ def of(*words: str) -> Experiment:
         ),
     ],
 )
-def test_a_period_is_the_tau_of_the_paper(words: str, paper: str) -> None:
-    mine, theirs = of(*words.split()), of(*paper.split())
+def test_a_period_is_the_tau_of_the_paper(overrides: str, paper: str) -> None:
+    mine, theirs = of(*overrides.split()), of(*paper.split())
     assert mine.config == theirs.config
     assert (mine.digest, mine.name) == (theirs.digest, theirs.name)
 
@@ -53,14 +53,14 @@ def test_a_file_may_have_the_second_name(in_a_folder_of_the_user: Path) -> None:
     Path("experiment").mkdir()
     text = "defaults: [{override /algo: local_sgd}]\nalgo: {period: 9}\n"
     Path("experiment/mine.yaml").write_text(f"# @package _global_\n{text}")
-    words = [search_in("."), "experiment=mine", "model=mlp"]
-    assert experiment_of(words).run.algo == LocalSGD(9)
-    assert experiment_of([*words, "algo.tau=5"]).run.algo == LocalSGD(5)
+    overrides = [search_in("."), "experiment=mine", "model=mlp"]
+    assert experiment_of(overrides).run.algo == LocalSGD(9)
+    assert experiment_of([*overrides, "algo.tau=5"]).run.algo == LocalSGD(5)
 
 
 def test_the_period_of_a_preset_goes_with_an_algorithm_that_has_one() -> None:
-    words = ["experiment=diloco_measured", "algo.period=16"]
-    for preset in (words[:1], words):
+    overrides = ["experiment=diloco_measured", "algo.period=16"]
+    for preset in (overrides[:1], overrides):
         period = 16 if len(preset) == 2 else 8
         assert experiment_of([*preset, "algo=local_sgd"]).run.algo == LocalSGD(period)
         slowmo = experiment_of([*preset, "algo=slowmo"]).run.algo
@@ -69,8 +69,8 @@ def test_the_period_of_a_preset_goes_with_an_algorithm_that_has_one() -> None:
 
 def test_one_sweep_of_periods_for_algorithms_of_both_names() -> None:
     with configs():
-        words = ("model=mlp", "algo=local_sgd,diloco", "algo.period=4,8", "logger=jsonl")
-        jobs = plan(parse(words)).jobs
+        overrides = ("model=mlp", "algo=local_sgd,diloco", "algo.period=4,8", "logger=jsonl")
+        jobs = plan(parse(overrides)).jobs
     assert [job.title for job in jobs] == [
         f"algo={algo} algo.period={period}" for algo in ("local_sgd", "diloco") for period in (4, 8)
     ]

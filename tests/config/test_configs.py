@@ -42,8 +42,8 @@ def hydra_is_ready() -> Iterator[None]:
         yield
 
 
-def experiment(*words: str) -> Experiment:
-    return make_experiment(compose(parse(["logger=jsonl", *words])))
+def experiment(*overrides: str) -> Experiment:
+    return make_experiment(compose(parse(["logger=jsonl", *overrides])))
 
 
 @pytest.mark.parametrize(("group", "choice"), FILES)
@@ -58,9 +58,11 @@ def test_a_file_names_its_class_and_sets_only_what_differs_from_its_defaults(
     cls = class_of(group, of if has_names(group) else "")
     assert cls is not None and (choice.startswith(of) or not has_names(group))
     fields = fields_of(cls, group)
-    own = {*node} - {"defaults", *(["name"] if has_names(group) else [])}
+    settings = {*node} - {"defaults", *(["name"] if has_names(group) else [])}
     assert group == "cluster" or not [
-        name for name in own if has_default(fields[name]) and node[name] == default_of(fields[name])
+        name
+        for name in settings
+        if has_default(fields[name]) and node[name] == default_of(fields[name])
     ]
 
 
@@ -196,23 +198,23 @@ ROUNDS = list(zip_longest(*(groups()[group_of(key) or ""] for key in OTHERS)))
     "choices", ROUNDS, ids=["-".join(filter(None, choices)) for choices in ROUNDS]
 )
 def test_every_other_choice_can_be_made(choices: tuple[str | None, ...], tmp_path: Path) -> None:
-    words = [f"{key}={choice}" for key, choice in zip(OTHERS, choices, strict=True) if choice]
-    if "algo.topology=edges" in words:
+    overrides = [f"{key}={choice}" for key, choice in zip(OTHERS, choices, strict=True) if choice]
+    if "algo.topology=edges" in overrides:
         (tmp_path / "graph.txt").write_text("\n".join(f"{i} {(i + 1) % 8}" for i in range(8)))
-        words.append(f"algo.topology.path={tmp_path}/graph.txt")
-    if "data=hf" in words:
-        words += ["data.path=hf", "data.tokenizer=gpt2"]
-    if "faults=trace" in words:
+        overrides.append(f"algo.topology.path={tmp_path}/graph.txt")
+    if "data=hf" in overrides:
+        overrides += ["data.path=hf", "data.tokenizer=gpt2"]
+    if "faults=trace" in overrides:
         lines = "".join(f"0,add,node{i}\n" for i in range(8))
         (tmp_path / "trace.csv").write_text(lines)
-        words.append(f"faults.trace={tmp_path}/trace.csv")
-    if {"data=text", "data=folder"} & {*words}:
-        words.append(f"data.path={tmp_path}")
-    if {f"data={name}" for name in OF_ANY_LENGTH} & {*words}:
-        words.append("faults.events=[]")  # events need an epoch of known length
+        overrides.append(f"faults.trace={tmp_path}/trace.csv")
+    if {"data=text", "data=folder"} & {*overrides}:
+        overrides.append(f"data.path={tmp_path}")
+    if {f"data={name}" for name in OF_ANY_LENGTH} & {*overrides}:
+        overrides.append("faults.events=[]")  # events need an epoch of known length
     nodes = {"cluster=aws_10_regions": 10, "cluster=halos_4_regions": 16}
-    words += [f"nodes={number}" for word, number in nodes.items() if word in words]
-    made = experiment("model=timing_only", *words)
+    overrides += [f"nodes={number}" for word, number in nodes.items() if word in overrides]
+    made = experiment("model=timing_only", *overrides)
     data = choices[OTHERS.index("data")]
     assert data is None or data.startswith(made.run.data.name)
 
@@ -291,7 +293,7 @@ def test_what_is_typed_is_translated(typed: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "slow_nodes"),
+    ("overrides", "slow_nodes"),
     [
         (["faults.slow_nodes={3: 10}"], {3: 10.0}),
         (["faults.slow_nodes={}"], {}),
@@ -303,9 +305,9 @@ def test_what_is_typed_is_translated(typed: str, word: str) -> None:
     ],
 )
 def test_a_mapping_on_the_command_line_replaces_that_of_a_preset(
-    words: list[str], slow_nodes: dict[int, float]
+    overrides: list[str], slow_nodes: dict[int, float]
 ) -> None:
-    assert experiment("faults=slow_node", *words).run.faults.slow_nodes == slow_nodes
+    assert experiment("faults=slow_node", *overrides).run.faults.slow_nodes == slow_nodes
 
 
 def test_mappings_replace_each_other_wherever_they_are() -> None:
@@ -367,8 +369,8 @@ def test_hydras_own_mappings_are_left_to_hydra() -> None:
 
 def test_runs_with_the_same_choices_are_composed_once() -> None:
     composed_once.cache_clear()
-    words = ["algo=osgp", "faults=slow_node", "faults.slow_nodes={3: 10},{1: 2}", "seed=1,2"]
-    runs = [job.experiment.run for job in plan(parse(words)).jobs]
+    overrides = ["algo=osgp", "faults=slow_node", "faults.slow_nodes={3: 10},{1: 2}", "seed=1,2"]
+    runs = [job.experiment.run for job in plan(parse(overrides)).jobs]
     assert [(run.faults.slow_nodes, run.seed) for run in runs] == [
         *(({3: 10.0}, 1), ({3: 10.0}, 2), ({1: 2.0}, 1), ({1: 2.0}, 2))
     ]
@@ -377,13 +379,13 @@ def test_runs_with_the_same_choices_are_composed_once() -> None:
 
 
 def test_a_sweep_over_mappings_replaces_them_in_each_run() -> None:
-    words = [
+    overrides = [
         "faults=slow_node",
         "faults.slow_nodes={3: 10},{1: 2}",
         "model=timing_only",
         "logger=jsonl",
     ]
-    jobs = plan(parse(words)).jobs
+    jobs = plan(parse(overrides)).jobs
     assert [job.experiment.run.faults.slow_nodes for job in jobs] == [{3: 10.0}, {1: 2.0}]
 
 
@@ -409,7 +411,7 @@ def test_units_are_converted_and_name_the_same_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "optim"),
+    ("overrides", "optim"),
     [
         (["algo=onebit_adam"], "adam"),
         (["algo=accum_adam", "optim.lr=0.01", "optim.schedule=cosine"], "adam"),
@@ -421,9 +423,9 @@ def test_units_are_converted_and_name_the_same_run() -> None:
     ],
 )
 def test_an_algorithm_chooses_the_optimizer_that_it_needs_if_nothing_else_does(
-    words: list[str], optim: str
+    overrides: list[str], optim: str
 ) -> None:
-    tree: dict[str, Any] = compose(parse(words))
+    tree: dict[str, Any] = compose(parse(overrides))
     assert tree["optim"]["name"] == optim
 
 
@@ -455,8 +457,8 @@ def test_an_unlikely_number_without_a_unit_is_refused(word: str, key: str, meant
 
 
 def test_an_unlikely_number_with_a_unit_is_accepted_and_loaded_again(tmp_path: Path) -> None:
-    words = ["cluster.bandwidth=10bit/s", "cluster.latency_seconds=30s"]
-    made = experiment(*words)
+    overrides = ["cluster.bandwidth=10bit/s", "cluster.latency_seconds=30s"]
+    made = experiment(*overrides)
     assert (made.run.cluster.links.rate, made.run.cluster.links.latency_seconds) == (10.0, 30.0)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(stored(made)), encoding="utf-8")

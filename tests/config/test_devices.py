@@ -26,12 +26,12 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "count_gpus", lambda: 2)
 
 
-def network(*words: str) -> dict[str, Any]:
-    return experiment_of([*TINY, *words]).config["network"]  # type: ignore[return-value]
+def network(*overrides: str) -> dict[str, Any]:
+    return experiment_of([*TINY, *overrides]).config["network"]  # type: ignore[return-value]
 
 
-def named(*words: str) -> Experiment:
-    return experiment_of([*TINY, *words])
+def named(*overrides: str) -> Experiment:
+    return experiment_of([*TINY, *overrides])
 
 
 def test_auto_is_a_gpu_where_there_is_one_and_stored_as_what_it_is(two_gpus: None) -> None:
@@ -62,15 +62,15 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("words", LAYOUTS)
-def test_images_are_channels_last_where_a_gpu_computes_in_16_bits(words: str) -> None:
-    assert network(*words.split())["channels_last"] is LAYOUTS[words]
+@pytest.mark.parametrize("overrides", LAYOUTS)
+def test_images_are_channels_last_where_a_gpu_computes_in_16_bits(overrides: str) -> None:
+    assert network(*overrides.split())["channels_last"] is LAYOUTS[overrides]
 
 
 def test_the_kind_of_a_device_names_a_run_and_its_number_does_not(two_gpus: None) -> None:
     on_cpu, *on_gpus = (
-        named(*words.split()).digest
-        for words in (
+        named(*overrides.split()).digest
+        for overrides in (
             "network.device=cpu",
             "network.device=cuda",
             "network.device=cuda:1",
@@ -82,15 +82,15 @@ def test_the_kind_of_a_device_names_a_run_and_its_number_does_not(two_gpus: None
     assert named("network.device=cuda", "network.deterministic=false").digest != on_gpus[0]
 
 
-@pytest.mark.parametrize("words", ["network=sim", "network=gloo"])
-def test_runs_from_before_there_were_devices_keep_their_names(words: str) -> None:
-    experiment = named(words)
+@pytest.mark.parametrize("override", ["network=sim", "network=gloo"])
+def test_runs_from_before_there_were_devices_keep_their_names(override: str) -> None:
+    experiment = named(override)
     tree = stored(experiment)
     before = {
         key: value
         for key, value in tree["network"].items()  # type: ignore[attr-defined]
         if key not in ("device", "deterministic")
-        and f"{words} {key}" not in ("network=sim autocast", "network=sim channels_last")
+        and f"{override} {key}" not in ("network=sim autocast", "network=sim channels_last")
     }
     old = from_stored({**tree, "network": before}, experiment.directory)
     assert old.name == experiment.name
@@ -113,10 +113,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_a_device_that_is_not_there(words: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([*TINY, *words.split()]) == 2
-    assert capfd.readouterr().err == f"sgp-run: network.device: {REFUSED[words]}\n"
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_a_device_that_is_not_there(overrides: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*TINY, *overrides.split()]) == 2
+    assert capfd.readouterr().err == f"sgp-run: network.device: {REFUSED[overrides]}\n"
 
 
 def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +126,7 @@ def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "sentence"),
+    ("overrides", "key", "sentence"),
     [
         ("gpus_per_node=2", "gpus_per_node", "over gloo, ranks share GPUs as nodes of one device"),
         ("faults.slow_nodes={0: 2}", "faults", "gradients on a GPU cannot be slowed from outside"),
@@ -134,8 +134,8 @@ def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[
         ("network.autocast=bf16 dtype=float64", "network.autocast", "only float32 is cast"),
     ],
 )
-def test_what_ranks_that_share_gpus_cannot_do(words: str, key: str, sentence: str) -> None:
-    words_ = ["network=gloo", "network.device=cuda", *words.replace(": ", ":").split()]
+def test_what_ranks_that_share_gpus_cannot_do(overrides: str, key: str, sentence: str) -> None:
+    words_ = ["network=gloo", "network.device=cuda", *overrides.replace(": ", ":").split()]
     with pytest.raises(ConfigError, match=f"^{key}: {sentence}"):
         named(*words_)
 
@@ -163,7 +163,7 @@ def test_bfloat16_needs_units_for_it(has: bool, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_simulation_makes_its_gpu_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str]] = []
-    monkeypatch.setattr(engines, "use_gpu", lambda *words: seen.append(words))
+    monkeypatch.setattr(engines, "use_gpu", lambda *arguments: seen.append(arguments))
     monkeypatch.setattr(engines, "repeat_to_the_bit", lambda compute: None)
     problem = build_problem(experiment_of([*TINY]).run)
     engines.prepare_process(problem)
@@ -178,7 +178,7 @@ def test_the_memory_of_the_gpu_is_named_and_checked() -> None:
     needed = 4 * count * (2 + 2 * 3)  # model, gradient; for each node parameters, momentum, message
     assert bytes_of_vectors(run, problem) == needed == 2_400_320
     real = [*TINY, "data=digits", "model.hidden=[1000]", "network=gloo", "gpus_per_node=2"]
-    whole, parts = (experiment_of([*real, *each]).run for each in ([], ["network.shard=state"]))
+    whole, parts = (experiment_of([*real, *extra]).run for extra in ([], ["network.shard=state"]))
     assert bytes_of_vectors(whole, problem) == 4 * count * (2 + 3)
     assert bytes_of_vectors(parts, problem) == 4 * count * (2 + 3 / 2)
     assert gpu_memory(run, problem, 8 * 10**9) == (

@@ -140,8 +140,8 @@ def test_every_setting_that_may_name_something_is_mistyped_here() -> None:
     assert texts - set(CHOSEN) == known
 
 
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main([*SMALL, *words]) == 2
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*SMALL, *arguments]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Traceback" not in error
     return error
@@ -154,20 +154,20 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("setting", sorted(NAMES))
 def test_a_name_among_any_text(setting: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words, key = NAMES[setting]
-    assert refused(words.split(), capsys).startswith(f"sgp-run: {key}: ")
+    arguments, key = NAMES[setting]
+    assert refused(arguments.split(), capsys).startswith(f"sgp-run: {key}: ")
 
 
 @pytest.mark.parametrize("group", groups())
 def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = NESTED.get(group, group)
     around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}
-    words = [*around.get(key, []), f"{key}={TYPED}"]
-    assert refused(words, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
+    arguments = [*around.get(key, []), f"{key}={TYPED}"]
+    assert refused(arguments, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
 
 
 @pytest.mark.parametrize(
-    ("words", "key"),
+    ("arguments", "key"),
     [
         ("algo=./mistyped.py", "algo"),
         ("cluster=./mistyped.yaml", "cluster"),
@@ -182,12 +182,12 @@ def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("hydra/launcher=mistyped", "hydra/launcher"),
     ],
 )
-def test_a_name_elsewhere(words: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(words.split(), capsys).startswith(f"sgp-run: {key}")
+def test_a_name_elsewhere(arguments: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(arguments.split(), capsys).startswith(f"sgp-run: {key}")
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (
             "timed_as.model=llama_10B",
@@ -207,7 +207,7 @@ def test_a_name_elsewhere(words: str, key: str, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_a_model_that_is_timed_is_known_with_its_size(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = refused(["model=timing_only", *words.split()], capsys)
+    error = refused(["model=timing_only", *arguments.split()], capsys)
     assert error == f"sgp-run: timed_as.{sentence}\n"

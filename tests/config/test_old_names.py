@@ -26,8 +26,10 @@ def test_every_flat_name_has_one_setting() -> None:
 
 
 def test_the_identity_of_a_run_has_flat_names() -> None:
-    words = ["cluster=wan_1g", "cluster.collectives.library=null"]
-    assert experiment_of([*words, "cluster.collectives.algorithm=tree", *WORDS]).digest == DIGEST
+    overrides = ["cluster=wan_1g", "cluster.collectives.library=null"]
+    assert (
+        experiment_of([*overrides, "cluster.collectives.algorithm=tree", *WORDS]).digest == DIGEST
+    )
     groups = {"links": {"bandwidth": 1.0}, "collectives": {"algorithm": "tree"}, "name": "lab"}
     assert flattened(groups) == {"bandwidth": 1.0, "collective": "tree", "name": "lab"}
 

@@ -55,17 +55,19 @@ def test_any_choice_with_a_path_has_it() -> None:
 
 def test_a_sweep_has_several_paths() -> None:
     with configs():
-        words = parse(["model=hf:gpt2,gpt,hf:./folder", "seed=1,2", "data=hf:a/b"])
-        jobs = [compose(parse(each))["model"] for each in combinations(words)]
-    assert [each.get("path", each["name"]) for each in jobs] == [  # type: ignore[union-attr, index]
+        settings = parse(["model=hf:gpt2,gpt,hf:./folder", "seed=1,2", "data=hf:a/b"])
+        jobs = [compose(parse(overrides))["model"] for overrides in combinations(settings)]
+    assert [model.get("path", model["name"]) for model in jobs] == [  # type: ignore[union-attr, index]
         *("gpt2", "gpt2", "gpt", "gpt", "./folder", "./folder"),
     ]
 
 
 def test_from_python() -> None:
     assert list(overrides_of("model", "hf:./my folder")) == ["model='hf:./my folder'"]
-    words = [each for value in ("hf:gpt2", "hf:a/b") for each in overrides_of("model", value)]
-    assert [node("model", each)[1] for each in words] == ["gpt2", "a/b"]
+    overrides = [
+        override for value in ("hf:gpt2", "hf:a/b") for override in overrides_of("model", value)
+    ]
+    assert [node("model", override)[1] for override in overrides] == ["gpt2", "a/b"]
 
 
 def test_a_file_chooses_it(tmp_path: Path) -> None:
@@ -74,9 +76,9 @@ def test_a_file_chooses_it(tmp_path: Path) -> None:
         "# @package _global_\ndefaults:\n  - override /model: hf:org/tiny\n"
         "  - override /data: hf:./texts\n\nmodel:\n  pretrained: false\n"
     )
-    words = ("experiment=mine", search_in(str(tmp_path)))
-    assert node("model", *words) == ("hf", "org/tiny")
-    assert node("data", *words) == ("hf", "./texts")
+    arguments = ("experiment=mine", search_in(str(tmp_path)))
+    assert node("model", *arguments) == ("hf", "org/tiny")
+    assert node("data", *arguments) == ("hf", "./texts")
 
 
 def test_the_name_is_part_of_a_runs_identity() -> None:
@@ -87,7 +89,7 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("overrides", "error"),
     [
         (
             "algo=heloco",
@@ -118,8 +120,10 @@ def test_the_name_is_part_of_a_runs_identity() -> None:
         ("model=hf:", "model.path: name a model or a folder: model=hf:gpt2, or model=hf:./folder."),
     ],
 )
-def test_other_names_are_refused(words: str, error: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["nodes=2", "logger=none", *words.split()]) == 2
+def test_other_names_are_refused(
+    overrides: str, error: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nodes=2", "logger=none", *overrides.split()]) == 2
     assert capfd.readouterr().err.startswith(f"sgp-run: {error}")
 
 

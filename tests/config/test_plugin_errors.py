@@ -199,8 +199,8 @@ def test_an_import_that_ends_the_process_is_one_sentence(
 
 def test_a_model_that_ends_the_process_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my_model.py").write_text(MODEL_THAT_EXITS)
-    words = [word for word in TINY if "data" not in word and "model" not in word]
-    assert main(["algo=local_sgd", "model=./my_model.py", *words]) == 1
+    overrides = [word for word in TINY if "data" not in word and "model" not in word]
+    assert main(["algo=local_sgd", "model=./my_model.py", *overrides]) == 1
     assert capsys.readouterr().err == (
         "sgp-run: SystemExit (my_model.py:15; SGP_RUN_TRACEBACK=1 shows all)\n"
     )
@@ -224,11 +224,11 @@ class Mine:
 """
 
 
-@pytest.mark.parametrize("words", [(), ("network=gloo",), ("--cfg", "job")], ids=" ".join)
-def test_threads_of_a_plug_in_do_not_keep_the_command(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("network=gloo",), ("--cfg", "job")], ids=" ".join)
+def test_threads_of_a_plug_in_do_not_keep_the_command(arguments: tuple[str, ...]) -> None:
     thread = "import threading; threading.Thread(target=threading.Event().wait).start()"
     changed_by(thread, "from dataclasses")
-    done = run_command(*RUN, *words, "name=run")
+    done = run_command(*RUN, *arguments, "name=run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -260,13 +260,13 @@ def test_an_error_when_data_are_loaded(
     network: str, rank: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("points.py").write_text(DATA)
-    words = ["data=./points.py", "model=quadratic", "nodes=2", "logger=jsonl"]
-    assert main([*words, f"network={network}"]) == 1
+    overrides = ["data=./points.py", "model=quadratic", "nodes=2", "logger=jsonl"]
+    assert main([*overrides, f"network={network}"]) == 1
     said = capfd.readouterr().err
     where = r" \(points.py:13; SGP_RUN_TRACEBACK=1 shows all\)"
     assert re.fullmatch(rf"sgp-run: {rank}KeyError: 'points'{where}\n", said)
     monkeypatch.setenv("SGP_RUN_TRACEBACK", "1")
-    assert main([*words, f"network={network}"]) == 1
+    assert main([*overrides, f"network={network}"]) == 1
     assert 'points.py", line 13, in load' in capfd.readouterr().err
 
 
@@ -290,10 +290,10 @@ def test_data_without_samples_are_refused(
         '        return {}["points"]'
     )[0]
     Path("points.py").write_text(text + EMPTY + made)
-    words = ["data=./points.py", "model=mlp", "nodes=2", "batch_size=8", "logger=jsonl"]
-    assert main(words) == 2
+    overrides = ["data=./points.py", "model=mlp", "nodes=2", "batch_size=8", "logger=jsonl"]
+    assert main(overrides) == 2
     assert capsys.readouterr().err == f"sgp-run: data: points has no {kind} samples.\n"
-    assert not [each for each in Path("results").rglob("*") if each.is_file()]
+    assert not [path for path in Path("results").rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(

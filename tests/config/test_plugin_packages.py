@@ -70,7 +70,7 @@ def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("change", "words", "sentence"),
+    ("change", "arguments", "sentence"),
     [
         (
             {"mypkg/__init__.py": "CHOICES = []\n"},
@@ -105,13 +105,13 @@ def test_the_help_names_the_plug_ins_of_the_command(capsys: pytest.CaptureFixtur
 )
 def test_errors_of_a_package(
     change: dict[str, str],
-    words: str,
+    arguments: str,
     sentence: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write(tmp_path, PACKAGE | change)
-    assert main(["--plugin", "mypkg", *words.split(), *TINY]) == 2
+    assert main(["--plugin", "mypkg", *arguments.split(), *TINY]) == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1

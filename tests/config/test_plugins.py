@@ -53,8 +53,8 @@ def test_a_file_with_an_algorithm_runs_and_is_recorded(capsys: pytest.CaptureFix
 
 def test_the_commit_of_a_clone_is_recorded() -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for words in (["init", "-q"], ["add", *FILES], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*git, *words], check=True)
+    for arguments in (["init", "-q"], ["add", *FILES], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *arguments], check=True)
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     )
@@ -108,8 +108,8 @@ def test_a_topology_and_a_logger_are_files() -> None:
     (code,) = re.findall(r"hypercube.py`:\n\n```python\n(.*?)```", page, flags=re.DOTALL)
     Path("cube.py").write_text(code)
     Path("lines.py").write_text(LOGGER)
-    words = ["algo.topology=./cube.py", "logger=./lines.py", "logger.file=mine.txt"]
-    assert main([*RUN, *words, "name=run"]) == 0
+    overrides = ["algo.topology=./cube.py", "logger=./lines.py", "logger.file=mine.txt"]
+    assert main([*RUN, *overrides, "name=run"]) == 0
     assert stored("run")["logger"] == {"name": "lines", "file": "mine.txt"}
     assert sorted(stored("run")["plugins"]) == ["cube", "mine"]  # a logger changes no results
     record = json.loads(Path("results/runs/run/environment.json").read_text())["plugins"]
@@ -181,8 +181,8 @@ def test_nothing_that_is_stored_is_imported(tmp_path: Path) -> None:
     presets = tmp_path / "presets" / "experiment"
     presets.mkdir(parents=True)
     (presets / "theirs.yaml").write_text("# @package _global_\nrehearse: [algo=./mine.py]\n")
-    words = ["--config-dir", "presets", "experiment=theirs", "rehearsal=true", *TINY]
-    assert main(words) == 2
+    arguments = ["--config-dir", "presets", "experiment=theirs", "rehearsal=true", *TINY]
+    assert main(arguments) == 2
     assert "mine" not in sys.modules
 
 

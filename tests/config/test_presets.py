@@ -33,16 +33,16 @@ ROWS = [
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_says_what_to_type_and_what_to_expect(name: str) -> None:
     command, expectation, *_ = (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines()
-    words = command.split()
-    assert words[:2] == ["#", "sgp-run"] and f"experiment={name}" in words
+    tokens = command.split()
+    assert tokens[:2] == ["#", "sgp-run"] and f"experiment={name}" in tokens
     assert expectation.startswith(("# Published", "# Expect: "))
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: str) -> None:
     whole, timed, rehearsal = (
-        from_configuration(composed("logger=jsonl", f"experiment={name}", *words))
-        for words in ([], ["model=timing_only"], ["rehearsal=true"])
+        from_configuration(composed("logger=jsonl", f"experiment={name}", *overrides))
+        for overrides in ([], ["model=timing_only"], ["rehearsal=true"])
     )
     assert whole.run.row == timed.run.row == rehearsal.run.row == name
     assert whole.run.algo == timed.run.algo == rehearsal.run.algo
@@ -89,8 +89,8 @@ def test_settings_of_a_preset_go_with_the_choice_that_is_replaced(
 ) -> None:
     chosen_once.cache_clear()
     warn_of_replaced.cache_clear()
-    words = ["experiment=diloco_measured", "algo=pipe_sgd"]
-    experiment = experiment_of(words)
+    overrides = ["experiment=diloco_measured", "algo=pipe_sgd"]
+    experiment = experiment_of(overrides)
     assert (experiment.run.algo.title, experiment.run.nodes) == ("Pipe-SGD", 4)
     assert capsys.readouterr().err == (
         "warning: algo.period of experiment=diloco_measured is left out: algo=pipe_sgd has no "
@@ -99,13 +99,13 @@ def test_settings_of_a_preset_go_with_the_choice_that_is_replaced(
     with pytest.raises(
         ConfigError, match=r"^algo\.period: there is no such setting; algo has depth"
     ):
-        experiment_of([*words, "algo.period=4"])
+        experiment_of([*overrides, "algo.period=4"])
     assert capsys.readouterr().err == ""
 
 
 def test_settings_of_a_file_of_the_user_stay_unknown(tmp_path: Path) -> None:
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo/mine.yaml").write_text("name: pipe_sgd\nperiod: 4\n")
-    words = [search_in(str(tmp_path)), "experiment=diloco_measured", "algo=mine"]
+    arguments = [search_in(str(tmp_path)), "experiment=diloco_measured", "algo=mine"]
     with pytest.raises(ConfigError, match=r"^algo\.period: there is no such setting"):
-        experiment_of(words)
+        experiment_of(arguments)

@@ -110,7 +110,7 @@ def with_number(hint: Any, number: int) -> object | None:
         return {number: 1}
     if kind in (Union, Annotated, Sequence, Mapping) and float not in arms:
         inner = [with_number(arm, number) for arm in arms if not isinstance(arm, Unit)]
-        value = next((each for each in inner if each is not None), None)
+        value = next((candidate for candidate in inner if candidate is not None), None)
         if value is not None and kind in (Sequence, Mapping):
             return [value] if kind is Sequence else {"x": value}
         return value

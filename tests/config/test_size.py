@@ -17,7 +17,7 @@ from sgp_runner.utils.memory import limits_of_groups, most_bytes
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         "model=quadratic data.dimension=300",
         "model=quadratic dtype=float64 optim.momentum=0",
@@ -33,13 +33,13 @@ from sgp_runner.utils.memory import limits_of_groups, most_bytes
         "model=gpt model.width=256 data.train_size=300 data.valid_size=10",
     ],
 )
-def test_no_more_is_asked_for_than_a_run_makes(words: str, tmp_path: Path) -> None:
-    run = make_experiment(tmp_path, *words.split()).run
+def test_no_more_is_asked_for_than_a_run_makes(overrides: str, tmp_path: Path) -> None:
+    run = make_experiment(tmp_path, *overrides.split()).run
     problem = build_problem(run)
     start = problem.start()
     buffers = run.optim.buffers(start).values() if run.model.trains else ()
-    vectors = [start, *(each for each in buffers if each.dim())] if run.model.trains else []
-    made = sum(each.nbytes for each in vectors) * run.nodes + start.nbytes
+    vectors = [start, *(buffer for buffer in buffers if buffer.dim())] if run.model.trains else []
+    made = sum(vector.nbytes for vector in vectors) * run.nodes + start.nbytes
     assert 0.8 * made < model_need(run).bytes <= made
     splits = [problem.dataset.train, problem.dataset.valid]
     tensors = [

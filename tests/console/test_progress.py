@@ -129,8 +129,8 @@ def test_a_real_run_shows_the_accuracy_of_rank_0(capsys: pytest.CaptureFixture[s
 
 def test_the_disk_space_of_a_run(tmp_path: Path) -> None:
     """ResNet-50's parameters on 32 nodes, with momentum; a checkpoint holds both of each node."""
-    words = ("algo=osgp", "model=resnet50", "nodes=32", "epochs=10", "batch_size=8")
-    run = make_experiment(tmp_path, *words).run
+    overrides = ("algo=osgp", "model=resnet50", "nodes=32", "epochs=10", "batch_size=8")
+    run = make_experiment(tmp_path, *overrides).run
     problem = build_problem(run)
     parameters = sum(problem.flat.layers)
     assert parameters == 23_519_690
@@ -167,8 +167,8 @@ def test_ranks_that_share_cores_are_warned_about(tmp_path: Path) -> None:
     cores = os.cpu_count()
     assert cores is not None
     for nodes in (cores, cores + 1):
-        words = ("model=mlp", "network=gloo", f"nodes={nodes}", f"name=n{nodes}")
-        notes = oversubscribed(make_experiment(tmp_path, *words).run)
+        overrides = ("model=mlp", "network=gloo", f"nodes={nodes}", f"name=n{nodes}")
+        notes = oversubscribed(make_experiment(tmp_path, *overrides).run)
         assert bool(notes) == (nodes > cores)
     assert notes[0].startswith(f"{nodes} ranks share {cores} core")
 

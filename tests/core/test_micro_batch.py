@@ -25,8 +25,8 @@ MODELS = {
 }
 
 
-def problem(*words: str) -> Problem:
-    return build_problem(experiment_of([*DOUBLE, *words]).run)
+def problem(*overrides: str) -> Problem:
+    return build_problem(experiment_of([*DOUBLE, *overrides]).run)
 
 
 def gradient(of: Problem) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,13 +48,13 @@ def test_a_piece_counts_by_its_tokens() -> None:
     pieces = of.pieces(batch)
     tokens = [int((targets != 0).sum()) for (_, targets), _ in pieces]
     assert len(set(tokens)) > 1
-    assert [float(share) for _, share in pieces] == [each / sum(tokens) for each in tokens]
+    assert [float(share) for _, share in pieces] == [count / sum(tokens) for count in tokens]
 
 
 def test_batch_norm_and_dropout_see_one_piece_at_a_time() -> None:
-    for words in ("model=resnet8", "model=mlp model.dropout=0.5"):
+    for overrides in ("model=resnet8", "model=mlp model.dropout=0.5"):
         (whole, _), (pieces, _) = (
-            gradient(problem(*words.split(), *more)) for more in ([], ["micro_batch=4"])
+            gradient(problem(*overrides.split(), *more)) for more in ([], ["micro_batch=4"])
         )
         assert float((pieces - whole).abs().max()) > 1e-6
 
@@ -73,15 +73,17 @@ def test_pieces_draw_different_dropout() -> None:
 def test_real_ranks_and_simulated_ones_end_with_the_parameters_of_whole_batches(
     tmp_path: Path,
 ) -> None:
-    words = (*DOUBLE, "model=mlp", "epochs=0.1")
+    overrides = (*DOUBLE, "model=mlp", "epochs=0.1")
     real = []
     for algo in ("ar_sgd", "sgp"):
-        whole = make_experiment(tmp_path, *words, f"algo={algo}")
-        pieces = make_experiment(tmp_path, *words, f"algo={algo}", "micro_batch=3")
-        for each in (whole, pieces):
-            execute(instrumented(each))
-        own = make_experiment(tmp_path, *words, f"algo={algo}", "micro_batch=3", "network=gloo")
-        real += [(whole, own), (whole, pieces)]
+        whole = make_experiment(tmp_path, *overrides, f"algo={algo}")
+        pieces = make_experiment(tmp_path, *overrides, f"algo={algo}", "micro_batch=3")
+        for experiment in (whole, pieces):
+            execute(instrumented(experiment))
+        over_gloo = make_experiment(
+            tmp_path, *overrides, f"algo={algo}", "micro_batch=3", "network=gloo"
+        )
+        real += [(whole, over_gloo), (whole, pieces)]
     (_, first), _, (_, second), _ = real
     program = (str(RANKS / "real_rank.py"), "-1", str(first.directory / "config.yaml"))
     launch(second, program=program)
@@ -91,7 +93,7 @@ def test_real_ranks_and_simulated_ones_end_with_the_parameters_of_whole_batches(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (
             "micro_batch=5",
@@ -110,6 +112,8 @@ def test_real_ranks_and_simulated_ones_end_with_the_parameters_of_whole_batches(
         ),
     ],
 )
-def test_sizes_that_cannot_be(words: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([*DOUBLE, "model=mlp", *words.split()]) == 2
+def test_sizes_that_cannot_be(
+    overrides: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*DOUBLE, "model=mlp", *overrides.split()]) == 2
     assert capfd.readouterr().err == f"sgp-run: {sentence}\n"

@@ -221,7 +221,7 @@ def test_gradients_of_large_parameters_stay_where_they_are() -> None:
         for p, gradient in zip(module.parameters(), gradients, strict=True):
             p.grad = gradient
         parts = detach()
-        assert torch.equal(torch.cat(parts), torch.cat([each.view(-1) for each in gradients]))
+        assert torch.equal(torch.cat(parts), torch.cat([tensor.view(-1) for tensor in gradients]))
         assert len(parts) == 1 or (
             [len(part) for part in parts] == [8, 2 * PIECE, PIECE + 8]
             and parts[1].data_ptr() == gradients[2].data_ptr()
@@ -269,7 +269,7 @@ def test_steps_equal_pytorchs(
 def test_adamw_equals_pytorchs_with_clipping_and_decay_of_matrices_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     matrix, bias = (torch.randn(*n, generator=generator).double() for n in ((3, 2), (3,)))
-    theirs = [each.clone().requires_grad_() for each in (matrix, bias)]
+    theirs = [tensor.clone().requires_grad_() for tensor in (matrix, bias)]
     groups = [
         {"params": [theirs[0]], "weight_decay": 0.1},
         {"params": [theirs[1]], "weight_decay": 0.0},
@@ -284,7 +284,7 @@ def test_adamw_equals_pytorchs_with_clipping_and_decay_of_matrices_alone() -> No
         norms.append(float(torch.nn.utils.clip_grad_norm_(theirs, 1.0)))
         reference.step()
         x -= ours.direction(g, x, buffers, 0.05, shapes)
-        expected = torch.cat([each.detach().reshape(-1) for each in theirs])
+        expected = torch.cat([parameter.detach().reshape(-1) for parameter in theirs])
         assert torch.allclose(x, expected, rtol=0, atol=1e-13)
     assert min(norms) < 1 < max(norms)  # clipped in some steps only
 
@@ -303,8 +303,8 @@ def test_muon_equals_pytorchs_and_leaves_the_rest_to_adamw(
     sizes = [math.prod(shape) for shape in shapes.values()]
     x = torch.randn(sum(sizes), generator=generator).double()
     theirs = [
-        each.view(shape).clone().requires_grad_()
-        for each, shape in zip(x.split_with_sizes(sizes), shapes.values(), strict=True)
+        values.view(shape).clone().requires_grad_()
+        for values, shape in zip(x.split_with_sizes(sizes), shapes.values(), strict=True)
     ]
     decay = [
         {"params": theirs[2:4], "weight_decay": 0.2},
@@ -319,12 +319,12 @@ def test_muon_equals_pytorchs_and_leaves_the_rest_to_adamw(
     for step in range(6):
         g = torch.randn(sum(sizes), generator=generator).double()
         g[:15] *= step > 0
-        for each, part in zip(theirs, g.split_with_sizes(sizes), strict=True):
-            each.grad = part.view(each.shape).clone()
+        for parameter, part in zip(theirs, g.split_with_sizes(sizes), strict=True):
+            parameter.grad = part.view(parameter.shape).clone()
         for reference in references:
             reference.step()
         x -= ours.direction(g, x, buffers, 0.05, shapes)  # half of the peaks, 0.1 and 0.02
-        expected = torch.cat([each.detach().reshape(-1) for each in theirs])
+        expected = torch.cat([parameter.detach().reshape(-1) for parameter in theirs])
         assert torch.allclose(x, expected, rtol=0, atol=1e-12)
 
 

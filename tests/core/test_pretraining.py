@@ -87,14 +87,14 @@ def test_another_run_makes_the_same_file_to_the_byte(tmp_path: Path) -> None:
     ["seed=8", "model.hidden=[20]", "batch_size=16", "optim.momentum=0", "pretrain.steps=21"],
 )
 def test_other_settings_have_another_model(tmp_path: Path, other: str) -> None:
-    for words in (PRETRAINED, (*PRETRAINED, other)):
-        start_of(make_experiment(tmp_path, *words))
+    for overrides in (PRETRAINED, (*PRETRAINED, other)):
+        start_of(make_experiment(tmp_path, *overrides))
     assert len([*(tmp_path / "pretrained").iterdir()]) == 2
 
 
 def test_running_statistics_of_batch_norm_are_kept(tmp_path: Path) -> None:
-    words = ("model=resnet8", "nodes=2", "batch_size=4", "pretrain.steps=2")
-    experiment = make_experiment(tmp_path, *words)
+    overrides = ("model=resnet8", "nodes=2", "batch_size=4", "pretrain.steps=2")
+    experiment = make_experiment(tmp_path, *overrides)
     problem = build_problem(experiment.run)
     new = problem.flat.fresh_buffers()
     pretrain(problem, experiment)
@@ -126,9 +126,9 @@ def test_a_damaged_file_and_a_diverging_training_are_named(tmp_path: Path) -> No
 def test_real_ranks_train_it_once_and_a_replay_elsewhere_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("model=mlp", "nodes=3", "epochs=0.1", "network=gloo", "algo=osgp", "record=true")
+    overrides = ("model=mlp", "nodes=3", "epochs=0.1", "network=gloo", "algo=osgp", "record=true")
     options = ("logger=jsonl", "pretrain.steps=10", "results=.")
-    done = run_command(*words, *options, folder=tmp_path)
+    done = run_command(*overrides, *options, folder=tmp_path)
     assert done.stdout.count("Pretraining: 10 steps of 24 samples.\n") == 1
     assert kept(tmp_path).suffix == ".pt"
     (elsewhere := tmp_path / "elsewhere").mkdir()

@@ -40,7 +40,7 @@ def test_a_vector_that_is_bound_again_costs_no_operation() -> None:
     ):
         with Operations() as noted:
             flat.bind(vector, [])
-        assert [each for each in noted.names if "detach" not in each] == operations
+        assert [name for name in noted.names if "detach" not in name] == operations
         assert flat.module.weight.tolist() == weight
     x += 1
     assert flat.module.weight.tolist() == [[1, 2]]
@@ -54,13 +54,13 @@ class Interrupted(Exception):
 def test_an_evaluation_on_a_gpu_is_in_full_precision(device: str) -> None:
     """Convolutions of gradients use TF32, PyTorch's default."""
     operations = torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul
-    before = [each.fp32_precision for each in operations]
+    before = [operation.fp32_precision for operation in operations]
     assert before == ["tf32", "tf32", "none"]
     seen: list[Any] = []
     older: list[bool] = []
 
     def sums_of(params: Tensor, buffers: list[Tensor]) -> list[Sequence[float]]:
-        seen.append([each.fp32_precision for each in operations])
+        seen.append([operation.fp32_precision for operation in operations])
         older.append(torch.backends.cudnn.allow_tf32)  # torch.compile reads it
         raise Interrupted
 
@@ -74,5 +74,5 @@ def test_an_evaluation_on_a_gpu_is_in_full_precision(device: str) -> None:
     with pytest.raises(Interrupted):
         problem.evaluate(problem.start(), [])
     assert seen == [before if device == "cpu" else ["ieee"] * 3]
-    assert [each.fp32_precision for each in operations] == before
+    assert [operation.fp32_precision for operation in operations] == before
     assert [*older, torch.backends.cudnn.allow_tf32] == [device == "cpu", True]

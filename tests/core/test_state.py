@@ -98,7 +98,7 @@ def test_events_are_saved_with_their_arguments_by_name() -> None:
     shared = changed(machines(), cores_per_host=1)
     clock = run(Custom(nothing), 2, 3, cluster=shared).simulation.clock
     assert clock.handlers.keys() == {"call", *FIELDS}
-    saved = [(float(n), n, *each) for n, each in enumerate(FIELDS.items())]
+    saved = [(float(n), n, *field) for n, field in enumerate(FIELDS.items())]
     assert str(packed_events(clock, unpacked_events(saved))) == str(saved)
 
 
@@ -122,8 +122,8 @@ def test_a_fabric_that_loads_a_state_delivers_when_the_other_one_does() -> None:
         unpacked_events(reloaded(packed_events(clock, clock.events))),
     )
     other.load_state_dict(reloaded(fabric.state_dict()))
-    for each in (clock, later):
-        while each.advance():
+    for either in (clock, later):
+        while either.advance():
             pass
     assert arrived == arrived_later == [(0, 15.0), (1, 18.0), (2, 20.0)]
 

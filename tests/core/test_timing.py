@@ -25,9 +25,9 @@ from sgp_runner.utils.errors import ConfigError
 MS = 1e-3
 
 
-def timed(results: Path, *words: str) -> dict[str, object]:
+def timed(results: Path, *overrides: str) -> dict[str, object]:
     """The summary of a timing study."""
-    summary = execute(make_experiment(results, "model=timing_only", *words))
+    summary = execute(make_experiment(results, "model=timing_only", *overrides))
     assert summary is not None
     return summary
 
@@ -46,7 +46,7 @@ def test_messages_have_the_size_of_what_they_stand_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "messages"),
+    ("overrides", "messages"),
     [
         ("algo=sgp", 30),
         ("algo=osgp", 30),
@@ -58,13 +58,13 @@ def test_messages_have_the_size_of_what_they_stand_for() -> None:
     ],
 )
 def test_a_push_sum_weight_is_one_number_in_a_timing_study(
-    words: str, messages: float, tmp_path: Path
+    overrides: str, messages: float, tmp_path: Path
 ) -> None:
     """So is the number of steps beside an outer gradient; D-PSGD sends parameters alone."""
     size = ("timed_as.num_parameters=1000000", "nodes=4", "model.sample_steps=30")
-    summary = timed(tmp_path, *words.split(), *size, "cluster=ideal")
-    each = 4_000_000 if "d_psgd" in words else 4_000_004
-    assert summary["bytes_per_node"] == messages * each
+    summary = timed(tmp_path, *overrides.split(), *size, "cluster=ideal")
+    message_bytes = 4_000_000 if "d_psgd" in overrides else 4_000_004
+    assert summary["bytes_per_node"] == messages * message_bytes
 
 
 def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> None:
@@ -136,7 +136,7 @@ def test_a_sample_is_extended_in_proportion() -> None:
 
 def test_a_sample_has_the_time_of_the_whole_schedule(tmp_path: Path) -> None:
     # 40 epochs of 36 steps, the first 10 with two peers; the sample has 144 of the 1440 steps.
-    words = [
+    overrides = [
         "algo=sgp",
         "algo.topology.peers={0: 2, 10: 1}",
         "epochs=40",
@@ -144,8 +144,8 @@ def test_a_sample_has_the_time_of_the_whole_schedule(tmp_path: Path) -> None:
         "cluster=sgp_ethernet",
         "data.size=36864",
     ]
-    whole = timed(tmp_path / "whole", *words, "model.sample_steps=null")
-    sample = timed(tmp_path / "sample", *words, "model.sample_steps=144")
+    whole = timed(tmp_path / "whole", *overrides, "model.sample_steps=null")
+    sample = timed(tmp_path / "sample", *overrides, "model.sample_steps=144")
     assert (whole["steps"], sample["steps"]) == (1440, 144)
     assert whole["iterations"] == sample["iterations"] == 1440
     assert 394 < float(str(sample["ms_per_iteration"])) < 558  # one peer and two
@@ -170,9 +170,9 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
     tmp_path: Path,
 ) -> None:
     def seconds(algo: str) -> float:
-        words = ["experiment=noloco_barrier", f"algo={algo}", "algo.period=100"]
-        words += ["nodes=8", "model.sample_steps=200"]
-        experiment = make_experiment(tmp_path / algo, *words)
+        overrides = ["experiment=noloco_barrier", f"algo={algo}", "algo.period=100"]
+        overrides += ["nodes=8", "model.sample_steps=200"]
+        experiment = make_experiment(tmp_path / algo, *overrides)
         cluster = experiment.run.cluster
         assert cluster.compute_time.cv**2 == pytest.approx(exp(0.5) - 1, rel=1e-4)
         assert cluster.compute.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
@@ -186,10 +186,10 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
 @pytest.mark.slow
 def test_halos_waits_less_for_links_between_regions_than_diloco(tmp_path: Path) -> None:
     """The times on the page of HALoS; 762.9 s are computation."""
-    words = ("nodes=16", "cluster=halos_4_regions", "epochs=11", "model.sample_steps=3200")
+    overrides = ("nodes=16", "cluster=halos_4_regions", "epochs=11", "model.sample_steps=3200")
     size = ("timed_as.model=pythia_70m", "timed_as.num_parameters=70e6", "optim.schedule=constant")
     seconds = {
-        algo: float(str(timed(tmp_path, *words, *size, *f"algo={algo}".split())["time_s"]))
+        algo: float(str(timed(tmp_path, *overrides, *size, *f"algo={algo}".split())["time_s"]))
         for algo in ("halos", "async_diloco algo.period=32", "diloco algo.period=32")
     }
     assert [*seconds.values()] == pytest.approx([860.7, 2902.2, 3418.1], abs=0.1)
@@ -206,9 +206,9 @@ WIDE = [
 
 
 def test_an_exchange_of_local_changes_costs_its_bits_less_the_overlap(tmp_path: Path) -> None:
-    def seconds(name: str, *words: str) -> float:
-        words = (*WIDE, "algo=diloco", "algo.period=10", "model.sample_steps=20", *words)
-        summary = timed(tmp_path / name, *words)
+    def seconds(name: str, *overrides: str) -> float:
+        overrides = (*WIDE, "algo=diloco", "algo.period=10", "model.sample_steps=20", *overrides)
+        summary = timed(tmp_path / name, *overrides)
         assert summary["bytes_per_node"] == 2 * 2 * LLAMA
         return float(str(summary["time_s"]))
 
@@ -227,8 +227,15 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
     codec: str, bits: int, extra: int, tmp_path: Path
 ) -> None:
     # Nine fragments, eight of three blocks and the embedding, each sent once in nine steps.
-    words = ["algo=streaming_diloco", "algo.period=9", "algo.delay=0", f"codec@algo.codec={codec}"]
-    ends = [timed(tmp_path / f"{n}", *WIDE, *words, f"model.sample_steps={n}") for n in (18, 27)]
+    overrides = [
+        "algo=streaming_diloco",
+        "algo.period=9",
+        "algo.delay=0",
+        f"codec@algo.codec={codec}",
+    ]
+    ends = [
+        timed(tmp_path / f"{n}", *WIDE, *overrides, f"model.sample_steps={n}") for n in (18, 27)
+    ]
     sent, seconds = (float(str(ends[1][key])) - float(str(ends[0][key])) for key in KEYS)
     scales = extra * (24 * 3 + 1)  # of each matrix
     assert sent == (bits * LLAMA + scales) / 8
@@ -236,7 +243,7 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
     overlapped = [
         timed(
             tmp_path / f"overlapped{n}",
-            *(*WIDE, *words, f"model.sample_steps={n}", "cluster.bandwidth=200e9"),
+            *(*WIDE, *overrides, f"model.sample_steps={n}", "cluster.bandwidth=200e9"),
             *("algo.delay=1", "cluster.collectives.fragment_overlap=0.5"),
         )
         for n in (18, 27)
@@ -251,16 +258,18 @@ KEYS = ("bytes_per_node", "time_s")
 def test_the_profile_of_streaming_diloco_has_the_step_of_its_table_by_hand(tmp_path: Path) -> None:
     """0.1 s of gradient, and 16 bits of a parameter at 100 Gbit/s less the overlap."""
     sent = 860_000_000  # parameters: 86 % of the nominal ones
-    words = ("cluster=streaming_diloco", *WIDE[2:], f"timed_as.num_parameters={sent}")
-    words += ("algo=ar_sgd", "cluster.links.bandwidth=100e9", "model.sample_steps=10")
-    words += (f"cluster.collectives.bucket_bytes={2 * 12 * 1792**2 * sent // LLAMA}",)
+    overrides = ("cluster=streaming_diloco", *WIDE[2:], f"timed_as.num_parameters={sent}")
+    overrides += ("algo=ar_sgd", "cluster.links.bandwidth=100e9", "model.sample_steps=10")
+    overrides += (f"cluster.collectives.bucket_bytes={2 * 12 * 1792**2 * sent // LLAMA}",)
     step = 0.1 + 16 * sent / 100e9 - 0.667 * 0.1
-    assert timed(tmp_path, *words)["time_s"] == pytest.approx(10 * step, rel=1e-9)
+    assert timed(tmp_path, *overrides)["time_s"] == pytest.approx(10 * step, rel=1e-9)
 
 
 def test_a_timing_study_without_values_saves_checkpoints(tmp_path: Path) -> None:
-    words = [*WIDE, "algo=streaming_diloco", "algo.period=3", "model.sample_steps=9"]
-    experiment = make_experiment(tmp_path, "model=timing_only", *words, "checkpoint.every_steps=4")
+    overrides = [*WIDE, "algo=streaming_diloco", "algo.period=3", "model.sample_steps=9"]
+    experiment = make_experiment(
+        tmp_path, "model=timing_only", *overrides, "checkpoint.every_steps=4"
+    )
     assert execute(experiment) is not None
     assert any(experiment.checkpoints.iterdir())
 
@@ -295,10 +304,10 @@ NEW = {
 
 @pytest.mark.parametrize("algo", NEW)
 def test_bytes_of_the_low_communication_algorithms(algo: str, tmp_path: Path) -> None:
-    words = ["cluster=ideal", "nodes=2", *f"algo={algo}".split(), "model.sample_steps=150"]
-    summary = timed(tmp_path, *words, "timed_as.num_parameters=4096000")
-    each = float(str(summary["bytes_per_node"])) / 150 / 4096000
-    assert each == pytest.approx(NEW[algo], rel=0.02)
+    overrides = ["cluster=ideal", "nodes=2", *f"algo={algo}".split(), "model.sample_steps=150"]
+    summary = timed(tmp_path, *overrides, "timed_as.num_parameters=4096000")
+    per_parameter = float(str(summary["bytes_per_node"])) / 150 / 4096000
+    assert per_parameter == pytest.approx(NEW[algo], rel=0.02)
 
 
 # Published milliseconds per iteration: of the SGP paper hours / (epochs x 1,281,167 / 8192

@@ -143,8 +143,10 @@ def test_vectors_of_the_meta_device_lose_their_values_to_other_operations() -> N
 
 
 def test_a_study_of_fragments_computes_nothing(tmp_path: Path) -> None:
-    words = ("model=timing_only", "algo=streaming_diloco", "nodes=2", "model.sample_steps=40")
-    run = make_experiment(tmp_path, *words, "timed_as.model=llama_1b", "codec@algo.codec=fp4").run
+    overrides = ("model=timing_only", "algo=streaming_diloco", "nodes=2", "model.sample_steps=40")
+    run = make_experiment(
+        tmp_path, *overrides, "timed_as.model=llama_1b", "codec@algo.codec=fp4"
+    ).run
     simulation, workers = simulate_times(run, build_problem(run))
     simulation.run()
     vectors: list[Any] = [worker.push_sum for worker in workers]
@@ -157,14 +159,14 @@ ALGORITHMS = sorted(set(groups()["algo"]) - {"none"})
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_a_study_has_the_times_weights_and_bytes_of_tensors(algo: str, tmp_path: Path) -> None:
-    words = (f"algo={algo}", "nodes=6", "model.sample_steps=20", "cluster=infiniband_100g")
-    run = make_experiment(tmp_path, "model=timing_only", "model.grain=40", *words).run
+    overrides = (f"algo={algo}", "nodes=6", "model.sample_steps=20", "cluster=infiniband_100g")
+    run = make_experiment(tmp_path, "model=timing_only", "model.grain=40", *overrides).run
     vectors = build_problem(run)
     assert vectors.start().is_meta == (run.timed_shapes is not None)
     found = []
     for problem in (vectors, replace(vectors, initial=None)):
         simulation, workers = simulate_times(run, problem)
         simulation.run()
-        numbers = [(each.push_sum_weight, each.comm.num_bytes_sent) for each in workers]
+        numbers = [(worker.push_sum_weight, worker.comm.num_bytes_sent) for worker in workers]
         found.append((simulation.clock.now, numbers))
     assert found[0] == found[1]

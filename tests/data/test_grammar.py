@@ -84,7 +84,9 @@ def test_samples_are_as_frequent_as_their_probability_says() -> None:
     ],
 )
 def test_rules_that_are_ambiguous_from_the_left_are_refused(rules: Rules) -> None:
-    even = {name: [1 / len(each)] * len(each) for name, each in rules.items()}
+    even = {
+        name: [1 / len(alternatives)] * len(alternatives) for name, alternatives in rules.items()
+    }
     with pytest.raises(ValueError, match="cannot be told apart"):
         Language(rules, even)
 
@@ -153,9 +155,9 @@ def test_impossible_grammars_are_refused(settings: dict[str, int], key: str) -> 
 
 
 def test_searches_can_validate_on_other_texts() -> None:
-    own, other = (
+    standard, other = (
         Grammar(block=16, valid_size=8, holdout=holdout).load(torch.float32).valid
         for holdout in (0.0, 0.2)
     )
-    targets = [valid.batch(torch.arange(8))[1] for valid in (own, other)]
+    targets = [valid.batch(torch.arange(8))[1] for valid in (standard, other)]
     assert targets[0].shape == targets[1].shape and not torch.equal(*targets)

@@ -268,18 +268,18 @@ def test_the_contents_of_folders_are_part_of_the_identity(
     save_gpt2(Path("model"))
     save_tokenizer(Path("model"))
     save_json(Path("data"), texts(30))
-    words = ["model=hf:./model", "model.pretrained=false", "data=hf:./data"]
-    first = experiment_of(words)
+    overrides = ["model=hf:./model", "model.pretrained=false", "data=hf:./data"]
+    first = experiment_of(overrides)
     assert first.run.data.tokenizer == "./model"  # type: ignore[attr-defined]
     checksum = first.config["data"]["sha256"]  # type: ignore[index]
     assert len(checksum) == 2 * 64 + 1
-    assert first.digest == experiment_of([*words, f"data.sha256={checksum}"]).digest
+    assert first.digest == experiment_of([*overrides, f"data.sha256={checksum}"]).digest
     Path("data/.cache").mkdir()
     Path("data/.cache/downloaded").write_text("now")
     os.utime("data/train.jsonl", (1, 1))
-    assert experiment_of(words).digest == first.digest
+    assert experiment_of(overrides).digest == first.digest
     save_json(Path("data"), texts(31))
-    assert experiment_of(words).digest != first.digest
+    assert experiment_of(overrides).digest != first.digest
     assert refusal("./data", "./model", sha256=checksum).startswith(
         "data.sha256: the contents of './data' changed: their checksum is "
     )

@@ -79,9 +79,12 @@ def test_a_folder_of_classes_is_divided_by_class(root: Path, tmp_path: Path) -> 
 def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data.valid_share: "):
         Folder(path=str(root / "train"), workers=0, valid_share=1e-9).load(torch.float32)
-    own = Folder(path=str(root), image_size=32, workers=0).load(torch.float32)
+    folder = Folder(path=str(root), image_size=32, workers=0).load(torch.float32)
     published = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
-    assert (own.train.files, own.valid.files) == (published.train.files, published.valid.files)
+    assert (folder.train.files, folder.valid.files) == (
+        published.train.files,
+        published.valid.files,
+    )
     for made, sentence in (
         ("", f"{tmp_path} has no folder of images for each class."),
         ("cat", "a class has no images: "),
@@ -204,10 +207,10 @@ def test_a_run_has_the_same_bytes_with_and_without_processes(
 ) -> None:
     ends = []
     for workers in (0, 2):
-        words = settings(
+        overrides = settings(
             root, f"model={model}", "optim.lr=0.01", "epochs=1", f"data.workers={workers}"
         )
-        experiment = make_experiment(tmp_path / str(workers), *words)
+        experiment = make_experiment(tmp_path / str(workers), *overrides)
         assert execute(instrumented(experiment)) is not None
         records = [
             {**record, "real_s": 0, "run_dir": ""} for record in read_metrics(experiment.directory)
@@ -228,10 +231,10 @@ def test_colours_are_learnt_and_called_what_they_are(root: Path, tmp_path: Path)
 
 
 def test_dirichlet_deals_unequal_classes(root: Path, tmp_path: Path) -> None:
-    words = settings(
+    overrides = settings(
         root, "model=mlp", "data.partition=dirichlet", "data.alpha=0.05", "data.workers=0"
     )
-    problem = build_problem(make_experiment(tmp_path, *words).run)
+    problem = build_problem(make_experiment(tmp_path, *overrides).run)
     labels = problem.dataset.train.labels
     assert labels is not None
     shares = [
@@ -244,11 +247,11 @@ def test_dirichlet_deals_unequal_classes(root: Path, tmp_path: Path) -> None:
 
 
 def test_real_ranks_decode_too(root: Path, tmp_path: Path) -> None:
-    words = settings(
+    overrides = settings(
         root, "model=mlp", "epochs=1", "optim.lr=0.01", "dtype=float64", "data.workers=1"
     )
     simulated, real = (
-        make_experiment(tmp_path / network, *words, f"network={network}")
+        make_experiment(tmp_path / network, *overrides, f"network={network}")
         for network in ("sim", "gloo")
     )
     execute(instrumented(simulated))
@@ -287,14 +290,16 @@ def unheard_by(process: int) -> set[int]:
     }
 
 
-def alike(root: Path, *words: str) -> tuple[str, ...]:
-    return settings(root, "model=mlp", "optim.lr=0.01", "logger=jsonl", "data.workers=2", *words)
+def alike(root: Path, *overrides: str) -> tuple[str, ...]:
+    return settings(
+        root, "model=mlp", "optim.lr=0.01", "logger=jsonl", "data.workers=2", *overrides
+    )
 
 
-def decoding(folder: Path, root: Path, *words: str) -> subprocess.Popen[str]:
+def decoding(folder: Path, root: Path, *overrides: str) -> subprocess.Popen[str]:
     """The command, once it has recorded steps made of what its processes decode."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sgp_runner", *alike(root, *words)]
+    command = [sys.executable, "-m", "sgp_runner", *alike(root, *overrides)]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -475,7 +480,7 @@ def test_residual_networks_train_on_cifar(
     data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = cifar(tmp_path / "data", monkeypatch)
-    words = (
+    overrides = (
         f"data={data}",
         f"data.root={root}",
         f"model={model}",
@@ -484,7 +489,7 @@ def test_residual_networks_train_on_cifar(
         "epochs=0.25",
         "log_every=1",
     )
-    experiment = make_experiment(tmp_path, *words)
+    experiment = make_experiment(tmp_path, *overrides)
     summary = execute(experiment)
     losses = [
         record["loss"] for record in read_metrics(experiment.directory) if record["kind"] == "train"

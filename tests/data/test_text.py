@@ -125,13 +125,13 @@ def test_the_library_has_all_modules() -> None:
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_bytes(b"abc")
-    for path, key, words in (
+    for path, key, part in (
         (tmp_path / "none.txt", "data.path", "No such file"),
         (tmp_path / "short.txt", "data.block", "the text that trains is shorter than 65 tokens"),
     ):
         with pytest.raises(ConfigError) as error:
             Text(path=str(path)).load(torch.float32)
-        assert error.value.key == key and words in error.value.sentence
+        assert error.value.key == key and part in error.value.sentence
     with pytest.raises(ConfigError, match="^data.vocabulary: text is read as bytes: leave it out"):
         Text(path=str(tmp_path), vocabulary=9).load(torch.float32)
     with pytest.raises(ConfigError, match="name a file or a folder"):

@@ -117,8 +117,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     )
     for name, (algo, settings, overrides, how) in {**VARIANTS, "in flight": IN_FLIGHT}.items():
         optim = () if "optim=adamw" in overrides else SGD
-        words = (*TINY, *optim, f"algo={algo}", *overrides, f"name={name.replace(' ', '_')}")
-        experiments[name] = experiment = make_experiment(folder, *words)
+        arguments = (*TINY, *optim, f"algo={algo}", *overrides, f"name={name.replace(' ', '_')}")
+        experiments[name] = experiment = make_experiment(folder, *arguments)
         if name in VARIANTS:
             execute(instrumented(experiment))
         described = json.dumps({"algo": algo, "settings": settings, **how})
@@ -138,7 +138,7 @@ def loops(experiment: Experiment) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_loop_ends_with_the_parameters_of_sgp_run(name: str, runs: dict[str, Experiment]) -> None:
     expected = torch.stack(final_parameters(runs[name]))
-    found = torch.stack([each["params"] for each in loops(runs[name])])
+    found = torch.stack([loop["params"] for loop in loops(runs[name])])
     assert float((expected - found).abs().max()) < 1e-10
     start = build_problem(runs[name].run).start()
     assert float((expected[0] - start).abs().max()) > 0.01
@@ -146,7 +146,7 @@ def test_a_loop_ends_with_the_parameters_of_sgp_run(name: str, runs: dict[str, E
 
 @pytest.mark.parametrize("name", [*VARIANTS, "in flight"])
 def test_a_loop_continues_exactly_from_its_state(name: str, runs: dict[str, Experiment]) -> None:
-    assert all(torch.equal(each["params"], each["resumed"]) for each in loops(runs[name]))
+    assert all(torch.equal(loop["params"], loop["resumed"]) for loop in loops(runs[name]))
 
 
 def test_the_state_contains_messages_in_flight(runs: dict[str, Experiment]) -> None:
@@ -154,4 +154,4 @@ def test_the_state_contains_messages_in_flight(runs: dict[str, Experiment]) -> N
     states = [torch.load(folder / f"state{rank}", weights_only=True) for rank in range(3)]
     mailboxes = [state["averager"]["worker"]["comm"]["mailbox"] for state in states]
     assert [len(mailbox) for mailbox in mailboxes] == [2, 2, 2]
-    assert sum(float(each["weight"]) for each in loops(runs["in flight"])) == pytest.approx(3)
+    assert sum(float(loop["weight"]) for loop in loops(runs["in flight"])) == pytest.approx(3)

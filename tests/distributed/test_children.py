@@ -55,16 +55,16 @@ PRODUCT = "TABLE = torch.randn(1000, 1000) @ torch.randn(1000, 1000)"
 BACKWARD = "x = torch.randn(64, 64, requires_grad=True); (x @ x).sum().backward()"
 
 
-def sgp_run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def sgp_run(folder: Path, *overrides: str, **variables: str) -> subprocess.CompletedProcess[str]:
     run = ("network=gloo", "epochs=0.1", "logger=none")
-    return run_command(*run, *words, folder=folder, variables=variables)
+    return run_command(*run, *overrides, folder=folder, variables=variables)
 
 
 @pytest.mark.parametrize("code", [PRODUCT, BACKWARD], ids=["product", "backward"])
 def test_a_plug_in_that_computes_when_it_is_imported(code: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ALGORITHM + code)
-    words = ("algo=./mine.py", "model=mlp", "data=digits", "nodes=1")
-    done = sgp_run(tmp_path, *words, OMP_NUM_THREADS="2")
+    overrides = ("algo=./mine.py", "model=mlp", "data=digits", "nodes=1")
+    done = sgp_run(tmp_path, *overrides, OMP_NUM_THREADS="2")
     assert done.returncode == 0, done.stderr
 
 
@@ -90,8 +90,8 @@ def test_a_rank_that_stands_still_before_its_first_step(
     nodes: int, rank: int, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(MODEL.format(rank=rank))
-    words = ("model=./mine.py", f"nodes={nodes}", "network.start_timeout_seconds=3")
-    done = sgp_run(tmp_path, "algo=local_sgd", *words)
+    overrides = ("model=./mine.py", f"nodes={nodes}", "network.start_timeout_seconds=3")
+    done = sgp_run(tmp_path, "algo=local_sgd", *overrides)
     (sentence,) = re.findall("^sgp-run: .*", done.stderr, flags=re.MULTILINE)
     assert sentence == (
         f"sgp-run: rank {rank} has done nothing for 3 s before its first step "

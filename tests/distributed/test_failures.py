@@ -91,8 +91,8 @@ def kill_process(experiment: Experiment, rank: int) -> None:
 
 def test_a_rank_that_dies_after_its_answer_to_a_vote_is_lost_too(tmp_path: Path) -> None:
     """Rank 3 keeps the vote on rank 1 open until rank 2 has answered and died."""
-    words = (*CONTINUE, "algo=sgp", "epochs=30")
-    experiment = make_experiment(tmp_path, *SETTINGS, *words, "network.silence_seconds=1000")
+    overrides = (*CONTINUE, "algo=sgp", "epochs=30")
+    experiment = make_experiment(tmp_path, *SETTINGS, *overrides, "network.silence_seconds=1000")
 
     def strike() -> None:
         wait_for_ranks(tmp_path, 4)
@@ -109,11 +109,11 @@ def test_a_rank_that_dies_after_its_answer_to_a_vote_is_lost_too(tmp_path: Path)
     summary = launch(experiment)
     striker.join()
     assert summary["lost"] == [1, 2]
-    assert [each["nodes"] for each in changes(experiment, "lost")] in ([2], [3, 2])
+    assert [change["nodes"] for change in changes(experiment, "lost")] in ([2], [3, 2])
 
 
 def changes(experiment: Experiment, kind: str) -> list[dict[str, object]]:
-    return [each for each in read_metrics(experiment.directory) if each["kind"] == kind]
+    return [record for record in read_metrics(experiment.directory) if record["kind"] == kind]
 
 
 @pytest.mark.slow
@@ -163,10 +163,10 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
     """On a complete graph without momentum all models stay equal: gradient descent with four nodes'
     batches, then with three nodes', then with four nodes' again.
     """
-    words = (*SETTINGS, "algo=sgp", "algo.topology=complete", "optim.momentum=0", "epochs=30")
+    overrides = (*SETTINGS, "algo=sgp", "algo.topology=complete", "optim.momentum=0", "epochs=30")
     experiment = make_experiment(
         tmp_path,
-        *words,
+        *overrides,
         "optim.schedule=constant",
         *CONTINUE,
         "checkpoint.every_steps=20",
@@ -175,7 +175,7 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
         lose_and_stop(experiment, 2)
     summary = launch(experiment, program=(REAL_RANK, "-1"))
     records = read_metrics(experiment.directory)
-    lost, back = (each for each in records if each["kind"] in ("lost", "rejoined"))
+    lost, back = (record for record in records if record["kind"] in ("lost", "rejoined"))
     assert "lost" not in summary
     assert (lost["ranks"], back["ranks"], back["nodes"]) == ([2], [2], 4)
     begin = round(float(str(back["epoch"])) * 14)  # three nodes have 14 steps in an epoch, four 11
@@ -191,15 +191,19 @@ def test_lost_ranks_rejoin_when_the_run_is_resumed(
     *_, (params, _) = descend(experiment.run, stages)
     for rank in range(4):
         assert float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-10
-    last = {each["rank"] for each in records if each["kind"] == "train" and each["step"] == end - 1}
+    last = {
+        record["rank"]
+        for record in records
+        if record["kind"] == "train" and record["step"] == end - 1
+    }
     assert last == {0, 1, 2, 3}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["d_psgd", "gap_aware", "ad_psgd"])
 def test_a_rank_that_has_rejoined_trains(algo: str, tmp_path: Path) -> None:
-    words = (f"algo={algo}", "epochs=60", "checkpoint.every_steps=20")
-    experiment = make_experiment(tmp_path, *SETTINGS, *CONTINUE, *words)
+    overrides = (f"algo={algo}", "epochs=60", "checkpoint.every_steps=20")
+    experiment = make_experiment(tmp_path, *SETTINGS, *CONTINUE, *overrides)
 
     def strike() -> None:
         kill_process(experiment, 2)
@@ -216,10 +220,10 @@ def test_a_rank_that_has_rejoined_trains(algo: str, tmp_path: Path) -> None:
     assert "lost" not in summary and float(str(summary["average"])) > 0.9
     (back,) = changes(experiment, "rejoined")
     steps = [
-        int(str(each["step"]))
-        for each in read_metrics(experiment.directory)
-        if (each["kind"], each.get("rank")) == ("train", 2)
-        and float(str(each["time_s"])) > float(str(back["time_s"]))
+        int(str(record["step"]))
+        for record in read_metrics(experiment.directory)
+        if (record["kind"], record.get("rank")) == ("train", 2)
+        and float(str(record["time_s"])) > float(str(back["time_s"]))
     ]
     assert len(steps) > 100
 
@@ -249,14 +253,14 @@ def test_a_run_that_cannot_go_on_names_the_rank_and_keeps_its_checkpoint(
     algo: str, failure: str, tmp_path: Path
 ) -> None:
     rank = 0 if failure == "continue" else 2
-    words = (
+    overrides = (
         f"algo={algo}",
         "epochs=30",
         "checkpoint.every_steps=2",
         f"on_failure={failure}",
         "network=gloo",
     )
-    experiment = make_experiment(tmp_path, *SETTINGS, *words)
+    experiment = make_experiment(tmp_path, *SETTINGS, *overrides)
     with pytest.raises(RankFailed, match=f"^rank {rank} was killed by signal SIGKILL"):
         kill_rank(experiment, rank)
     assert saved_steps(experiment.checkpoints) == [2]
@@ -284,9 +288,9 @@ def open_in(process: int) -> tuple[int, int]:
 )
 def test_survivors_close_the_connections_of_the_larger_run(more: list[str], tmp_path: Path) -> None:
     """Messages of the lost rank have arrived: gloo never ends the wait for one that is cut off."""
-    words = (*COMMAND, *more, *CONTINUE, "epochs=100000", "results=.")
+    overrides = (*COMMAND, *more, *CONTINUE, "epochs=100000", "results=.")
     shots = variables_of([shot(STEP, "SIGKILL", "2", to="idle")])
-    with Command(*words, folder=tmp_path, variables=shots) as command:
+    with Command(*overrides, folder=tmp_path, variables=shots) as command:
         try:
             wait_for_ranks(tmp_path, 3)
             ranks = processes_of(tmp_path)
@@ -295,7 +299,7 @@ def test_survivors_close_the_connections_of_the_larger_run(more: list[str], tmp_
 
             def lost() -> bool:
                 records = read_metrics(tmp_path / "runs" / "run")
-                return any(each["kind"] == "lost" for each in records)
+                return any(record["kind"] == "lost" for record in records)
 
             def closed() -> bool:
                 after = [open_in(ranks[rank]) for rank in (0, 1)]
@@ -321,9 +325,9 @@ COMMAND = ("model=mlp", "nodes=3", "epochs=1000", "logger=jsonl", "name=run", "n
 
 @pytest.mark.parametrize("algo", ["ar_sgd", "sgp"])
 def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: Path) -> None:
-    words = (*COMMAND, f"algo={algo}", "checkpoint.every_steps=50")
+    overrides = (*COMMAND, f"algo={algo}", "checkpoint.every_steps=50")
     shots = [shot(SAVE, "SIGKILL", "1", count=2)]
-    assert run(tmp_path, *words, shots=shots) == (1, LOST + RESUME)
+    assert run(tmp_path, *overrides, shots=shots) == (1, LOST + RESUME)
 
 
 @pytest.mark.parametrize(
@@ -331,8 +335,8 @@ def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: P
 )
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:
-    words = (*COMMAND, f"on_failure={failure}")
-    outcome = run(tmp_path, *words, shots=[shot(where, "SIGKILL", "1")])
+    overrides = (*COMMAND, f"on_failure={failure}")
+    outcome = run(tmp_path, *overrides, shots=[shot(where, "SIGKILL", "1")])
     assert outcome == (1, LOST + START)
     check_no_rank_is_left(tmp_path)
 
@@ -341,13 +345,13 @@ def test_a_rank_that_no_process_of_ours_launched_names_the_lost_one_and_the_chec
     tmp_path: Path,
 ) -> None:
     (port,) = free_ports(1)
-    words = (*COMMAND, "nodes=2", "algo=ar_sgd", "checkpoint.every_steps=50")
+    overrides = (*COMMAND, "nodes=2", "algo=ar_sgd", "checkpoint.every_steps=50")
 
     def rank(number: int) -> tuple[int, str]:
         variables = {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         shots = [shot(SAVE, "SIGKILL", "1", count=2)]
-        return run(tmp_path, *words, shots=shots, variables=variables)
+        return run(tmp_path, *overrides, shots=shots, variables=variables)
 
     with ThreadPoolExecutor(2) as pool:
         (code, error), (killed, _) = pool.map(rank, range(2))
@@ -357,9 +361,9 @@ def test_a_rank_that_no_process_of_ours_launched_names_the_lost_one_and_the_chec
 
 @pytest.mark.parametrize("to", ["self", "launcher"])
 def test_a_signal_while_the_survivors_vote_saves_the_smaller_run(to: str, tmp_path: Path) -> None:
-    words = (*COMMAND, "algo=sgp", *CONTINUE)
+    overrides = (*COMMAND, "algo=sgp", *CONTINUE)
     vote = shot("sgp_runner.distributed.vote:Vote.decide", "SIGTERM", "2", to)
-    code, error = run(tmp_path, *words, shots=[shot(STEP, "SIGKILL", "1", count=60), vote])
+    code, error = run(tmp_path, *overrides, shots=[shot(STEP, "SIGKILL", "1", count=60), vote])
     said = r"sgp-run: stopped by SIGTERM; saved in \S+/step-\d+. Run the same command again to "
     assert code == 75 and re.fullmatch(said + "resume.\n", error)
     check_no_rank_is_left(tmp_path)
@@ -368,8 +372,8 @@ def test_a_signal_while_the_survivors_vote_saves_the_smaller_run(to: str, tmp_pa
 def test_a_signal_while_the_survivors_vote_is_not_lost_if_they_cannot_continue(
     tmp_path: Path,
 ) -> None:
-    words = (*COMMAND, "algo=sgp", *CONTINUE, "checkpoint.every_steps=50")
+    overrides = (*COMMAND, "algo=sgp", *CONTINUE, "checkpoint.every_steps=50")
     vote = shot("sgp_runner.distributed.vote:Vote.decide", "SIGTERM", "2")
-    code, error = run(tmp_path, *words, shots=[shot(SAVE, "SIGKILL", "0", count=2), vote])
+    code, error = run(tmp_path, *overrides, shots=[shot(SAVE, "SIGKILL", "0", count=2), vote])
     assert (code, error) == (75, f"sgp-run: stopped by SIGTERM. {RESUME}")
     check_no_rank_is_left(tmp_path)

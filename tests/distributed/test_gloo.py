@@ -75,7 +75,7 @@ ASYNCHRONOUS = (
 
 
 ALIKE = LOW_COMMUNICATION | ALONE
-ALIKE |= {name: words for name, words in SYNCHRONOUS.items() if name not in WITH_BATCH_NORM}
+ALIKE |= {name: overrides for name, overrides in SYNCHRONOUS.items() if name not in WITH_BATCH_NORM}
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +214,8 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
 
 
 def start_long_run(folder: Path, nodes: int) -> Command:
-    words = ("network=gloo", f"nodes={nodes}", "model=mlp", "epochs=100000", "logger=jsonl")
-    return Command(*words, f"results={folder}")
+    overrides = ("network=gloo", f"nodes={nodes}", "model=mlp", "epochs=100000", "logger=jsonl")
+    return Command(*overrides, f"results={folder}")
 
 
 def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection() -> None:
@@ -251,14 +251,14 @@ def test_a_message_begins_when_the_head_of_the_one_before_has_been_moved() -> No
             1, zeros(num_bytes, dtype=uint8), move, lambda: events.append(f"{name} is complete")
         )
 
-    for each in (
+    for item in (
         message("a", TAIL + 5),
         message("b", TAIL + 1),
         message("c", 3),
         message("d", 0),
         None,
     ):
-        queue.put(each)
+        queue.put(item)
     one_after_the_other(queue)
     assert events == [
         *("move 5 of a", f"move {TAIL} of a", "moved 5 of a"),

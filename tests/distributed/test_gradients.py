@@ -115,15 +115,15 @@ def run_devices(
         gossip: simulate_all(
             folder / gossip,
             "gloo",
-            *words,
+            *settings,
             tiny=(*TINY, *(("batch_size=6",) if "three" in gossip else ())),
             variants={name: variants[name] for name in names[gossip]},
         )
-        for gossip, (words, variants) in GOSSIP.items()
+        for gossip, (settings, variants) in GOSSIP.items()
     }
-    words = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
+    overrides = ("network=gloo", *TWO, "model=mlp", "batch_size=16", "epochs=2")
     asynchronous = {
-        algorithm: make_experiment(folder, *words, *f"algo={algorithm}".split())
+        algorithm: make_experiment(folder, *overrides, *f"algo={algorithm}".split())
         for algorithm in algorithms
     }
     every_real = [
@@ -185,11 +185,13 @@ def test_a_node_of_two_devices_is_recorded_as_one(devices: Devices) -> None:
     expected = [record for record in read_metrics(simulated.directory) if record["kind"] == "train"]
     for rank in (0, 1):
         ours, theirs = (
-            [each for each in some if each["kind"] == "train" and each["rank"] == rank]
+            [record for record in some if record["kind"] == "train" and record["rank"] == rank]
             for some in (records, expected)
         )
-        assert [each["bytes_sent"] for each in ours] == [each["bytes_sent"] for each in theirs]
-        assert [each["step"] for each in ours] == [each["step"] for each in theirs]
+        assert [record["bytes_sent"] for record in ours] == [
+            record["bytes_sent"] for record in theirs
+        ]
+        assert [record["step"] for record in ours] == [record["step"] for record in theirs]
     assert read_summary(real.directory)["bytes_per_node"] == ours[-1]["bytes_sent"]  # type: ignore[index]
 
 
@@ -370,12 +372,13 @@ def test_nccl_is_refused_without_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Once, also by the two ranks that a launcher starts."""
-    words = ["network=nccl", "nodes=2", "model=mlp", "logger=jsonl"]
+    overrides = ["network=nccl", "nodes=2", "model=mlp", "logger=jsonl"]
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(overrides) == 2
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     ranks = [
-        run_command(*words, variables={**world, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"
+        run_command(*overrides, variables={**world, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in "01"
     ]
     assert [rank.returncode for rank in ranks] == [2, 2]
     errors = [capfd.readouterr().err, *(rank.stderr for rank in ranks)]
@@ -418,8 +421,8 @@ def gradient_with(
     compute: Compute, tmp_path: Path, formats: list[bool] | None = None
 ) -> torch.Tensor:
     """Return a gradient; add to ``formats`` whether each convolution's input was contiguous."""
-    words = ("model=resnet8", "batch_size=8")
-    problem = build_problem(make_experiment(tmp_path / str(hash(compute)), *words).run, compute)
+    overrides = ("model=resnet8", "batch_size=8")
+    problem = build_problem(make_experiment(tmp_path / str(hash(compute)), *overrides).run, compute)
     seen = [] if formats is None else formats
     for layer in problem.flat.module.modules():
         if isinstance(layer, torch.nn.Conv2d):
@@ -434,7 +437,7 @@ def test_precision_and_memory_format_change_a_gradient_by_rounding(tmp_path: Pat
     contiguous.clear()
     images_last = gradient_with(Compute(channels_last=True), tmp_path, contiguous)
     assert contiguous == [True] + [False] * 6  # an image of one channel is both
-    bf16, fp16 = (gradient_with(Compute(autocast=each), tmp_path) for each in ("bf16", "fp16"))
+    bf16, fp16 = (gradient_with(Compute(autocast=dtype), tmp_path) for dtype in ("bf16", "fp16"))
     assert bf16.dtype == fp16.dtype == torch.float32
     assert float((images_last - expected).norm() / expected.norm()) < 1e-5
     assert 1e-4 < float((bf16 - expected).norm() / expected.norm()) < 0.1

@@ -62,9 +62,9 @@ def test_simulations_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_ranks_and_averagers_leave_nothing(tmp_path: Path) -> None:
-    words = [*RUN, "network=gloo", "nodes=2", f"results={tmp_path}", "name=run"]
+    overrides = [*RUN, "network=gloo", "nodes=2", f"results={tmp_path}", "name=run"]
     with Ranks(2) as ranks:
-        for after in ranks.call(repeat, partial(rank_of_run, words), 5):
+        for after in ranks.call(repeat, partial(rank_of_run, overrides), 5):
             assert_constant(after)
         for after in ranks.call(repeat, partial(average, "sgp"), 5):
             assert_constant(after)

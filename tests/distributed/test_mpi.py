@@ -41,8 +41,10 @@ MPIRUN = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe"]
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [*MPIRUN, "-n", str(ranks), sys.executable, *words]
+def mpirun(
+    ranks: int, *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [*MPIRUN, "-n", str(ranks), sys.executable, *arguments]
     return subprocess.run(
         command, check=False, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=1000
     )
@@ -51,7 +53,7 @@ def mpirun(ranks: int, *words: str, cwd: Path | None = None) -> subprocess.Compl
 def run_ranks(
     *experiments: Experiment, fail_on_rank: int = -1, program: str = "real_rank.py"
 ) -> subprocess.CompletedProcess[str]:
-    configs = (str(each.directory / "config.yaml") for each in experiments)
+    configs = (str(experiment.directory / "config.yaml") for experiment in experiments)
     return mpirun(experiments[0].run.ranks, str(RANKS / program), str(fail_on_rank), *configs)
 
 
@@ -80,11 +82,13 @@ def run_all(folder: Path, names: Collection[str]) -> Runs:
     """Run algorithms, synchronous ones also simulated; one launch of four ranks, of which one may
     be a server, exchanges messages and runs them all.
     """
-    variants = {name: words for name, words in WITH_SERVER.items() if name in names}
+    variants = {name: settings for name, settings in WITH_SERVER.items() if name in names}
     synchronous = simulate_all(folder, "mpi", tiny=SMALL, variants=variants)
-    words = ("network=mpi", "model=mlp", f"epochs={EPOCHS}", "optim.schedule=warmup_cosine")
+    overrides = ("network=mpi", "model=mlp", f"epochs={EPOCHS}", "optim.schedule=warmup_cosine")
     asynchronous = {
-        algorithm: make_experiment(folder, *f"algo={algorithm}".split(), *words, f"nodes={nodes}")
+        algorithm: make_experiment(
+            folder, *f"algo={algorithm}".split(), *overrides, f"nodes={nodes}"
+        )
         for algorithm, nodes in ASYNCHRONOUS.items()
         if algorithm in names
     }
@@ -130,12 +134,12 @@ def test_all_algorithms_end_with_the_simulators_parameters_or_learn(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("algo=ar_sgd",), ("algo=pipe_sgd", "algo.depth=3"), ("algo=sgp",)], ids=" ".join
+    "overrides", [("algo=ar_sgd",), ("algo=pipe_sgd", "algo.depth=3"), ("algo=sgp",)], ids=" ".join
 )
 def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(
-    words: tuple[str, ...], tmp_path: Path
+    overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
-    settings = ("network=mpi", "nodes=2", "model=mlp", "epochs=60", "eval_every=1000", *words)
+    settings = ("network=mpi", "nodes=2", "model=mlp", "epochs=60", "eval_every=1000", *overrides)
     whole = make_experiment(tmp_path / "whole", *settings)
     assert run_ranks(whole).returncode == 0
     cut = make_experiment(tmp_path / "cut", *settings)
@@ -161,7 +165,7 @@ def test_a_run_that_was_told_to_stop_goes_on_to_the_same_bytes(
 def test_a_rank_that_is_stopped_ends_the_run_with_one_report(
     algo: str, wait: str, tmp_path: Path
 ) -> None:
-    words = [
+    overrides = [
         "network=mpi",
         "network.timeout_seconds=10",
         "nodes=3",
@@ -177,7 +181,7 @@ def test_a_rank_that_is_stopped_ends_the_run_with_one_report(
         sys.executable,
         "-m",
         "sgp_runner",
-        *words,
+        *overrides,
         f"results={tmp_path}",
     ]
     with subprocess.Popen(
@@ -214,7 +218,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(
     tmp_path: Path,
 ) -> None:
-    words = [
+    overrides = [
         "network=mpi",
         "network.start_timeout_seconds=2",
         "nodes=3",
@@ -222,7 +226,7 @@ def test_a_rank_that_does_not_come_to_the_start_is_not_waited_for_without_end(
         "logger=jsonl",
         f"results={tmp_path}",
     ]
-    done = mpirun(3, "-c", LATE, *words)
+    done = mpirun(3, "-c", LATE, *overrides)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if "sgp-run:" in line)
     waited = (
@@ -238,9 +242,9 @@ def start_script_of_the_page(folder: Path) -> subprocess.Popen[str]:
     (script,) = re.findall(r"```bash\n(set -m [\s\S]+?)```", page)
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     mapping = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    words = ["algo=sgp", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
+    overrides = ["algo=sgp", "model=mlp", "epochs=100000", "logger=jsonl", f"results={folder}"]
     return subprocess.Popen(
-        ["bash", "-c", script, "mpirun.sh", *words],
+        ["bash", "-c", script, "mpirun.sh", *overrides],
         env={**ENVIRONMENT, **path, **mapping},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -319,8 +323,8 @@ def test_settings_that_cannot_work_are_refused_once(tmp_path: Path) -> None:
 
 def test_a_launcher_that_is_not_mpirun_is_refused(tmp_path: Path) -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    words = ("network=mpi", "nodes=2", "model=mlp")
-    done = run_command(*words, folder=tmp_path, variables=torchrun)
+    overrides = ("network=mpi", "nodes=2", "model=mlp")
+    done = run_command(*overrides, folder=tmp_path, variables=torchrun)
     assert done.returncode == 2
     assert done.stderr == (
         "sgp-run: network: torchrun has started 2 processes, but MPI connects 1: use the mpirun "
@@ -386,7 +390,7 @@ def test_an_error_in_one_rank_is_reported_once_with_its_rank_and_ends_all(tmp_pa
 def test_whatever_is_killed_nobody_survives(
     number: signal.Signals, victim: str, tmp_path: Path
 ) -> None:
-    words = [
+    overrides = [
         "network=mpi",
         "nodes=2",
         "model=mlp",
@@ -395,7 +399,7 @@ def test_whatever_is_killed_nobody_survives(
         f"results={tmp_path}",
     ]
     command = subprocess.Popen(
-        [*MPIRUN, "-n", "2", sys.executable, "-m", "sgp_runner", *words],
+        [*MPIRUN, "-n", "2", sys.executable, "-m", "sgp_runner", *overrides],
         env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -435,11 +439,11 @@ def test_two_ranks_continue_a_run_of_four_as_in_the_simulator(
         folder.mkdir()
         monkeypatch.chdir(folder)
         for nodes, more in ((4, ()), (2, ("resume=resize",))):
-            words = (*RESIZED, f"network={network}", f"nodes={nodes}", *more)
+            overrides = (*RESIZED, f"network={network}", f"nodes={nodes}", *more)
             if network == "sim":
-                assert main([*words]) == 0
+                assert main([*overrides]) == 0
             else:
-                done = mpirun(nodes, "-c", KEEPS, *words, cwd=folder)
+                done = mpirun(nodes, "-c", KEEPS, *overrides, cwd=folder)
                 assert done.returncode == 0, done.stderr
             (run,) = folder.glob(f"results/runs/*-n{nodes}-*")
             for path in run.glob("checkpoints/*") if nodes == 4 else ():

@@ -107,8 +107,8 @@ def test_asynchronous_algorithms_learn_over_pinned_memory(algorithm: str, tmp_pa
 @pytest.mark.parametrize("algorithm", ["ar_sgd", "sgp", "osgp", "diloco"])
 def test_no_step_waits_for_the_gpu(algorithm: str, tmp_path: Path) -> None:
     """PyTorch raises an error at every operation that waits, from the third step on."""
-    words = ("network=nccl", f"nodes={GPUS}", "model=mlp", "batch_size=16", "epochs=1")
-    experiment = make_experiment(tmp_path, *words, f"algo={algorithm}", "log_every=20")
+    overrides = ("network=nccl", f"nodes={GPUS}", "model=mlp", "batch_size=16", "epochs=1")
+    experiment = make_experiment(tmp_path, *overrides, f"algo={algorithm}", "log_every=20")
     launch(experiment, program=(str(RANKS / "unwaiting_rank.py"), "-1"))
     assert read_summary(experiment.directory) is not None
 

@@ -49,13 +49,17 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_start(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), private_folder() as own:
-        (own / "studies").mkdir()
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt),
+        private_folder() as private,
+    ):
+        (private / "studies").mkdir()
         patch.setattr(shutil, "rmtree", killed)
-    assert own.exists()
+    assert private.exists()
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # which a killed process has not
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{descriptor}") == str(own / LOCK):
+            if os.readlink(f"/proc/self/fd/{descriptor}") == str(private / LOCK):
                 os.close(descriptor)
     assert left_by_the_next_start(tmp_path) == set()
 

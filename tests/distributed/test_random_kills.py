@@ -88,7 +88,7 @@ def perform(schedule: Schedule, experiment: Experiment, folder: Path, ended: Eve
 
 def last_step(experiment: Experiment, rank: int) -> int:
     records = read_lines(metrics_path(experiment.directory, rank))
-    return max(int(str(each["step"])) for each in records if each["kind"] == "train")
+    return max(int(str(record["step"])) for record in records if record["kind"] == "train")
 
 
 def run(schedule: Schedule, experiment: Experiment, folder: Path) -> None:
@@ -108,8 +108,8 @@ def run(schedule: Schedule, experiment: Experiment, folder: Path) -> None:
         return
     lost = {*summary.get("lost", ())}  # type: ignore[call-overload]
     assert lost <= schedule.killed | schedule.stopped, schedule
-    changes = [each for each in read_metrics(experiment.directory) if each["kind"] == "lost"]
-    assert lost == {rank for each in changes for rank in each["ranks"]}  # type: ignore[attr-defined]
+    changes = [record for record in read_metrics(experiment.directory) if record["kind"] == "lost"]
+    assert lost == {rank for change in changes for rank in change["ranks"]}  # type: ignore[attr-defined]
     for rank in killed - lost:  # it had finished before
         assert last_step(experiment, rank) >= last_step(experiment, 0) - schedule.nodes, schedule
 
@@ -121,8 +121,8 @@ def test_the_survivors_finish_in_any_schedule(first: int, tmp_path: Path) -> Non
     schedules = [Schedule(seed) for seed in range(first, first + 10)]
     folders = [tmp_path / str(number) for number in range(10)]
     experiments = [
-        make_experiment(folder, *SETTINGS, f"algo={each.algo}", f"nodes={each.nodes}")
-        for folder, each in zip(folders, schedules, strict=True)
+        make_experiment(folder, *SETTINGS, f"algo={schedule.algo}", f"nodes={schedule.nodes}")
+        for folder, schedule in zip(folders, schedules, strict=True)
     ]
     with ThreadPoolExecutor(3) as executor:
         list(executor.map(run, schedules, experiments, folders))

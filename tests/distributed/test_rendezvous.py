@@ -78,10 +78,10 @@ def test_rank_0_refuses_an_address_that_is_not_its_own(monkeypatch: pytest.Monke
         rendezvous.meet(1)
 
 
-def start(rank: int, host: str, port: int, folder: Path, *words: str) -> Command:
+def start(rank: int, host: str, port: int, folder: Path, *overrides: str) -> Command:
     where = {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": host, "MASTER_PORT": port}
     variables = {name: str(value) for name, value in where.items()}
-    return Command(*RUN, *words, folder=folder, variables=variables)
+    return Command(*RUN, *overrides, folder=folder, variables=variables)
 
 
 def test_a_rank_alone_ends_with_one_sentence(tmp_path: Path) -> None:

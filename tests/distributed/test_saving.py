@@ -111,8 +111,8 @@ def synchronous(folder: Path, name: str) -> tuple[Experiment, signal.Signals]:
     """A run of `SYNCHRONOUS` or `MORE`, and its signal."""
     number, *settings = (SYNCHRONOUS | MORE)[name]
     algo, *_ = name.split()
-    words = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=60", *map(str, settings))
-    return make_experiment(folder, *words), signal.Signals(number)
+    overrides = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=60", *map(str, settings))
+    return make_experiment(folder, *overrides), signal.Signals(number)
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +190,8 @@ def test_a_rank_killed_while_checkpoints_are_written(
 ) -> None:
     """The newest checkpoint is then damaged where only the last rank reads it."""
     algo, *_ = name.split()
-    words = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=12", *WRITING[name])
-    whole, cut = (make_experiment(tmp_path / each, *words) for each in ("whole", "cut"))
+    overrides = (*SETTINGS, f"algo={algo}", "checkpoint.every_steps=12", *WRITING[name])
+    whole, cut = (make_experiment(tmp_path / label, *overrides) for label in ("whole", "cut"))
     launch(whole, program=(REAL_RANK, "-1"))
     random = Random(kills)
     for number in range(kills):
@@ -214,8 +214,8 @@ def test_a_full_disk_on_one_rank_ends_the_run_at_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FULL_ON_RANK", "1")
-    words = ("nodes=2", "algo=ar_sgd", "epochs=100", "checkpoint.every_steps=50")
-    experiment = make_experiment(tmp_path, *SETTINGS, *words)
+    overrides = ("nodes=2", "algo=ar_sgd", "epochs=100", "checkpoint.every_steps=50")
+    experiment = make_experiment(tmp_path, *SETTINGS, *overrides)
     sentence = (
         r"^cannot write the checkpoint \S+/step-100: No space left on device; earlier records and "
         "checkpoints are intact.$"
@@ -268,8 +268,8 @@ def test_an_asynchronous_run_goes_on_with_what_is_left_of_its_budget(
 
 
 def test_the_command_passes_the_signal_on_and_says_so_once(tmp_path: Path) -> None:
-    words = ("network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200", "logger=jsonl")
-    process = Command(*words, f"results={tmp_path}")
+    overrides = ("network=gloo", "algo=osgp", "model=mlp", "nodes=2", "epochs=200", "logger=jsonl")
+    process = Command(*overrides, f"results={tmp_path}")
     wait_for_ranks(tmp_path, 2)
     process.send_signal(signal.SIGTERM)
     out, error = process.communicate()
@@ -295,7 +295,7 @@ def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
         "-m",
         "sgp_runner",
     ]
-    words = [
+    overrides = [
         "network=gloo",
         "nodes=2",
         "model=mlp",
@@ -304,9 +304,11 @@ def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
         "eval_every=1000",
         "logger=jsonl",
     ]
-    subprocess.run([*torchrun, *words, "name=whole"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [*torchrun, *overrides, "name=whole"], cwd=tmp_path, check=True, capture_output=True
+    )
     process = subprocess.Popen(
-        [*torchrun, *words, "name=run"],
+        [*torchrun, *overrides, "name=run"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -324,9 +326,9 @@ def test_torchrun_starts_its_ranks_again_and_they_go_on(tmp_path: Path) -> None:
     learned, expected = (
         [
             (record["rank"], record["step"], record["loss"])
-            for record in read_metrics(each)
+            for record in read_metrics(folder)
             if record["kind"] in ("train", "eval")
         ]
-        for each in (directory, whole)
+        for folder in (directory, whole)
     )
     assert sorted(map(str, learned)) == sorted(map(str, expected))

@@ -75,8 +75,8 @@ def test_ranks_that_are_started_here_are_out_of_reach_for_others(tmp_path: Path)
     """They listen on the loopback interface alone, and who may not read a private folder does not
     find them.
     """
-    words = ("network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl")
-    with Command(*words, f"results={tmp_path}") as launcher:
+    overrides = ("network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl")
+    with Command(*overrides, f"results={tmp_path}") as launcher:
         try:
             ranks = wait_for_ranks(tmp_path, 2)
             assert listens_on(launcher.pid) == set()
@@ -106,7 +106,7 @@ def test_ranks_that_are_started_here_use_no_interface_of_the_cluster(
 ) -> None:
     names, seen = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), list[str]()
 
-    def start(program: object, words: object, environment: dict[str, str], fork: bool) -> None:
+    def start(program: object, arguments: object, environment: dict[str, str], fork: bool) -> None:
         seen.extend(environment[name] for name in names)
         raise InterruptedError
 
@@ -129,8 +129,8 @@ def test_connections_of_a_stranger_do_not_use_up_the_descriptors_of_a_rank(tmp_p
     def lower_the_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4096))
 
-    words = ["network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl"]
-    command = [sys.executable, "-m", "sgp_runner", *words, f"results={tmp_path}"]
+    overrides = ["network=gloo", "nodes=2", "model=mlp", "epochs=100000", "logger=jsonl"]
+    command = [sys.executable, "-m", "sgp_runner", *overrides, f"results={tmp_path}"]
     with ExitStack() as stack:
         launcher = stack.enter_context(
             subprocess.Popen(
@@ -272,9 +272,9 @@ def test_nothing_in_the_package_can_unpickle_what_comes_over_a_network() -> None
                 and ast.unparse(node) != "self.mailbox.recv"
             ):
                 found.append(f"{path.name}: {node.attr}")
-            own = path.name == "program_objects.py"  # reads what its own program has written
+            trusted = path.name == "program_objects.py"  # reads what its own program has written
             if (
-                not own
+                not trusted
                 and isinstance(node, ast.Import)
                 and any(
                     name.name in ("pickle", "dill", "cloudpickle", "shelve") for name in node.names

@@ -30,7 +30,7 @@ def ranks() -> Iterator[list[SharedMean]]:
     """Three ranks in this process, each with a file and a group of its own."""
     store, memories = HashStore(), [SharedMemory(rank, SIZE) for rank in range(SIZE)]
     for memory in memories:
-        memory.readers = set(memory.open([each.address for each in memories]))
+        memory.readers = set(memory.open([peer.address for peer in memories]))
     with ThreadPoolExecutor(SIZE) as pool:
         groups = list(pool.map(lambda rank: ProcessGroupGloo(store, rank, SIZE), range(SIZE)))
     means = [SharedMean(memory, group) for memory, group in zip(memories, groups, strict=True)]

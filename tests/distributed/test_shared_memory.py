@@ -19,10 +19,10 @@ LONG = SMALLEST // 8  # numbers of float64
 def pair() -> tuple[SharedMemory, SharedMemory]:
     """Two processes' memory, opened by each other."""
     both = SharedMemory(0, 2), SharedMemory(1, 2)
-    addresses = [each.address for each in both]
-    for own, other in (both, both[::-1]):
-        assert own.open(addresses) == [other.process]
-        own.readers = {other.process}
+    addresses = [side.address for side in both]
+    for memory, other in (both, both[::-1]):
+        assert memory.open(addresses) == [other.process]
+        memory.readers = {other.process}
     return both
 
 
@@ -87,14 +87,14 @@ def test_only_what_another_process_has_written_is_read() -> None:
 
 def test_a_file_is_private_has_no_place_in_a_folder_and_is_recognised_by_its_name() -> None:
     before = set(os.listdir("/dev/shm"))
-    own, other = SharedMemory(0, 3), SharedMemory(1, 3)
+    memory, other = SharedMemory(0, 3), SharedMemory(1, 3)
     assert set(os.listdir("/dev/shm")) == before
-    assert stat.S_IMODE(os.fstat(own.file).st_mode) == 0o600
-    pid, file, name = own.address
+    assert stat.S_IMODE(os.fstat(memory.file).st_mode) == 0o600
+    pid, file, name = memory.address
     wrong = [[pid, file, f"{name}x"], [pid, 2**20, name], [str(pid), file, name], None, "memory"]
     for address in wrong:
         assert other.open([address, None, None]) == []
-    assert other.open([own.address, other.address, None]) == [0]
+    assert other.open([memory.address, other.address, None]) == [0]
 
 
 def test_the_end_of_shared_memory_is_one_sentence_and_messages_take_tcp(

@@ -39,8 +39,8 @@ REFUSED = ("ps_sgd", "pipe_sgd compressed", "choco_sgd as released", "powersgd",
 REFUSED += ("powersgd as released",)
 VARIANTS = {
     **{
-        name: words
-        for name, words in (SYNCHRONOUS | LOW_COMMUNICATION).items()
+        name: overrides
+        for name, overrides in (SYNCHRONOUS | LOW_COMMUNICATION).items()
         if name not in REFUSED and "rounds" not in name
     },
     # Of the largest numbers of one chunk, rounding may choose others.
@@ -105,7 +105,7 @@ def check_as_whole(simulated: Experiment, real: Experiment) -> None:
     expected, parameters = final_parameters(simulated), final_parameters(real)
     for whole, gathered in zip(expected, parameters, strict=True):
         assert float((whole - gathered).abs().max()) < 1e-12
-    there, here = (said(read_summary(each.directory)) for each in (simulated, real))
+    there, here = (said(read_summary(experiment.directory)) for experiment in (simulated, real))
     del there["bytes_per_node"], here["bytes_per_node"]
     assert here == pytest.approx(there, abs=1e-12)
 
@@ -131,8 +131,8 @@ def test_parts_end_as_the_whole(devices: int, name: str, sample: dict[int, Resul
 def test_each_device_sends_its_own_push_sum_weight(sample: dict[int, Results]) -> None:
     """Eight messages of 4,810 parameters, of eight bytes each."""
     bytes_sent = [
-        read_summary(each.directory)["bytes_per_node"]  # type: ignore[index]
-        for each in sample[2]["sgp adamw model=mlp"]
+        read_summary(experiment.directory)["bytes_per_node"]  # type: ignore[index]
+        for experiment in sample[2]["sgp adamw model=mlp"]
     ]
     assert bytes_sent == [8 * 8 * 4811, 8 * 8 * 4812]
 
@@ -151,7 +151,14 @@ def test_parts_of_every_algorithm_and_optimizer_end_as_the_whole(
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
     """Runs that leave checkpoints after the third and the sixth of eight steps."""
     folder = tmp_path_factory.mktemp("saved")
-    words = (*PERCEPTRON, "network=gloo", "nodes=2", "gpus_per_node=2", "batch_size=8", "name=mine")
+    overrides = (
+        *PERCEPTRON,
+        "network=gloo",
+        "nodes=2",
+        "gpus_per_node=2",
+        "batch_size=8",
+        "name=mine",
+    )
     more = ("checkpoint.every_steps=3", "eval_every=0.03", "log_every=2", "optim=adamw")
     algorithms = {
         "sgp": ("algo=sgp", STATE),
@@ -160,8 +167,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Experiment]:
         "streaming_diloco": ("algo=streaming_diloco", "algo.period=3", "algo.delay=1", STATE),
     }
     runs = {
-        name: make_experiment(folder / name.replace(" ", "_"), *words, *more, *own)
-        for name, own in algorithms.items()
+        name: make_experiment(folder / name.replace(" ", "_"), *overrides, *more, *extra)
+        for name, extra in algorithms.items()
     }
     run_in_turn(runs.values())
     return runs
@@ -171,8 +178,10 @@ def test_parts_resume_to_the_same_bytes(
     saved: dict[str, Experiment], capfd: pytest.CaptureFixture[str]
 ) -> None:
     experiments = [saved[name] for name in ("sgp", "slowmo", "streaming_diloco")]
-    before = [(final_parameters(each), evaluations(each)) for each in experiments]
-    for path in (path for each in experiments for path in each.directory.glob("rank*.pt")):
+    before = [(final_parameters(experiment), evaluations(experiment)) for experiment in experiments]
+    for path in (
+        path for experiment in experiments for path in experiment.directory.glob("rank*.pt")
+    ):
         path.unlink()
     run_in_turn(experiments)
     assert capfd.readouterr().out.count("resumes from step 6") == 3
@@ -192,9 +201,11 @@ def evaluations(experiment: Experiment) -> list[tuple[object, ...]]:
 
 def test_parts_are_evaluated_as_the_whole(saved: dict[str, Experiment]) -> None:
     parts, whole = evaluations(saved["sgp"]), evaluations(saved["sgp whole"])
-    assert [each[:2] for each in parts] == [each[:2] for each in whole]
-    assert [each[1] for each in parts if each[0] == 1] == [0.03, 0.06, 0.09]
-    assert [each[2] for each in parts] == pytest.approx([each[2] for each in whole], abs=1e-5)
+    assert [evaluation[:2] for evaluation in parts] == [evaluation[:2] for evaluation in whole]
+    assert [evaluation[1] for evaluation in parts if evaluation[0] == 1] == [0.03, 0.06, 0.09]
+    assert [evaluation[2] for evaluation in parts] == pytest.approx(
+        [evaluation[2] for evaluation in whole], abs=1e-5
+    )
 
 
 def numbers_held(experiment: Experiment) -> list[int]:
@@ -206,9 +217,9 @@ def numbers_held(experiment: Experiment) -> list[int]:
     files = [experiment.checkpoints / "step-6" / f"rank{process}.pt" for process in range(4)]
     workers = [torch.load(file, weights_only=True)["worker"] for file in files]
     return [
-        sum(map(count, (each["push_sum"], each["buffers"], each["state"])))
-        for each in workers
-        if "push_sum" in each
+        sum(map(count, (worker["push_sum"], worker["buffers"], worker["state"])))
+        for worker in workers
+        if "push_sum" in worker
     ]
 
 
@@ -276,9 +287,9 @@ def test_a_checkpoint_of_other_parts_is_refused(
 def test_state_that_cannot_be_divided_is_refused(
     settings: str, sentence: str, tmp_path: Path
 ) -> None:
-    words = ("network=gloo", STATE, "algo=sgp", "nodes=2", "gpus_per_node=2", *settings.split())
+    overrides = ("network=gloo", STATE, "algo=sgp", "nodes=2", "gpus_per_node=2", *settings.split())
     with pytest.raises(ConfigError, match=f"^network.shard: {sentence}"):
-        make_experiment(tmp_path, *words)
+        make_experiment(tmp_path, *overrides)
 
 
 @dataclass(frozen=True)
@@ -345,13 +356,13 @@ def test_a_norm_is_over_all_parts() -> None:
 def test_fragments_of_a_part_are_parts_of_the_fragments() -> None:
     part = PartShapes(SHAPES, slice(5, 14), OneOfTwo())
     whole = fragments_of(SHAPES, 1, "strided", 2)
-    assert [each.spans for each in whole] == [
+    assert [fragment.spans for fragment in whole] == [
         [slice(0, 12)],
         [slice(12, 16), slice(16, 24), slice(24, 25)],
     ]
     fragments = fragments_of(part, 1, "strided", 2)
-    assert [each.spans for each in fragments] == [[slice(0, 7)], [slice(7, 9)]]
-    assert [each.shapes for each in fragments] == [{"a.weight": (7, 1)}, {"a.bias": (2,)}]
+    assert [fragment.spans for fragment in fragments] == [[slice(0, 7)], [slice(7, 9)]]
+    assert [fragment.shapes for fragment in fragments] == [{"a.weight": (7, 1)}, {"a.bias": (2,)}]
     x = torch.arange(9.0)
     with fragments[1].inside(x) as parts:
         parts[0] += 1

@@ -81,9 +81,9 @@ def test_processes_count_together(tmp_path: Path) -> None:
     store = LocalStore(path)
     writers = [writer(path, 300, str(number)) for number in range(3)]
     PrefixStore("run", store).wait(["beat 0", "beat 1", "beat 2"], timedelta(seconds=600))
-    for each in writers:
-        each.join(600)
-    assert [each.exitcode for each in writers] == [0, 0, 0]
+    for process in writers:
+        process.join(600)
+    assert [process.exitcode for process in writers] == [0, 0, 0]
     assert PrefixStore("run", store).add("gradients", 0) == 900
     assert path.stat().st_size < 100_000  # it does not grow with every write
 

@@ -100,17 +100,21 @@ def test_real_runs_are_as_slow_as_their_links_and_end_where_they_would_without(
     real = [real for _, real in results.values()]
     launch(
         real[-1],
-        program=(REAL_RANK, "-1", *(str(each.directory / "config.yaml") for each in real[:-1])),
+        program=(
+            REAL_RANK,
+            "-1",
+            *(str(experiment.directory / "config.yaml") for experiment in real[:-1]),
+        ),
     )
-    for simulated, each in results.values():
-        check_same_end(simulated, each)
-        problem = build_problem(each.run)
+    for simulated, measured in results.values():
+        check_same_end(simulated, measured)
+        problem = build_problem(measured.run)
         message = 8 * sum(
             problem.flat.layers
         )  # bytes, and what each of two nodes sends in an all-reduce
         end = max(
             float(str(record["time_s"]))
-            for record in read_metrics(each.directory)
+            for record in read_metrics(measured.directory)
             if record["kind"] == "train"
         )
-        assert end >= each.run.steps(problem) * (message * 8 / 1e6 + 0.02)
+        assert end >= measured.run.steps(problem) * (message * 8 / 1e6 + 0.02)

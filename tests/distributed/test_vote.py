@@ -166,7 +166,9 @@ def next_states(state: State, slow: bool) -> Iterator[State]:
                 yield step.now("proposal", step.vote.present())
         elif me.does == "proposal":
             yield propose(state, rank)
-        elif me.does == "connects" and entries.check([address(me, each) for each in me.members]):
+        elif me.does == "connects" and entries.check(
+            [address(me, member) for member in me.members]
+        ):
             yield step.now("runs")
         elif me.does == "runs" and rank == 0 and all_run(ranks, me):
             step.vote.conclude()
@@ -182,7 +184,9 @@ def left(other: Member, me: Member) -> bool:
 
 
 def all_run(ranks: Sequence[Member], me: Member) -> bool:
-    return all((ranks[each].does, ranks[each].number) == ("runs", me.number) for each in me.members)
+    return all(
+        (ranks[member].does, ranks[member].number) == ("runs", me.number) for member in me.members
+    )
 
 
 def explore(deaths: int, slow: bool) -> tuple[set[State], list[State]]:
@@ -222,7 +226,9 @@ def test_the_living_agree_in_every_order_of_deaths(deaths: int, slow: bool) -> N
             lost.add(frozenset(RANKS) - members)
             assert members <= {*names_of(ranks, "done", "dead")}
         else:
-            assert ranks[0].does == "dead" or any(0 not in each for each in decisions(entries))
+            assert ranks[0].does == "dead" or any(
+                0 not in decision for decision in decisions(entries)
+            )
         if not slow:
             assert not names_of(ranks, "evicted")
             assert members | {*names_of(ranks, "dead")} == {*RANKS}

@@ -36,8 +36,14 @@ WAITS = {
     ["sgp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ar_sgd", "local_sgd"))],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_one_report(algo: str, tmp_path: Path) -> None:
-    words = ("network=gloo", "network.timeout_seconds=5", "nodes=3", "model=mlp", "epochs=100000")
-    with Command(*words, "logger=jsonl", f"algo={algo}", f"results={tmp_path}") as process:
+    overrides = (
+        "network=gloo",
+        "network.timeout_seconds=5",
+        "nodes=3",
+        "model=mlp",
+        "epochs=100000",
+    )
+    with Command(*overrides, "logger=jsonl", f"algo={algo}", f"results={tmp_path}") as process:
         stopped = wait_for_ranks(tmp_path, 3)[1]
         os.kill(stopped, signal.SIGSTOP)
         _, error = process.communicate()
