@@ -67,8 +67,8 @@ def exchanged() -> list[float]:
             dist.P2POp(dist.isend, mean, 0, world.workers),
             dist.P2POp(dist.irecv, received, 0, world.workers),
         ]
-        for each in dist.batch_isend_irecv(transfers):
-            each.wait()
+        for work in dist.batch_isend_irecv(transfers):
+            work.wait()
         torch.cuda.synchronize()
         values = [float(mean[-1]), float(received[-1])]
         world.close()

@@ -120,5 +120,5 @@ def compute_all(problem: Problem, width: int, engine: str) -> None:
         Vmap(problem, width).compute(gradients)
         return
     loop = Loop(problem)
-    for each in gradients:
-        loop.finish(each)
+    for gradient in gradients:
+        loop.finish(gradient)

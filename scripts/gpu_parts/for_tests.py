@@ -58,8 +58,8 @@ def osgp(seen: dict[str, Any], out: Path) -> str:
 def run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run a command; end it and its processes if this is interrupted."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
-    own = {**os.environ, "PYTHONPATH": path, **variables}
-    process = subprocess.Popen(command, cwd=ROOT, env=own, start_new_session=True)
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
     try:
         return process.wait()
     finally:

@@ -39,8 +39,8 @@ def small(out: Path, device: str, *overrides: str) -> dict[str, object]:
     from sgp_runner.assembly.execution import run_experiment
     from sgp_runner.config.overrides import experiment_of
 
-    own = ("nodes=4", "network=sim", f"network.device={device}", f"results={out / 'results'}")
-    summary = run_experiment(experiment_of(["algo=sgp", *TINY, *own, *overrides]))
+    settings = ("nodes=4", "network=sim", f"network.device={device}", f"results={out / 'results'}")
+    summary = run_experiment(experiment_of(["algo=sgp", *TINY, *settings, *overrides]))
     assert summary is not None
     return summary
 
@@ -89,8 +89,8 @@ def mfu(overrides: Sequence[str], samples: int, times: Sequence[float]) -> float
 
 def verdict(seen: dict[str, Any]) -> str:
     """Return whether all medians of ours are at most the goal."""
-    ratios = [each for what in seen.values() for each in what["tables"][1]["results"]]
-    medians = [sorted(each["values"])[len(each["values"]) // 2] for each in ratios]
+    ratios = [ratio for what in seen.values() for ratio in what["tables"][1]["results"]]
+    medians = [sorted(ratio["values"])[len(ratio["values"]) // 2] for ratio in ratios]
     return "yes" if max(medians) <= GOAL else "no"
 
 
@@ -133,18 +133,18 @@ def profiled(noted: dict[str, Any], name: str) -> Iterator[None]:
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     supported = torch.profiler.supported_activities()
     with torch.profiler.profile(
-        activities=[each for each in activities if each in supported]
+        activities=[activity for activity in activities if activity in supported]
     ) as run:
         yield
         torch.cuda.synchronize()
     ms = 1000 * (time.perf_counter() - began) / PROFILED
     events = run.events()
-    kernels = [each for each in events if each.device_type == DeviceType.CUDA]
-    busy = sum(each.time_range.elapsed_us() for each in kernels) / 1000 / PROFILED
+    kernels = [event for event in events if event.device_type == DeviceType.CUDA]
+    busy = sum(kernel.time_range.elapsed_us() for kernel in kernels) / 1000 / PROFILED
     by_name: Counter[str] = Counter()
-    for each in kernels:
-        by_name[each.name] += each.time_range.elapsed_us() / 1000 / PROFILED
-    operators = sum(each.name.startswith("aten::") for each in events)
+    for kernel in kernels:
+        by_name[kernel.name] += kernel.time_range.elapsed_us() / 1000 / PROFILED
+    operators = sum(event.name.startswith("aten::") for event in events)
     noted[name] = {
         "ms": round(ms, 3),
         "kernels": len(kernels) / PROFILED,
@@ -193,7 +193,7 @@ def syncs(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
             if count > shorter[place] and POSTPONED not in place
         }
         seen[name] = {"all": dict(longer), "in_steps": sorted(each_step)}
-    return "no" if any(each["in_steps"] for each in seen.values()) else "yes"
+    return "no" if any(found["in_steps"] for found in seen.values()) else "yes"
 
 
 def waits(out: Path, *overrides: str) -> Counter[str]:
@@ -261,9 +261,9 @@ def snapshot(seen: dict[str, Any], out: Path, sizes: Sizes = REAL) -> str:
         saved = [*folder.glob("checkpoints/step-*")]
         seen["checkpoint_bytes"] = sum(path.stat().st_size for path in saved[-1].rglob("*"))
         seen["train"] = [
-            {"step": each["step"], "real_s": each.get("real_s"), "time_s": each["time_s"]}
-            for each in read_metrics(folder)
-            if each["kind"] == "train"
+            {"step": record["step"], "real_s": record.get("real_s"), "time_s": record["time_s"]}
+            for record in read_metrics(folder)
+            if record["kind"] == "train"
         ]
         (folder / "summary.json").unlink()
         torch.cuda.reset_peak_memory_stats()

@@ -98,5 +98,5 @@ def place(thread: int) -> str:
     """Return the function, file and line where a thread is: of the script, not of a library."""
     stack = extract_stack(sys._current_frames()[thread])[::-1]
     libraries = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")})
-    frame = next((each for each in stack if not each.filename.startswith(libraries)), stack[0])
+    frame = next((entry for entry in stack if not entry.filename.startswith(libraries)), stack[0])
     return f"{frame.name} ({Path(frame.filename).name}, line {frame.lineno})"

@@ -330,7 +330,7 @@ class Worker:
             fill(buffer, saved["buffers"][name])
         if saved["push_sum"].device != device:
             others = {key: saved[key] for key in saved if key not in ("push_sum", "buffers")}
-            saved = saved | with_memory(others, lambda own: own.to(device))
+            saved = saved | with_memory(others, lambda raw: raw.to(device))
         self.state.update(unpacked(saved["state"]))
         progress = self.progress
         progress.step, progress.steps_taken = saved["step"], saved["steps_taken"]

@@ -74,13 +74,13 @@ class DeviceMemory:
         if self.shard == "state" and not size.master and devices > 1:
             held["own parameters"] = size.model  # beside the gathered ones
         return {
-            name: parameters * each
-            for name, each in {
+            name: parameters * per_parameter
+            for name, per_parameter in {
                 "parameters": whole * size.model,
                 "gradients": whole * size.model,
-                **{name: state * each for name, each in held.items()},
+                **{name: state * per_parameter for name, per_parameter in held.items()},
             }.items()
-            if each
+            if per_parameter
         }
 
     def fits(self, parts: Mapping[str, float]) -> bool:

@@ -86,24 +86,24 @@ def known_quality(method: Method) -> Sequence[Known]:
     """Return the figures of a method, at its H or at the next larger one that has any."""
     rest, period = without_period(method.overrides)
     figures = {
-        known: each
-        for words, each in all_known().items()
-        for other, known in [without_period(words.split())]
+        known: quality
+        for overrides, quality in all_known().items()
+        for other, known in [without_period(overrides.split())]
         if other == rest and known >= period
     }
     return figures[min(figures)] if figures else ()
 
 
-def without_period(words: Sequence[str]) -> tuple[list[str], int]:
-    """Return ``words`` of a method without H, and H; 0 for a method without H."""
-    rest = [word for word in words if not word.startswith(PERIOD)]
-    return rest, sum(int(word.removeprefix(PERIOD)) for word in words if word not in rest)
+def without_period(overrides: Sequence[str]) -> tuple[list[str], int]:
+    """Return ``overrides`` of a method without H, and H; 0 for a method without H."""
+    rest = [word for word in overrides if not word.startswith(PERIOD)]
+    return rest, sum(int(word.removeprefix(PERIOD)) for word in overrides if word not in rest)
 
 
 def near_until(method: Method) -> int:
     """Return the largest H at which a method is near, whose own H is any; 0: at none."""
     rest, _ = without_period(method.overrides)
-    known = {without_period(words.split())[1] for words in all_known()}
+    known = {without_period(overrides.split())[1] for overrides in all_known()}
     return max((h for h in known if is_close(known_quality(with_period(rest, h)))), default=0)
 
 

@@ -200,9 +200,9 @@ def regions_of(
             f"{carried} (site_window=)."
         )
     sizes = (nodes // sites + (site < nodes % sites) for site in range(sites))
-    each = round(window / connections)
+    share = round(window / connections)
     price = settings.number("site_price_per_gb")
-    return tuple(Region(size, rate, rate, latency, each, price) for size in sizes), assumed
+    return tuple(Region(size, rate, rate, latency, share, price) for size in sizes), assumed
 
 
 def regions_word(regions: Sequence[Region]) -> str:

@@ -189,9 +189,9 @@ class BackgroundWriter:
 def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of ``state`` in the memory of the host, to which a GPU may still copy."""
 
-    def copy(own: Tensor) -> Tensor:
-        on_gpu = own.device.type not in ("cpu", "meta")
-        return own.to("cpu", non_blocking=True) if on_gpu else own.clone()  # pinned, if of a GPU
+    def copy(raw: Tensor) -> Tensor:
+        on_gpu = raw.device.type not in ("cpu", "meta")
+        return raw.to("cpu", non_blocking=True) if on_gpu else raw.clone()  # pinned, if of a GPU
 
     return with_memory(dict(state), copy)
 

@@ -239,8 +239,8 @@ class Observer:
                 check_loss(worker, loss, self.first_losses.setdefault(self.name(worker), loss))
             check_parameters(worker)
 
-    def evaluate(self, worker: Worker, epoch: float, own: bool = True) -> dict[str, float]:
-        """Evaluate and record the server's model or, if ``own``, the model of one worker.
+    def evaluate(self, worker: Worker, epoch: float, of_worker: bool = True) -> dict[str, float]:
+        """Evaluate and record the server's model or, if ``of_worker``, the model of one worker.
 
         In simulated time, the last worker to finish an epoch also triggers the evaluation of the
         average of all workers, unless there is a server.
@@ -251,7 +251,7 @@ class Observer:
             self.record_average(worker, epoch, worker.model, {})
             return self.average
         metrics: dict[str, float] = {}
-        if own:
+        if of_worker:
             with self.recorder.meter.timed():
                 metrics = self.latest.evaluate(self.problem, worker.model, worker.model_buffers)
             self.recorder.write(

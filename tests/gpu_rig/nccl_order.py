@@ -50,8 +50,8 @@ class Call(NamedTuple):
         return self.tensors[0].peer is not None
 
     def __str__(self) -> str:
-        words = " + ".join(map(str, self.tensors))
-        return f"{words} on {self.communicator} {[*self.members]}"
+        texts = " + ".join(map(str, self.tensors))
+        return f"{texts} on {self.communicator} {[*self.members]}"
 
 
 Logs = Mapping[int, Sequence[Call]]  # calls by process, in the order of their launch
@@ -73,7 +73,7 @@ def unsuitable(logs: Logs) -> list[str]:
         f"process {process}: {call}"
         for process, calls in logs.items()
         for call in calls
-        if not all(each.contiguous and each.aligned for each in call.tensors)
+        if not all(tensor.contiguous and tensor.aligned for tensor in call.tensors)
     ]
 
 
@@ -174,4 +174,4 @@ class Execution:
 
 
 def sizes(call: Call) -> list[tuple[str, int]]:
-    return [(each.verb, each.num_bytes) for each in call.tensors]
+    return [(tensor.verb, tensor.num_bytes) for tensor in call.tensors]

@@ -67,6 +67,6 @@ def main(config_file: Path) -> None:
 show_messages()
 warnings.simplefilter("error", FutureWarning)
 dist.recv = receive_late
-for each in config_files:
-    main(Path(each))
+for file in config_files:
+    main(Path(file))
 os._exit(0)

@@ -102,7 +102,7 @@ class PretendTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> PretendTensor:
-        own = Tensor._make_wrapper_subclass(
+        tensor = Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -111,8 +111,8 @@ class PretendTensor(Tensor):
             layout=inner.layout,
             device=DEVICE,
         )
-        own.inner = inner
-        return own
+        tensor.inner = inner
+        return tensor
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"PretendTensor({self.inner})"
@@ -181,8 +181,8 @@ def pretend_gpu() -> Iterator[Log]:
 
 def made_on_host(data: Any, *, device: Any = None, **options: Any) -> Tensor:
     """Return `torch.tensor` of the arguments, copied from the host if it is to be elsewhere."""
-    own = MAKE(data, **options)
-    return own if device is None else own.to(device)
+    made = MAKE(data, **options)
+    return made if device is None else made.to(device)
 
 
 def pinned(t: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ class Kind:
 
 @functools.cache
 def kind_of(func: Any) -> Kind:
-    infos = [each.alias_info for each in func._schema.returns if each.alias_info is not None]
+    infos = [result.alias_info for result in func._schema.returns if result.alias_info is not None]
     return Kind(
         func in COPIES,
         func in INDEXING,
@@ -243,8 +243,8 @@ def kind_of(func: Any) -> Kind:
 def execute(func: Any, args: Any, kwargs: Any, log: Log) -> Any:
     """Run an operation on the values; its result is on the device on which CUDA would have it."""
     tensors: list[Tensor] = []
-    inner = [unwrapped(each, tensors) for each in args]
-    options = {name: unwrapped(each, tensors) for name, each in kwargs.items()}
+    inner = [unwrapped(argument, tensors) for argument in args]
+    options = {name: unwrapped(argument, tensors) for name, argument in kwargs.items()}
     host = [t for t in tensors if not isinstance(t, PretendTensor)]
     on_device = len(host) < len(tensors)
     to = kwargs.get("device")
@@ -282,7 +282,7 @@ def execute(func: Any, args: Any, kwargs: Any, log: Log) -> Any:
 def bytes_read(func: Any, tensors: list[Tensor], kwargs: Any) -> int:
     """Return the bytes that a kernel reads; it only writes ``out`` and what it fills."""
     written = [kwargs["out"]] if "out" in kwargs else tensors[: func in FILLS]
-    return sum(nbytes(t) for t in tensors if all(t is not own for own in written))
+    return sum(nbytes(t) for t in tensors if all(t is not output for output in written))
 
 
 def nbytes(value: Any) -> int:
@@ -295,7 +295,7 @@ def unwrapped(value: Any, found: list[Tensor]) -> Any:
         found.append(value)
         return values(value)
     if isinstance(value, list | tuple):
-        return type(value)(unwrapped(each, found) for each in value)
+        return type(value)(unwrapped(item, found) for item in value)
     return value
 
 
@@ -309,10 +309,10 @@ def wrapped(value: Any) -> Any:
 def check_devices(func: Any, args: Any, host: list[Tensor]) -> None:
     """Raise DeviceMismatch for tensors of two devices; a host's scalar goes with any tensor."""
     if kind_of(func).indexes:  # indices may be on the host, those of a host's tensor must
-        own = isinstance(args[0], PretendTensor)
+        on_device = isinstance(args[0], PretendTensor)
         others = args[2:3] if len(args) > 2 else ()
-        wrong = [t for t in others if t.dim() and isinstance(t, PretendTensor) != own]
-        if not own:
+        wrong = [t for t in others if t.dim() and isinstance(t, PretendTensor) != on_device]
+        if not on_device:
             wrong += [t for t in args[1] if isinstance(t, PretendTensor)]
     else:
         wrong = [t for t in host if t.dim()]

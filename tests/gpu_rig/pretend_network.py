@@ -244,19 +244,21 @@ class Calls:
         return lambda: copy_(target, self.network.receive(key, number))
 
     def batch_isend_irecv(self, operations: list[P2POp]) -> list[Work]:
-        sends = [each for each in operations if each.op == self.isend]
-        receives = [each for each in operations if each.op == self.irecv]
+        sends = [operation for operation in operations if operation.op == self.isend]
+        receives = [operation for operation in operations if operation.op == self.irecv]
         if not operations[0].group.started:
             raise NotStarted("an exchange is the first call of its group")
-        for each in sends:
-            self.network.send((self.get_rank(), each.peer, each.group.number, 0), each.tensor)
-        finish = [self.receiving(each.tensor, each.peer, each.group, 0) for each in receives]
+        for send in sends:
+            self.network.send((self.get_rank(), send.peer, send.group.number, 0), send.tensor)
+        finish = [
+            self.receiving(receive.tensor, receive.peer, receive.group, 0) for receive in receives
+        ]
 
         def finish_all() -> None:
-            for each in finish:
-                each()
+            for complete in finish:
+                complete()
 
-        tensors = [each.tensor for each in sends], [each.tensor for each in receives]
+        tensors = [send.tensor for send in sends], [receive.tensor for receive in receives]
         return [Work(operations[0].group, finish_all, *tensors, "exchange")]
 
     def all_reduce(

@@ -103,8 +103,8 @@ class Trained:
 
 @functools.cache
 def base_run() -> Run:
-    words = [f"nodes={NODES}", "model=mlp", "data=digits", "batch_size=8", "epochs=0.3"]
-    return experiment_of([*words, "logger=jsonl", "resume=never"]).run
+    overrides = [f"nodes={NODES}", "model=mlp", "data=digits", "batch_size=8", "epochs=0.3"]
+    return experiment_of([*overrides, "logger=jsonl", "resume=never"]).run
 
 
 def train(

@@ -19,7 +19,7 @@ LATE = (1, 2)  # processes: the second device of the first node and the first on
 
 def in_pieces(operations: list[dist.P2POp]) -> list[dist.Work]:
     """Start an exchange as one call per message."""
-    return [work for each in operations for work in noted_group.batch_isend_irecv([each])]
+    return [work for operation in operations for work in noted_group.batch_isend_irecv([operation])]
 
 
 class LateTransport(NcclTransport):

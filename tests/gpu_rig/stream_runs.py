@@ -228,12 +228,12 @@ def run_process(
     return worker.gathered(worker.params).cpu()
 
 
-def run_on_pretend_gpus(*words: str, body: Body | None = None) -> Outcome:
+def run_on_pretend_gpus(*overrides: str, body: Body | None = None) -> Outcome:
     """Run all processes of an experiment; raise the first error of any.
 
     body: what ranks run in place of the algorithm
     """
-    run = experiment_of([*TINY, *words, "logger=jsonl"]).run
+    run = experiment_of([*TINY, *overrides, "logger=jsonl"]).run
     size = run.nodes * run.gpus_per_node + run.algo.servers
     network, store, start = Network(size), dist.HashStore(), Barrier(size)
     outcome, errors = Outcome(), []

@@ -141,7 +141,7 @@ class Gpu:
             assert isinstance(race, UnsynchronizedAccessError)
             pair = race.previous_access, race.current_access
             self.races[
-                ", then ".join(f"{each.operator}{place(each.stack_trace)}" for each in pair)
+                ", then ".join(f"{access.operator}{place(access.stack_trace)}" for access in pair)
             ] += 1
 
     def host_access(self, read: set[int], written: set[int], what: str) -> None:
@@ -170,7 +170,7 @@ class Gpu:
             return Block(self, stream)
 
     def freed(self, pieces: dict[int, int], stream: int, recorded: set[int]) -> None:
-        waits = [dict(self.states[each]) for each in recorded]
+        waits = [dict(self.states[number]) for number in recorded]
         self.pools[stream].append(([*pieces.values()], waits))
 
     def pin(self, tensor: Tensor) -> Block:
@@ -189,7 +189,7 @@ class Gpu:
 
 
 def merged(*states: dict[int, int]) -> dict[int, int]:
-    return {key: max(each.get(key, -1) for each in states) for state in states for key in state}
+    return {key: max(other.get(key, -1) for other in states) for state in states for key in state}
 
 
 def place(stack: StackSummary) -> str:

@@ -209,20 +209,20 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def name_of(row: Row) -> str:
     """Return the algorithm's title and what it is combined with."""
-    return "-".join([row[4].title, *(str(each).split("(sch")[0] for each in row[:4] if each)])
+    return "-".join([row[4].title, *(str(part).split("(sch")[0] for part in row[:4] if part)])
 
 
 def check(row: Row) -> None:
     """Models and buffers are those of a CPU, to the bit, and the host does not wait in a step."""
     _, graph, codec, optim, algo = row
     nodes = NODES + isinstance(graph, Base)  # of which the shares of five nodes differ
-    on_cpu, on_gpu = (train(algo, optim, each, nodes) for each in (False, True))
+    on_cpu, on_gpu = (train(algo, optim, on_device, nodes) for on_device in (False, True))
     # Their sums have another order on a GPU.
     sums = isinstance(codec, TwoBit | Sign) or getattr(codec, "bits", 0) == 2
     same = partial(torch.allclose, rtol=1e-5, atol=1e-6) if sums else torch.equal
-    for own, other in zip(on_gpu.models, on_cpu.models, strict=True):
+    for model, other in zip(on_gpu.models, on_cpu.models, strict=True):
         assert other.isfinite().all() and not torch.equal(other, START[:-1])
-        assert same(own, other)
+        assert same(model, other)
     for mine, others in zip(on_gpu.buffers, on_cpu.buffers, strict=True):
         assert all(map(same, mine, others))
     assert on_gpu.log.sites <= ALLOWED
@@ -243,7 +243,7 @@ def test_everything_runs_as_on_a_cpu_without_a_host_sync_in_a_step(row: Row) -> 
 
 @pytest.mark.parametrize("algo", [SGP(Ring()), SparseLoCo(Int8(), period=2)], ids=str)
 def test_records_are_those_of_a_cpu_and_wait_for_the_device(algo: Algorithm) -> None:
-    on_cpu, on_gpu = (train(algo, ALL[0], on_gpu=each, every=2) for each in (False, True))
+    on_cpu, on_gpu = (train(algo, ALL[0], on_gpu=on_device, every=2) for on_device in (False, True))
     assert len(on_gpu.records) == NODES * STEPS / 2
     assert on_gpu.records == on_cpu.records
     checks = {("scalar read", "core/codecs/codec.py check_finite")}

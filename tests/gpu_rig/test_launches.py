@@ -95,8 +95,15 @@ def test_the_kernels_of_a_step(optim: Optimizer, launches: int) -> None:
 
 def test_the_batches_of_all_simulated_workers_are_copied_together() -> None:
     """For eight workers there are three copies: inputs, targets and dropout seeds."""
-    words = ("model=mlp", "data=digits", "nodes=8", "batch_size=64", "logger=jsonl", "resume=never")
-    on_cpu = build_problem(experiment_of([*words]).run)
+    overrides = (
+        "model=mlp",
+        "data=digits",
+        "nodes=8",
+        "batch_size=64",
+        "logger=jsonl",
+        "resume=never",
+    )
+    on_cpu = build_problem(experiment_of([*overrides]).run)
     problem = replace(on_cpu, compute=Compute(str(DEVICE)))
     gradients = [Gradient(rank, 0, on_cpu.start(), []) for rank in range(8)]
     with pretend_gpu() as log:

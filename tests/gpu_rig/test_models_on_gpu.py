@@ -73,9 +73,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binarised(folder / "binarised", parallel_text(folder / "text"))
 
 
-def problems(*words: str) -> Iterator[tuple[Problem, Log]]:
+def problems(*overrides: str) -> Iterator[tuple[Problem, Log]]:
     """Yield the problem on the CPU and on the pretend GPU, with what happens there."""
-    run = experiment_of(["nodes=2", "batch_size=4", *words, "logger=jsonl", "resume=never"]).run
+    run = experiment_of(["nodes=2", "batch_size=4", *overrides, "logger=jsonl", "resume=never"]).run
     yield build_problem(run), Log()
     with pretend_gpu() as log:
         problem = build_problem(run, replace(ON_CPU, device=str(DEVICE)))
@@ -90,16 +90,16 @@ def test_gradient_and_evaluation_are_those_of_a_cpu(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vision, "FEW_SAMPLES", ())  # the same layout on both
-    words = [f"model={name.split(maxsplit=1)[0]}", *MODELS[name]]
+    overrides = [f"model={name.split(maxsplit=1)[0]}", *MODELS[name]]
     if name == "fairseq_transformer":
         if importlib.util.find_spec("fairseq") is None:
             pytest.skip("fairseq is not installed: make .venv/.fairseq")
-        words.append(f"data.root={request.getfixturevalue('root')}")
+        overrides.append(f"data.root={request.getfixturevalue('root')}")
     if name == "hf":
         folder = request.getfixturevalue("tmp_path")
-        words.append(f"model.path={save_gpt2(folder, vocab_size=256, dropout=0.1)}")
+        overrides.append(f"model.path={save_gpt2(folder, vocab_size=256, dropout=0.1)}")
     found = []
-    for problem, log in problems(*words):
+    for problem, log in problems(*overrides):
         x, buffers = problem.start(), problem.flat.fresh_buffers()
         log.clear()
         gradient, loss = problem.gradient(x, buffers, 1, 2)
@@ -151,10 +151,10 @@ def on_pretend_gpu(run: Run) -> Compute:
     return replace(run.network.compute, device=str(DEVICE), autocast="none")
 
 
-def formats(*words: str) -> tuple[bool, list[bool], Tensor]:
+def formats(*options: str) -> tuple[bool, list[bool], Tensor]:
     """Return the format of a run's images on a GPU, of each convolution's input, and a gradient."""
-    words = ("nodes=2", "batch_size=4", "network.device=cuda", "network.autocast=bf16", *words)
-    run = experiment_of([*words, "logger=jsonl", "resume=never"]).run
+    options = ("nodes=2", "batch_size=4", "network.device=cuda", "network.autocast=bf16", *options)
+    run = experiment_of([*options, "logger=jsonl", "resume=never"]).run
     seen: list[bool] = []
     with pretend_gpu():
         problem = build_problem(run, on_pretend_gpu(run))
@@ -171,26 +171,28 @@ def formats(*words: str) -> tuple[bool, list[bool], Tensor]:
 
 
 def test_convolutions_on_a_gpu_have_channels_last_images_unless_told_otherwise() -> None:
-    words = ("model=resnet8", *TINY_IMAGES)
-    last, seen, g = formats(*words)
+    overrides = ("model=resnet8", *TINY_IMAGES)
+    last, seen, g = formats(*overrides)
     assert last and seen == [True] * 7
-    last, seen, other = formats(*words, "network.channels_last=false")
+    last, seen, other = formats(*overrides, "network.channels_last=false")
     assert not last and seen == [False] * 7
     assert float((g - other).norm() / other.norm()) < 1e-5
     assert formats("model=mlp", *TINY_IMAGES)[:2] == (False, [])  # it has no convolution
 
 
 def test_convolutions_of_many_workers_at_once_stay_as_they_are() -> None:
-    words = ("model=conv", "network.autocast=bf16", "network.device=cuda", *TINY_IMAGES)
+    overrides = ("model=conv", "network.autocast=bf16", "network.device=cuda", *TINY_IMAGES)
     found = []
     for more in ("auto", "false"):
-        run = experiment_of([*words, f"network.channels_last={more}", "nodes=2"]).run
+        run = experiment_of([*overrides, f"network.channels_last={more}", "nodes=2"]).run
         with pretend_gpu():
             problem = build_problem(run, on_pretend_gpu(run))
             x, buffers = problem.start(), problem.flat.fresh_buffers()
             gradients = [Gradient(rank, 0, x, buffers) for rank in (0, 1)]
             Vmap(problem, 2).compute(gradients)
-        found.append([values(each.value) for each in gradients if each.value is not None])
+        found.append(
+            [values(gradient.value) for gradient in gradients if gradient.value is not None]
+        )
     assert all(map(torch.equal, *found)) and len(found[0]) == 2
 
 

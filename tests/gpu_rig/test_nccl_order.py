@@ -61,7 +61,7 @@ OSGP = {
     "osgp late as released": ("algo.layout=released",),
 }
 ALL = {
-    **{name: words for name, words in SYNCHRONOUS.items() if name != "ps_sgd"},
+    **{name: options for name, options in SYNCHRONOUS.items() if name != "ps_sgd"},
     **LOW_COMMUNICATION,
     **OSGP,
     "hybrid": ("algo.switch_epoch=0.5",),
@@ -115,7 +115,7 @@ def make(folder: Path, layout: str, name: str) -> Experiment:
 def run(experiments: Mapping[str, Experiment], seed: int = 1) -> dict[str, Logs]:
     """Return the calls of those runs that have ended."""
     run_in_turn(experiments.values(), partial(launch_real, program=PROGRAM, words=(str(seed),)))
-    ended = [name for name, each in experiments.items() if read_summary(each.directory)]
+    ended = [name for name, experiment in experiments.items() if read_summary(experiment.directory)]
     return {name: read_logs(experiments[name]) for name in ended}
 
 
@@ -126,7 +126,7 @@ def read_logs(experiment: Experiment) -> Logs:
     ]
     return {
         rank: [
-            Call(communicator, members, [Tensor(*each) for each in tensors])
+            Call(communicator, members, [Tensor(*tensor) for tensor in tensors])
             for communicator, members, tensors in json.loads(text)
         ]
         for rank, text in enumerate(texts)
@@ -170,7 +170,9 @@ BUCKETS = [GRADIENT, *[("broadcast", (0, 1))] * 2]
 
 
 def summary(calls: Sequence[Call]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(" + ".join(each.verb for each in call.tensors), (*call.members,)) for call in calls]
+    return [
+        (" + ".join(tensor.verb for tensor in call.tensors), (*call.members,)) for call in calls
+    ]
 
 
 def test_all_calls_are_noted(sample: dict[str, Logs]) -> None:
@@ -186,7 +188,7 @@ def test_all_calls_are_noted(sample: dict[str, Logs]) -> None:
         *[ASSEMBLY] * 2,
         AVERAGE,
     ]
-    assert {each.peer for call in calls for each in call.tensors} == {None, 2}
+    assert {tensor.peer for call in calls for tensor in call.tensors} == {None, 2}
 
 
 def test_all_calls_of_parts_are_noted(sample: dict[str, Logs]) -> None:

@@ -28,14 +28,16 @@ def test_the_machine_starts(tmp_path: Path) -> None:
     seen = seen_by("machine", tmp_path)
     assert seen["answer"] == "yes"
     assert seen["exchange"] == [3, 3]
-    assert [each["name"] for each in seen["gpus"]] == ["Pretend H200"]
+    assert [device["name"] for device in seen["gpus"]] == ["Pretend H200"]
     assert 0 < seen["accuracy"] < 1
 
 
 def test_codecs_have_messages_of_their_length(tmp_path: Path) -> None:
     seen = seen_by("codecs", tmp_path)  # 4,096 numbers, in four matrices of 16 x 64
     lengths = {
-        name: each["4096"]["bytes_of_message"] for name, each in seen.items() if name != "answer"
+        name: by_size["4096"]["bytes_of_message"]
+        for name, by_size in seen.items()
+        if name != "answer"
     }
     assert lengths == {
         "int8": 4096 + 4 * 4,
@@ -73,12 +75,12 @@ def test_steps_of_both_read_the_same_batches_once(
 ) -> None:
     """No batch comes from the host while a step is timed."""
     used: list[object] = []
-    monkeypatch.setattr(prefetch.Prefetcher, "batch", lambda *words: used.append(words))
+    monkeypatch.setattr(prefetch.Prefetcher, "batch", lambda *arguments: used.append(arguments))
     seen = seen_by("gpt", tmp_path)["gpt"]
     assert used == []
     assert {*seen["samples_per_s"]} == {"AR-SGD", "SGP", "plain PyTorch"}
     assert [len(table["results"]) for table in seen["tables"]] == [3, 2]
-    assert all(each["goal"] == 1.02 for each in seen["tables"][1]["results"])
+    assert all(result["goal"] == 1.02 for result in seen["tables"][1]["results"])
 
 
 @pytest.mark.slow
@@ -98,10 +100,10 @@ def test_a_run_is_saved_and_resumed_on_a_cpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7)
-    words = ("model=gpt", "model.width=16", "model.heads=2", "data.block=8", "data.valid_size=1")
+    settings = ("model=gpt", "model.width=16", "model.heads=2", "data.block=8", "data.valid_size=1")
     seen: dict[str, Any] = {}
-    sizes = replace(TINY, state=(*words, "network=gloo"))
+    sizes = replace(TINY, state=(*settings, "network=gloo"))
     assert for_training.snapshot(seen, tmp_path, sizes) == "yes"
-    assert {each["step"] for each in seen["train"]} == {*range(8)}
+    assert {record["step"] for record in seen["train"]} == {*range(8)}
     assert seen["checkpoint_bytes"] > 3 * 4 * 16 * 256  # parameters and two moments
     assert seen["resumed_peak_bytes"] == 7

@@ -27,10 +27,10 @@ from sgp_runner.utils.shard import WHOLE, Shard
 
 @pytest.fixture
 def gpu() -> Iterator[Gpu]:
-    own = Gpu(0)
-    with pretend_cuda(), running(own):
-        yield own
-    assert own.races == {}
+    device = Gpu(0)
+    with pretend_cuda(), running(device):
+        yield device
+    assert device.races == {}
 
 
 @pytest.fixture
@@ -40,10 +40,12 @@ def loads() -> list[tuple[int, int, str]]:
 
 @pytest.fixture
 def prefetcher(gpu: Gpu) -> Iterator[Prefetcher]:
-    own = Prefetcher(str(CUDA))
-    yield own
-    own.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("loads batches")]
+    loader = Prefetcher(str(CUDA))
+    yield loader
+    loader.close()
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("loads batches")
+    ]
 
 
 def load_into(loads: list[tuple[int, int, str]]) -> Callable[[int, int], Batch]:
@@ -115,8 +117,8 @@ def test_a_data_set_that_draws_from_torch_is_read_by_the_training_thread(
 ) -> None:
     samples = [(torch.ones(64), 3)] * 2000
     train = ReadSplit(samples, None, torch.float32, column=False)
-    own = replace(problem, dataset=replace(problem.dataset, train=train))
-    on_gpu = replace(own, compute=Compute(str(CUDA))).on_device(WHOLE)
+    replaced = replace(problem, dataset=replace(problem.dataset, train=train))
+    on_gpu = replace(replaced, compute=Compute(str(CUDA))).on_device(WHOLE)
     (inputs,), _ = on_gpu.batch(0, 0)
     assert values(inputs).shape == (8, 64)
     assert on_gpu.prefetcher is not None and not on_gpu.prefetcher.pending

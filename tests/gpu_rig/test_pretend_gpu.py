@@ -119,20 +119,20 @@ def test_sums_without_a_fixed_order_are_noted() -> None:
 
 def test_values_gradients_and_the_device_are_real() -> None:
     torch.manual_seed(1)
-    own = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).double()
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).double()
     x = torch.randn(5, 3, dtype=torch.float64)
-    own(x).square().sum().backward()
+    model(x).square().sum().backward()
     with pretend_gpu() as log:
         other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
         other = other.double().to(DEVICE)
-        for mine, its in zip(other.parameters(), own.parameters(), strict=True):
+        for mine, its in zip(other.parameters(), model.parameters(), strict=True):
             mine.data = its.detach().to(DEVICE)
         log.clear()
         loss = other(x.pin_memory().to(DEVICE, non_blocking=True)).square().sum()
         loss.backward()
         assert log.syncs == {} and sum(log.launches.values()) > 10
         assert loss.is_cuda and loss.device == DEVICE and not x.is_cuda
-    for mine, its in zip(other.parameters(), own.parameters(), strict=True):
+    for mine, its in zip(other.parameters(), model.parameters(), strict=True):
         assert mine.grad is not None and its.grad is not None
         assert torch.equal(values(mine.grad), its.grad)
-    assert torch.equal(values(other[1].running_mean), own[1].running_mean)
+    assert torch.equal(values(other[1].running_mean), model[1].running_mean)

@@ -49,9 +49,9 @@ def on_gpu(experiment: Experiment) -> tuple[dict[str, object], Log]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_simulated_run_on_a_gpu(name: str, tmp_path: Path) -> None:
-    words = (*TINY, *RUNS[name].split())
-    cpu = make_experiment(tmp_path, *words, "epochs=0.1")
-    gpu = make_experiment(tmp_path, *words, "epochs=0.1", "name=gpu")
+    overrides = (*TINY, *RUNS[name].split())
+    cpu = make_experiment(tmp_path, *overrides, "epochs=0.1")
+    gpu = make_experiment(tmp_path, *overrides, "epochs=0.1", "name=gpu")
     expected = execute(instrumented(cpu))
     summary, log = on_gpu(gpu)
     for ours, theirs in zip(final_parameters(gpu), final_parameters(cpu), strict=True):
@@ -62,7 +62,7 @@ def test_a_simulated_run_on_a_gpu(name: str, tmp_path: Path) -> None:
     assert not log.unordered
     # Twice the steps have as many waits: for the first record, and at the end, when the postponed
     # checks of messages are made.
-    longer = make_experiment(tmp_path, *words, "epochs=0.2", "name=longer")
+    longer = make_experiment(tmp_path, *overrides, "epochs=0.2", "name=longer")
     _, twice = on_gpu(longer)
     assert sum(twice.launches.values()) > 1.5 * sum(log.launches.values())
     more = {where for (what, where), n in twice.syncs.items() if n != log.syncs[what, where]}
@@ -79,8 +79,8 @@ def test_a_run_has_only_deterministic_algorithms_unless_told_otherwise(
 
     monkeypatch.setattr(MLP, "build", build)
     option = f"network.deterministic={str(deterministic).lower()}"
-    words = (*TINY, "algo=sgp", "model=mlp", "network.engine=loop", "epochs=0.05", option)
-    experiment = make_experiment(tmp_path, *words)
+    overrides = (*TINY, "algo=sgp", "model=mlp", "network.engine=loop", "epochs=0.05", option)
+    experiment = make_experiment(tmp_path, *overrides)
     if not deterministic:
         summary, _ = on_gpu(experiment)
         assert summary["steps"] == 2

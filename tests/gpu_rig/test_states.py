@@ -47,9 +47,9 @@ def test_a_resumed_worker_copies_its_state_in_place(tmp_path: Path) -> None:
     saved = read(tmp_path / "rank0.pt", mapped=True)
     assert torch.equal(saved["push_sum"][:-1], START[:-1])
     worker = Ranks(run_of_adamw(), META).workers[0]
-    own = [*map(memory, (worker.push_sum, *worker.buffers.values()))]
+    places = [*map(memory, (worker.push_sum, *worker.buffers.values()))]
     worker.load_state_dict(saved)
-    assert [*map(memory, (worker.push_sum, *worker.buffers.values()))] == own
+    assert [*map(memory, (worker.push_sum, *worker.buffers.values()))] == places
     named = worker.state["first"], worker.state["pair"][0]
     assert [t.device for t in named] == [META, META]
     assert [t.storage_offset() for t in named] == [0, D]

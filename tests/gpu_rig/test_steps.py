@@ -61,13 +61,13 @@ def test_a_model_whose_weight_stays_one_is_not_divided_on_a_gpu(
 ) -> None:
     x, message = torch.tensor([2.0, 4.0, 0.5]), torch.tensor([1.0, 1.0, 0.5])
     with pretend_gpu() as log:
-        own, received = x.to(DEVICE), message.to(DEVICE)
+        on_gpu, received = x.to(DEVICE), message.to(DEVICE)
         log.clear()
-        fold(own, [received], weighted)
+        fold(on_gpu, [received], weighted)
     assert sum(log.launches.values()) == launches
     assert log.syncs == {}
     fold(x, [message], weighted)
-    assert values(own).tolist() == x.tolist() == [3.0, 5.0, 1.0]
+    assert values(on_gpu).tolist() == x.tolist() == [3.0, 5.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_gradient_on_a_gpu_is_gathered_while_others_are_computed(
     """Beside the parameters and the gradient, one of 12 equal layers needs memory; values equal
     those that are joined at the end.
     """
-    words = ("data=digits", "model=mlp", f"model.hidden={[128] * 13}", "nodes=4", "batch_size=8")
-    run = experiment_of([*words, "logger=jsonl", "resume=never"]).run
+    settings = ("data=digits", "model=mlp", f"model.hidden={[128] * 13}", "nodes=4", "batch_size=8")
+    run = experiment_of([*settings, "logger=jsonl", "resume=never"]).run
     gradients = []
     with pretend_gpu() as log:
         problem = build_problem(run, Compute(str(DEVICE)))
@@ -131,9 +131,9 @@ def test_the_kernels_and_bytes_of_dropout() -> None:
     dropout, x = SeededDropout(0.1, layer=3), torch.ones(2**16)
     dropout.dropout_seed.fill_(2**62 + 1)
     with pretend_gpu() as log:
-        on_gpu, own = copy.deepcopy(dropout).to(DEVICE), x.to(DEVICE)
+        on_gpu, inputs = copy.deepcopy(dropout).to(DEVICE), x.to(DEVICE)
         log.clear()
-        dropped = on_gpu(own)
+        dropped = on_gpu(inputs)
     assert log.syncs == {}
     assert sum(log.launches.values()) == 39
     assert sum(log.moved.values()) // len(x) == 76

@@ -301,9 +301,9 @@ def test_ranks_with_one_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpu() -> Iterator[Gpu]:
-    own = Gpu(0)
-    with pretend_cuda(), running(own):
-        yield own
+    device = Gpu(0)
+    with pretend_cuda(), running(device):
+        yield device
 
 
 def test_a_host_may_write_pinned_memory_again_once_it_was_copied(gpu: Gpu) -> None:

@@ -21,22 +21,22 @@ LOOKS = 5  # a thread that wakes another one, or a message, may be between two s
 
 def connections(process: int) -> tuple[list[list[str]], list[list[str]]]:
     """The ends of connections of a process, and those of all processes on this machine."""
-    own = set()
+    sockets = set()
     for descriptor in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):  # it was closed meanwhile
-            own.add(os.readlink(descriptor))
+            sockets.add(os.readlink(descriptor))
     every = [
         line.split()
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
     ]
-    return [line for line in every if f"socket:[{line[INODE]}]" in own], every
+    return [line for line in every if f"socket:[{line[INODE]}]" in sockets], every
 
 
 def queued(process: int) -> int:
     """Ends on this machine of the connections of a process that hold bytes not yet read."""
-    own, every = connections(process)
-    ours = {line[LOCAL] for line in own}
+    ends, every = connections(process)
+    ours = {line[LOCAL] for line in ends}
     return sum(
         line[QUEUES] != EMPTY and not ours.isdisjoint((line[LOCAL], line[REMOTE])) for line in every
     )

@@ -28,10 +28,10 @@ def cluster_of(
 
 def changed(cluster: Cluster, **settings: Any) -> Cluster:
     """``cluster`` with other settings, for example ``bandwidth``."""
-    own = {name: value for name, value in settings.items() if name not in NAMES}
+    direct = {name: value for name, value in settings.items() if name not in NAMES}
     groups: dict[str, dict[str, Any]] = {}
-    for name in settings.keys() - own.keys():
+    for name in settings.keys() - direct.keys():
         group, _, inner = NAMES[name].partition(".")
         groups.setdefault(group, {})[inner] = settings[name]
     parts = {group: replace(getattr(cluster, group), **inner) for group, inner in groups.items()}
-    return replace(cluster, **own, **parts)
+    return replace(cluster, **direct, **parts)

@@ -27,7 +27,7 @@ class Command:
 
     def __init__(
         self,
-        *words: str,
+        *arguments: str,
         folder: Path | None = None,
         variables: Mapping[str, str] | None = None,
         module: str = "sgp_runner",
@@ -36,13 +36,13 @@ class Command:
         place, environment = str(folder or Path.cwd()), {**os.environ, **(variables or {})}
         self.child: Child
         if sys.platform == "linux":
-            into = [Descriptor(each.fileno(), 1 + i) for i, each in enumerate(self.outputs)]
-            process = fork_of_server(("-m", module), words, environment, place, into)
+            into = [Descriptor(output.fileno(), 1 + i) for i, output in enumerate(self.outputs)]
+            process = fork_of_server(("-m", module), arguments, environment, place, into)
             assert process.pid is not None
             self.child, self.pid = Fork(process), process.pid  # type: ignore[arg-type]
         else:
             out, error = self.outputs
-            command = [sys.executable, "-m", module, *words]
+            command = [sys.executable, "-m", module, *arguments]
             self.child = subprocess.Popen(
                 command, cwd=place, env=environment, stdout=out, stderr=error
             )
@@ -93,11 +93,11 @@ class Command:
 
 
 def run_command(
-    *words: str,
+    *arguments: str,
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
     module: str = "sgp_runner",
 ) -> subprocess.CompletedProcess[str]:
-    with Command(*words, folder=folder, variables=variables, module=module) as command:
+    with Command(*arguments, folder=folder, variables=variables, module=module) as command:
         out, error = command.communicate()
-    return subprocess.CompletedProcess(words, command.child.wait(), out, error)
+    return subprocess.CompletedProcess(arguments, command.child.wait(), out, error)

@@ -56,21 +56,21 @@ def ranks_of(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").iterdir():
         try:
-            words = (
+            arguments = (
                 (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
             )
-            forked = bool(words) and forked_rank(int(process.name)) is not None
+            forked = bool(arguments) and forked_rank(int(process.name)) is not None
             there = forked and any(
                 Path(os.readlink(link)).is_relative_to(folder)
                 for link in (process / "cwd", *(process / "fd").iterdir())
             )
         except OSError:
             continue
-        text = b" ".join(words).decode(errors="replace")
+        text = b" ".join(arguments).decode(errors="replace")
         rank = forked or any(
             mark in text for mark in ("assembly.rank_process", "real_rank.py", "network=mpi")
         )
-        if rank and (str(folder) in text or there) and b"python" in words[0]:
+        if rank and (str(folder) in text or there) and b"python" in arguments[0]:
             found.append(int(process.name))
     return sorted(found)
 
@@ -88,7 +88,7 @@ def processes_of(folder: Path) -> dict[int, int]:
         rank = forked_rank(pid)
         if rank is None:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            (rank,) = (int(each[5:]) for each in environment if each.startswith(b"RANK="))
+            (rank,) = (int(pair[5:]) for pair in environment if pair.startswith(b"RANK="))
         found[rank] = pid
     return found
 
@@ -105,8 +105,8 @@ def run_world(folder: Path, size: int, *program: str) -> None:
     children = []
     try:
         for rank in map(str, range(size)):
-            own = {"RANK": rank, "LOCAL_RANK": rank}
-            children.append(launch.start(program, [], environment | own, False))
+            variables = {"RANK": rank, "LOCAL_RANK": rank}
+            children.append(launch.start(program, [], environment | variables, False))
         assert launch.wait_for(children) == [0] * size
     finally:
         launch.stop(children)

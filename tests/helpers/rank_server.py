@@ -89,7 +89,7 @@ def server() -> ForkServerContext:
 
 
 def start(
-    program: Sequence[str], words: Sequence[str], environment: Mapping[str, str], fork: bool
+    program: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], fork: bool
 ) -> children.Child:
     """Start ``python program words``, as `children.start` does.
 
@@ -98,22 +98,22 @@ def start(
     """
     limited = getrlimit(RLIMIT_FSIZE)[0] != RLIM_INFINITY
     if limited or (program[0] != "-m" and Path(program[0]).name not in FORKED):
-        return children.start(program, words, environment, fork)
+        return children.start(program, arguments, environment, fork)
     sys.stdout.flush()
     sys.stderr.flush()
     outputs = [Descriptor(1, 1), Descriptor(2, 2), *map(Descriptor, held)]
-    process = fork_of_server(program, words, environment, os.getcwd(), outputs)
+    process = fork_of_server(program, arguments, environment, os.getcwd(), outputs)
     return children.Fork(process)  # type: ignore[arg-type]
 
 
 def fork_of_server(
     program: Sequence[str],
-    words: Sequence[str],
+    argv: Sequence[str],
     environment: Mapping[str, str],
     folder: str,
     outputs: list[Descriptor],
 ) -> ForkServerProcess:
-    arguments = (list(program), list(words), dict(environment), folder, outputs)
+    arguments = (list(program), list(argv), dict(environment), folder, outputs)
     process = server().Process(target=run, args=arguments)
     process.start()
     return process
@@ -121,7 +121,7 @@ def fork_of_server(
 
 def run(
     program: list[str],
-    words: list[str],
+    arguments: list[str],
     environment: dict[str, str],
     folder: str,
     outputs: list[Descriptor],
@@ -143,7 +143,7 @@ def run(
     if "SHOTS" in environment:
         runpy.run_path(str(HELPERS / "shots" / "sitecustomize.py"))
     name = program[1] if program[0] == "-m" else program[0]
-    sys.argv = [name, *program[2 if program[0] == "-m" else 1 :], *words]
+    sys.argv = [name, *program[2 if program[0] == "-m" else 1 :], *arguments]
     sys.path[0] = folder if program[0] == "-m" else str(Path(name).parent)
     code = 0
     try:

@@ -30,28 +30,28 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(words: str) -> list[str]:
+def typed(command: str) -> list[str]:
     """Split a command line at spaces, unless there is a quotation."""
     return (
-        [words]
-        if "'a b'" in words
-        else words.encode().decode("unicode_escape").split()
-        if "\\" in words
-        else words.split()
+        [command]
+        if "'a b'" in command
+        else command.encode().decode("unicode_escape").split()
+        if "\\" in command
+        else command.split()
     )
 
 
-def refused(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+def refused(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     """Return the error of a refused command, after checking that it has written nothing."""
     before = sorted(str(path) for path in Path().rglob("*"))
-    assert main(words) == 2
+    assert main(arguments) == 2
     out, error = capfd.readouterr()
     assert "Traceback" not in out + error and error.count("\n") == 1
     assert sorted(str(path) for path in Path().rglob("*")) == before
     return error
 
 
-def check_refused(words: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+def check_refused(command: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Check the key of the error and the beginning of its sentence."""
     Path("graph.txt").write_text("0 0\n")
-    assert refused(typed(words), capfd).startswith(f"sgp-run: {key}: {sentence}")
+    assert refused(typed(command), capfd).startswith(f"sgp-run: {key}: {sentence}")

@@ -34,7 +34,7 @@ def variables_of(shots: list[Shot]) -> dict[str, str]:
 
 def run(
     folder: Path,
-    *words: str,
+    *arguments: str,
     shots: list[Shot],
     wrapped: str | None = None,
     command: tuple[str, ...] = (),
@@ -47,14 +47,14 @@ def run(
     Without the lines of gloo's own log, which reports each attempt to connect to a rank that has
     ended.
     """
-    own = variables_of(shots) | (variables or {})
-    own |= {} if wrapped is None else {"WRAPPED": wrapped}
+    extra = variables_of(shots) | (variables or {})
+    extra |= {} if wrapped is None else {"WRAPPED": wrapped}
     if command or any(where.endswith(":") for _, _, _, where, _ in shots):
         done = subprocess.run(
-            [*(command or COMMAND), *words],
+            [*(command or COMMAND), *arguments],
             check=False,
             cwd=folder,
-            env=os.environ | own,
+            env=os.environ | extra,
             preexec_fn=hear_interrupts,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -62,5 +62,5 @@ def run(
             timeout=1200,
         )
     else:
-        done = run_command(*words, folder=folder, variables=own)
+        done = run_command(*arguments, folder=folder, variables=extra)
     return done.returncode, LOGGED_BY_GLOO.sub("", done.stderr)

@@ -67,10 +67,10 @@ def conducted(
             [
                 [
                     RunResult(Finished(folder / f"{name}{n}", loss, seconds.get(name, 10.0)), 10)
-                    for n, loss in enumerate(each)
+                    for n, loss in enumerate(arm_losses)
                 ]
             ],
         )
-        for name, each in losses.items()
+        for name, arm_losses in losses.items()
     ]
     return Conducted(study, arms, (1, 2, 3), None)

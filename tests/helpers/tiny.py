@@ -168,7 +168,7 @@ def run(
     shared = OwnBudget(total)
     result = Result(simulation, [])
     for rank in range(nodes + algo.servers):
-        own = shared if algo.asynchronous and rank < nodes else OwnBudget(total)
+        budget = shared if algo.asynchronous and rank < nodes else OwnBudget(total)
         start = problem.start()
         worker = Worker(
             rank=rank,
@@ -177,7 +177,7 @@ def run(
             shapes=shapes or problem.flat.shapes,
             comm=simulation.comms[rank],
             optim=optim,
-            budget=own,
+            budget=budget,
             horizon=Horizon(steps / PER_EPOCH, PER_EPOCH, nodes, nodes),
             steps_per_epoch=PER_EPOCH * (nodes if algo.asynchronous else 1),
             runtime=simulation,

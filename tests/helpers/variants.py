@@ -127,7 +127,9 @@ def simulate_all(
     results: Results = {}
     there = composed(f"network={network}", *machines)
     algorithms = {name: (f"algo={name.split()[0]}", *options) for name, options in variants.items()}
-    alone = [words for words in algorithms.values() if not any(map(ELSEWHERE.match, words))]
+    alone = [
+        settings for settings in algorithms.values() if not any(map(ELSEWHERE.match, settings))
+    ]
     prepare_algorithms(["logger=jsonl", *tiny], alone)
     for name in variants:
         overrides = (*tiny, *algorithms[name])
@@ -137,8 +139,8 @@ def simulate_all(
         assert summary is not None
         write_summary(simulated.directory, summary)
         # Composing the other configuration as well would take as long as its run.
-        words = (word.partition("=") for word in (*overrides, *machines))
-        devices = [int(value) for key, _, value in words if key == "gpus_per_node"]
+        pairs = (word.partition("=") for word in (*overrides, *machines))
+        devices = [int(value) for key, _, value in pairs if key == "gpus_per_node"]
         of_machines = {"network": there["network"], "gpus_per_node": (devices or [1])[-1]}
         results[name] = simulated, from_tree({**simulated.config, **of_machines})
     return results
@@ -148,7 +150,7 @@ def launch_real(
     experiments: list[Experiment], program: str = "real_rank.py", words: Sequence[str] = ("-1",)
 ) -> None:
     *first, last = experiments
-    configs = (str(each.directory / "config.yaml") for each in first)
+    configs = (str(experiment.directory / "config.yaml") for experiment in first)
     launch(last, program=(str(RANKS / program), *words, *configs))
 
 
@@ -160,14 +162,14 @@ def run_in_turn(
 
     launch_all: runs experiments in turn, and raises RankFailed at the first one that fails
     """
-    left = sorted(experiments, key=lambda each: each.run.ranks)
+    left = sorted(experiments, key=lambda experiment: experiment.run.ranks)
     while left:
-        alike = [each for each in left if each.run.ranks == left[0].run.ranks]
+        alike = [experiment for experiment in left if experiment.run.ranks == left[0].run.ranks]
         try:
             launch_all(alike)
             left = left[len(alike) :]
         except (RankFailed, Diverged, ConfigError) as error:
-            done = sum(read_summary(each.directory) is not None for each in alike)
+            done = sum(read_summary(experiment.directory) is not None for experiment in alike)
             failed = alike[min(done, len(alike) - 1)]
             (failed.directory / "summary.json").unlink(missing_ok=True)
             print(f"{failed.directory}: {error}")

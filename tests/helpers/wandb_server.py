@@ -42,7 +42,7 @@ class Received:
 
     def config(self, run: str) -> dict[str, Any]:
         stored = json.loads(self.runs[run]["config"])
-        return {key: each["value"] for key, each in stored.items() if key != "_wandb"}
+        return {key: entry["value"] for key, entry in stored.items() if key != "_wandb"}
 
     def answer(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         """The answer to a query of GraphQL; empty for those that do not matter."""
@@ -71,7 +71,7 @@ def wandb_server(broken: bool = False) -> Iterator[Received]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *arguments: object) -> None:
             """Stay silent."""
 
         def do_PUT(self) -> None:

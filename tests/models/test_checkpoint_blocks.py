@@ -15,8 +15,8 @@ GPT = "model=gpt model.layers=3 data.train_size=640 data.valid_size=64"
 MODELS = (GPT, "model=transformer model.dropout=0.1")
 
 
-def problem(words: str) -> Problem:
-    run = experiment_of(["nodes=2", "batch_size=4", "logger=jsonl", *words.split()]).run
+def problem(overrides: str) -> Problem:
+    run = experiment_of(["nodes=2", "batch_size=4", "logger=jsonl", *overrides.split()]).run
     return build_problem(run)
 
 
@@ -24,9 +24,9 @@ def gradient(of: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     return of.gradient(of.start(), of.flat.fresh_buffers(), rank=1, step=3)
 
 
-@pytest.mark.parametrize("words", MODELS)
-def test_gradients_have_the_same_bits(words: str) -> None:
-    stored, recomputed = problem(words), problem(f"{words} model.checkpoint_blocks=true")
+@pytest.mark.parametrize("overrides", MODELS)
+def test_gradients_have_the_same_bits(overrides: str) -> None:
+    stored, recomputed = problem(overrides), problem(f"{overrides} model.checkpoint_blocks=true")
     for ours, theirs in zip(gradient(recomputed), gradient(stored), strict=True):
         assert torch.equal(ours, theirs)
     evaluated = [of.evaluate(of.start(), of.flat.fresh_buffers()) for of in (stored, recomputed)]
@@ -35,11 +35,11 @@ def test_gradients_have_the_same_bits(words: str) -> None:
     assert flops_per_sample(recomputed, 0) == flops_per_sample(stored, 0)
 
 
-@pytest.mark.parametrize("words", MODELS)
-def test_fewer_activations_are_saved(words: str) -> None:
+@pytest.mark.parametrize("overrides", MODELS)
+def test_fewer_activations_are_saved(overrides: str) -> None:
     sizes = []
     for more in ("", " model.checkpoint_blocks=true"):
-        of = problem(words + more)
+        of = problem(overrides + more)
         saved: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, saved=saved: saved.append(t.numel()) or t,  # type: ignore[misc]
@@ -51,10 +51,10 @@ def test_fewer_activations_are_saved(words: str) -> None:
 
 
 def test_vmap_cannot_compute_anything_again(capfd: pytest.CaptureFixture[str]) -> None:
-    words = [*GPT.split(), "model.checkpoint_blocks=true", "network.engine=vmap"]
-    assert main(["nodes=2", *words]) == 2
+    overrides = [*GPT.split(), "model.checkpoint_blocks=true", "network.engine=vmap"]
+    assert main(["nodes=2", *overrides]) == 2
     assert capfd.readouterr().err == (
         "sgp-run: network.engine: vmap cannot run model=gpt; use network.engine=loop.\n"
     )
-    assert not experiment_of(words[:-1]).run.model.vectorizes
+    assert not experiment_of(overrides[:-1]).run.model.vectorizes
     assert experiment_of(GPT.split()).run.model.vectorizes

@@ -99,9 +99,9 @@ assert (logging.getLogger().handlers, logging.getLogger().level) == ([], logging
 
 def test_binarised_text_of_another_dictionary_is_refused(root: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(root, tmp_path / "other"))
-    text, words = other / "train.en-de.de.bin", other / "dict.de.txt"
-    lines = words.read_text().splitlines(keepends=True)
-    words.write_text("".join(lines[:9]))
+    text, dictionary = other / "train.en-de.de.bin", other / "dict.de.txt"
+    lines = dictionary.read_text().splitlines(keepends=True)
+    dictionary.write_text("".join(lines[:9]))
     with pytest.raises(ConfigError) as error:
         WMT16EnDe(root=str(other)).load(torch.float32)
     start = f"{text} does not fit its .idx and dict.de.txt: "

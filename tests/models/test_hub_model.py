@@ -56,8 +56,8 @@ def words(folder: Path, *more: str) -> tuple[str, ...]:
     return (*model, "data.block=8", "batch_size=4", "optim.lr=0.01", *more)
 
 
-def problem(*words: str) -> Problem:
-    return build_problem(experiment_of(["nodes=2", "logger=jsonl", *words]).run)
+def problem(*overrides: str) -> Problem:
+    return build_problem(experiment_of(["nodes=2", "logger=jsonl", *overrides]).run)
 
 
 # Runs
@@ -68,8 +68,8 @@ def test_the_loss_falls(folder: Path, tmp_path: Path, reads: tuple[str, ...]) ->
     settings = ("nodes=2", "epochs=4", "eval_every=2")
     experiment = make_experiment(tmp_path, *words(folder, *settings, *reads))
     execute(experiment)
-    found = [each for each in read_metrics(experiment.directory) if each["kind"] == "average"]
-    losses = [each["loss"] for each in found]
+    found = [record for record in read_metrics(experiment.directory) if record["kind"] == "average"]
+    losses = [record["loss"] for record in found]
     # 10 tokens; only the first word of a text is hard to predict.
     assert len(losses) == 2 and math.log(10) > losses[0] > losses[1] + 0.1 and losses[1] < 1
     assert found[1]["perplexity"] == pytest.approx(math.exp(losses[1]))
@@ -208,15 +208,15 @@ def test_weights_that_are_missing_or_not_finite_are_refused(tmp_path: Path) -> N
     name, file = "transformer.ln_f.bias", tmp_path / "model/model.safetensors"
     tensors = importlib.import_module("safetensors.torch")
     weights = tensors.load_file(file)
-    words = (f"model=hf:{path}", "data=python_text", "data.block=8", "batch_size=4")
+    overrides = (f"model=hf:{path}", "data=python_text", "data.block=8", "batch_size=4")
     (key,) = (key for key in weights if key.endswith("ln_f.bias"))
     tensors.save_file({**weights, key: weights[key] + math.nan}, file, {"format": "pt"})
-    assert refusal(*words) == (
+    assert refusal(*overrides) == (
         f"model.path: '{path}' has NaN or infinity in the weights {name}: get the model again."
     )
     del weights[key]
     tensors.save_file(weights, file, {"format": "pt"})
-    assert refusal(*words) == (
+    assert refusal(*overrides) == (
         f"model.path: '{path}' misses the weights {name}: get the model again."
     )
 
@@ -228,19 +228,21 @@ def test_only_the_last_layer_of_a_classifier_may_be_new(tmp_path: Path) -> None:
     config = transformers.ViTConfig(**sizes, **more, num_labels=3)
     path = tmp_path / "vit"
     transformers.ViTForImageClassification(config).save_pretrained(path)
-    words = (f"model=hf:{path}", "data=digits", "batch_size=4")
-    assert problem(*words).flat.module(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    overrides = (f"model=hf:{path}", "data=digits", "batch_size=4")
+    assert problem(*overrides).flat.module(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     config.patch_size = 2
     config.save_pretrained(path)
-    assert refusal(*words).startswith(f"model.path: '{path}' misses the weights vit.embeddings.")
+    assert refusal(*overrides).startswith(
+        f"model.path: '{path}' misses the weights vit.embeddings."
+    )
 
 
 # Refusals
 
 
-def refusal(*words: str) -> str:
+def refusal(*overrides: str) -> str:
     with pytest.raises(ConfigError) as error:
-        problem(*words)
+        problem(*overrides)
     return str(error.value)
 
 
@@ -287,8 +289,8 @@ def test_code_in_a_folder_does_not_run_and_nobody_is_asked(
 ) -> None:
     place = shutil.copytree(folder / "model", tmp_path / "model")
     (place / "conf.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
-    own = {"AutoConfig": "conf.Own", "AutoTokenizer": ["conf.Own", None]}
-    config = {"model_type": "own", "tokenizer_class": "Own", "auto_map": own}
+    auto_map = {"AutoConfig": "conf.Own", "AutoTokenizer": ["conf.Own", None]}
+    config = {"model_type": "own", "tokenizer_class": "Own", "auto_map": auto_map}
     (place / "config.json").write_text(json.dumps(config))
     (place / "tokenizer_config.json").write_text(json.dumps(config))
     monkeypatch.setattr(sys, "stdin", asked := StringIO("y\n" * 9))

@@ -52,16 +52,16 @@ THREADS = (
 )
 
 
-def observed(words: str) -> Observation:
-    return read_observation(words.split())
+def observed(arguments: str) -> Observation:
+    return read_observation(arguments.split())
 
 
-def diagnosed(words: str) -> Diagnosis:
-    return diagnose(observed(words))
+def diagnosed(arguments: str) -> Diagnosis:
+    return diagnose(observed(arguments))
 
 
-def gbit(words: str, nodes: int = 2) -> tuple[float, float]:
-    low, high = observed(words).rates(nodes)
+def gbit(arguments: str, nodes: int = 2) -> tuple[float, float]:
+    low, high = observed(arguments).rates(nodes)
     return low / 1e9, high / 1e9
 
 
@@ -77,9 +77,9 @@ def simulated_seconds(seen: Observation, nodes: int, rate: float, hidden: bool) 
     return time_steps(replace(run, cluster=seen.cluster(rate, hidden))).seconds
 
 
-@pytest.mark.parametrize("words", THREADS)
-def test_the_simulator_gives_back_the_stated_time_at_both_ends(words: str) -> None:
-    seen = observed(words)
+@pytest.mark.parametrize("arguments", THREADS)
+def test_the_simulator_gives_back_the_stated_time_at_both_ends(arguments: str) -> None:
+    seen = observed(arguments)
     for nodes, seconds in seen.together.items():
         low, high = seen.rates(nodes)
         assert low < high
@@ -174,7 +174,7 @@ def test_zero3_has_half_as_much_traffic_again() -> None:
 )
 def test_numbers_decide_between_causes(more: str, cause: str, verdict: str) -> None:
     made = diagnosed(f"{TRANSFORMERS_3274.removesuffix(' bandwidth=40Gbit/s')} {more}")
-    found = {each.name: each for each in made.causes}
+    found = {candidate.name: candidate for candidate in made.causes}
     assert found[cause].verdict == verdict
     assert found[cause].observation and found[cause].command
 
@@ -295,7 +295,7 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (
             "two_nodes=4s parameters=1e9",
@@ -338,7 +338,7 @@ def test_the_command_imports_neither_hydra_nor_torch() -> None:
     ],
 )  # fmt: skip
 def test_a_request_that_cannot_work_is_one_sentence(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", *words.split()]) == 2
+    assert main(["doctor", *arguments.split()]) == 2
     assert capsys.readouterr().err == f"sgp-run: {sentence}\n"

@@ -41,13 +41,13 @@ def test_own_values_replace_the_nearest_ones_of_an_axis() -> None:
 
 
 def test_times_of_the_grid_are_those_of_timing_studies(small: dict[str, Any]) -> None:
-    times = {each["title"]: each["seconds"] for each in small["methods"]}
+    times = {method["title"]: method["seconds"] for method in small["methods"]}
     assert times == {
         "Data parallel": [5.0, 2.0],
         "DiLoCo": [1.4, 1.04, 1.1, 1.01],
         "OSGP, tau 1": [4.0, 1.0],
     }
-    assert [each["near"] for each in small["methods"]] == [True, 30, False]
+    assert [method["near"] for method in small["methods"]] == [True, 30, False]
     assert small["start"] == {"rate": 8e9, "latency": 0.0, "nodes": 2, "period": 100}
     assert small["budget"]["steps"] == 3600 and not small["budget"]["divided"]
 
@@ -69,13 +69,13 @@ def test_what_is_hidden_on_worse_links_is_not_simulated(monkeypatch: pytest.Monk
 def test_a_plan_has_960_points_with_its_own_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = axes_of(WORDS, (), read_request(WORDS))
     assert 8e9 in axes.rates and 0.0 in axes.latencies and 2 in axes.nodes
-    sizes = [len(each) for each in (axes.rates, axes.latencies, axes.nodes, axes.periods)]
+    sizes = [len(axis) for axis in (axes.rates, axes.latencies, axes.nodes, axes.periods)]
     assert sizes == [8, 4, 5, 6]
 
 
 def test_a_profile_with_regions_has_one_number_of_nodes() -> None:
-    words = ["cluster=regions_2x4", "model=llama_1b", "nodes=8"]
-    assert axes_of(words, (), read_request(words)).nodes == [8]
+    arguments = ["cluster=regions_2x4", "model=llama_1b", "nodes=8"]
+    assert axes_of(arguments, (), read_request(arguments)).nodes == [8]
 
 
 def test_the_command_writes_a_page_that_loads_nothing(
@@ -101,11 +101,11 @@ def test_the_command_writes_a_page_that_loads_nothing(
 
 def test_points_of_the_documentations_explorer_are_simulated_again() -> None:
     stored = documentation.stored_grids()
-    assert [each["title"] for each in stored] == list(documentation.REQUESTS)
-    for each, words in zip(stored, documentation.REQUESTS.values(), strict=True):
-        nodes, rate = each["nodes"][1], each["rates"][3]
-        times = documentation.times_at(each, nodes, rate)
-        request = read_request([*words.split(), f"nodes={nodes}"])
+    assert [entry["title"] for entry in stored] == list(documentation.REQUESTS)
+    for entry, arguments in zip(stored, documentation.REQUESTS.values(), strict=True):
+        nodes, rate = entry["nodes"][1], entry["rates"][3]
+        times = documentation.times_at(entry, nodes, rate)
+        request = read_request([*arguments.split(), f"nodes={nodes}"])
         for title, *method in (
             ("Data parallel", "algo=ar_sgd"),
             ("DiLoCo", "algo=diloco", "algo.period=100"),
@@ -131,11 +131,11 @@ def test_the_picture_shows_the_winners_of_the_documentations_explorer(tmp_path: 
 
 
 def test_page_and_text_have_the_same_answer(browser: Any, tmp_path: Path) -> None:
-    words = [*WORDS, "methods=ar_sgd,diloco", "periods=30"]
-    plan = compare(read_request(words), rates=False)
+    arguments = [*WORDS, "methods=ar_sgd,diloco", "periods=30"]
+    plan = compare(read_request(arguments), rates=False)
     assert plan.answer.startswith("DiLoCo, H 30: 1.13 h instead of 5 h;")
     axes = Axes((8e9, 3.2e10), (0.0,), (2,), (10, 30))
-    drawn = simulated_grid(words, axes=axes, plan=plan)
+    drawn = simulated_grid(arguments, axes=axes, plan=plan)
     assert drawn["answer"] == plan.answer and drawn["start"]["period"] == 30
     path = tmp_path / "plan.html"
     path.write_text(explorer_page([{**drawn, "title": "two nodes"}], "Which method?"))
@@ -152,9 +152,9 @@ def test_page_and_text_have_the_same_answer(browser: Any, tmp_path: Path) -> Non
 
 def test_page_and_text_have_the_same_rows() -> None:
     """With sites, also one replica per site, and the memory of a device."""
-    words = ["parameters=1e9", "step=1s", "nodes=4", "sites=2"]
-    words += ["site_bandwidth=8Gbit/s", "site_latency=0", "bandwidth=80Gbit/s", "latency=0"]
-    plan = compare(read_request([*words, "methods=ar_sgd,diloco", "periods=30"]), rates=False)
+    arguments = ["parameters=1e9", "step=1s", "nodes=4", "sites=2"]
+    arguments += ["site_bandwidth=8Gbit/s", "site_latency=0", "bandwidth=80Gbit/s", "latency=0"]
+    plan = compare(read_request([*arguments, "methods=ar_sgd,diloco", "periods=30"]), rates=False)
     page = explorer_page([], "Which method?", plan)
     head, *body = (
         [html.unescape(text) for text in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)]
@@ -173,9 +173,9 @@ def rows(page: str) -> list[str]:
 
 
 def test_what_does_not_fit_is_no_answer_of_the_page() -> None:
-    words = [*WORDS, "methods=ar_sgd,diloco", "periods=30", "device_memory=20GB"]
-    drawn = simulated_grid(words, axes=AXES, plan=compare(read_request(words), rates=False))
-    assert [each["near"] for each in drawn["methods"]] == [True, 0]
+    arguments = [*WORDS, "methods=ar_sgd,diloco", "periods=30", "device_memory=20GB"]
+    drawn = simulated_grid(arguments, axes=AXES, plan=compare(read_request(arguments), rates=False))
+    assert [method["near"] for method in drawn["methods"]] == [True, 0]
 
 
 @pytest.mark.parametrize("width", [1280, 390])

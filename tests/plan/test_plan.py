@@ -42,12 +42,12 @@ from sgp_runner.utils.units import RATE_INTERVAL
 WORDS = "parameters=1e9 step=1s nodes=2 bandwidth=8Gbit/s latency=0 cluster.collectives.overlap=0"
 
 
-def plan(words: str) -> PlannedMethods:
-    return compare(read_request(words.split()))
+def plan(arguments: str) -> PlannedMethods:
+    return compare(read_request(arguments.split()))
 
 
 def row(plan: PlannedMethods, title: str) -> MethodCost:
-    return next(each for each in plan.rows if each.title == title)
+    return next(cost for cost in plan.rows if cost.title == title)
 
 
 def test_bytes_between_sites_are_part_of_the_cost() -> None:
@@ -94,7 +94,7 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "base", "diloco"),
+    ("arguments", "base", "diloco"),
     [
         # 2 + 2 bytes of model and gradient, 4 + 8 of AdamW and its copy; DiLoCo: three more of 4
         ("precision=mixed", 16e9, 28e9),
@@ -106,11 +106,11 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
         ("shard=state devices=4", 8e9 + 12e9 / 4, 8e9 + 24e9 / 4),
     ],
 )
-def test_bytes_of_a_device(words: str, base: float, diloco: float) -> None:
-    request = read_request([*WORDS.split(), *words.split(), "methods=diloco"])
+def test_bytes_of_a_device(arguments: str, base: float, diloco: float) -> None:
+    request = read_request([*WORDS.split(), *arguments.split(), "methods=diloco"])
     vectors = {"optimizer": 2.0, "backup": 1.0, "outer momentum": 1.0, "averaged copy": 1.0}
     held = [
-        request.memory.parts(1e9, each, request.devices) for each in ({"optimizer": 2.0}, vectors)
+        request.memory.parts(1e9, state, request.devices) for state in ({"optimizer": 2.0}, vectors)
     ]
     assert [sum(parts.values()) for parts in held] == [pytest.approx(base), pytest.approx(diloco)]
 
@@ -119,15 +119,17 @@ def test_what_does_not_fit_is_marked_and_not_recommended(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """DiLoCo needs 28 GB, data parallel 16 GB."""
-    words = f"{WORDS} methods=diloco periods=30"
-    assert plan(words).answer.startswith("DiLoCo, H 30: 1.13 s per step instead of 5 s per step;")
-    made = plan(f"{words} device_memory=20GB")
-    assert [each.fits for each in made.rows] == [False, False, True]
+    arguments = f"{WORDS} methods=diloco periods=30"
+    assert plan(arguments).answer.startswith(
+        "DiLoCo, H 30: 1.13 s per step instead of 5 s per step;"
+    )
+    made = plan(f"{arguments} device_memory=20GB")
+    assert [cost.fits for cost in made.rows] == [False, False, True]
     assert made.answer.startswith("Data parallel: 5 s per step; below 32 Gbit/s")
     assert made.fastest is None
     lines = table(made.rows)
     assert "28 GB*" in "".join(lines[1:3]) and "*" not in lines[3]
-    none = plan(f"{words} device_memory=10GB").answer
+    none = plan(f"{arguments} device_memory=10GB").answer
     assert none.startswith(
         "No method of known quality fits into 10 GB: data parallel needs 16 GB (precision=mixed, "
         "shard=state or shard=all need less); below 32 Gbit/s"
@@ -169,7 +171,7 @@ def test_a_site_may_be_a_replica() -> None:
     assert by_site.timing.num_bytes == pytest.approx(4e9 + 4e9 / 30 / 2)
     assert "nodes=2" in by_site.overrides and by_site.extrapolated == ""
     alone = plan(f"{WORDS} methods=diloco periods=30 sites=2 site_bandwidth=1Gbit/s site_latency=0")
-    assert [each.title for each in alone.rows if each.per_site] == []
+    assert [cost.title for cost in alone.rows if cost.per_site] == []
 
 
 def test_the_simplest_of_the_fastest_is_the_answer() -> None:
@@ -183,8 +185,8 @@ def test_ten_rows_data_parallel_and_the_answer_are_shown(
     made = plan(f"{WORDS} methods=ar_sgd")
     base = made.data_parallel
     faster = [
-        replace(base, method=each, timing=replace(base.timing, seconds=1.0 + number / 100))
-        for number, each in enumerate(methods()[1:15])
+        replace(base, method=candidate, timing=replace(base.timing, seconds=1.0 + number / 100))
+        for number, candidate in enumerate(methods()[1:15])
     ]
     request = replace(made.request, methods=methods())
     many = replace(made, request=request, rows=(*faster, base))
@@ -224,18 +226,18 @@ def test_coding_takes_the_time_of_the_cluster() -> None:
 
 def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
     made = plan(f"{WORDS} methods=diloco,sgp periods=30")
-    for each in made.rows:
-        if each.method.title == "DiLoCo, H 30, delayed":
+    for cost in made.rows:
+        if cost.method.title == "DiLoCo, H 30, delayed":
             continue  # a study ends with an all-reduce that nothing hides
-        words = [
+        overrides = [
             *made.request.overrides,
-            *each.method.overrides,
+            *cost.method.overrides,
             "model.sample_steps=120",
             "logger=jsonl",
         ]
-        study = run(*words, results=str(tmp_path))
+        study = run(*overrides, results=str(tmp_path))
         assert study.summary["ms_per_iteration"] == pytest.approx(
-            1000 * each.timing.seconds, rel=1e-3
+            1000 * cost.timing.seconds, rel=1e-3
         )
 
 
@@ -249,11 +251,11 @@ def test_algorithms_that_are_composed_at_once_are_those_that_are_composed_alone(
         ["algo=qg_dsgdm"],  # brings settings of SGD
     ]
     PREPARED.clear()
-    alone = [experiment_of([*run, *words]) for words in algorithms]
+    alone = [experiment_of([*run, *overrides]) for overrides in algorithms]
     chosen_once.cache_clear()
     composed_once.cache_clear()
     prepare_algorithms(run, algorithms)
-    assert [experiment_of([*run, *words]) for words in algorithms] == alone
+    assert [experiment_of([*run, *overrides]) for overrides in algorithms] == alone
     assert len(PREPARED) == 5 and composed_once.cache_info().misses == 1
 
 
@@ -268,9 +270,9 @@ def test_flops_give_the_time_of_a_step() -> None:
 
 def test_the_baseline_of_sites_is_the_hierarchical_all_reduce() -> None:
     """Two leaders exchange all of the gradient once; a flat ring of 4 sends 1.5 times as much."""
-    words = "parameters=1e9 step=1s nodes=4 sites=2 site_bandwidth=8Gbit/s site_latency=0"
+    arguments = "parameters=1e9 step=1s nodes=4 sites=2 site_bandwidth=8Gbit/s site_latency=0"
     rest = "bandwidth=8000Tbit/s latency=0 cluster.collectives.overlap=0 methods=ar_sgd"
-    made = plan(f"{words} {rest}")
+    made = plan(f"{arguments} {rest}")
     assert row(made, "Data parallel").timing.seconds == pytest.approx(5, rel=1e-4)
     assert made.request.cluster.links.regions == (Region(2, 8e9, 8e9, 0, 10_500_000),) * 2
     assert "hierarchical" in " ".join(made.request.assumed)
@@ -278,20 +280,20 @@ def test_the_baseline_of_sites_is_the_hierarchical_all_reduce() -> None:
 
 def test_a_window_limits_what_a_connection_between_sites_carries() -> None:
     """10.5 MB in a round trip of 0.2 s are 0.42 Gbit/s, whatever the rate of the link."""
-    words = "parameters=1e9 step=1s nodes=2 sites=2 site_bandwidth=10Gbit/s site_latency=100ms"
-    words += " bandwidth=8000Tbit/s cluster.collectives.overlap=0 methods=ar_sgd"
-    made = plan(words)
+    arguments = "parameters=1e9 step=1s nodes=2 sites=2 site_bandwidth=10Gbit/s site_latency=100ms"
+    arguments += " bandwidth=8000Tbit/s cluster.collectives.overlap=0 methods=ar_sgd"
+    made = plan(arguments)
     assert row(made, "Data parallel").timing.seconds == pytest.approx(1 + 32 / 0.42 + 0.1)
     assert (
         "Connections from a node to another site have 10.5 MB in flight and carry 420 Mbit/s "
         "(site_window=)."
     ) in made.request.assumed
-    free = plan(f"{words} site_window=0")
+    free = plan(f"{arguments} site_window=0")
     assert row(free, "Data parallel").timing.seconds == pytest.approx(1 + 3.2 + 0.1)
     assert not any("site_window" in text for text in free.request.assumed)
     # The connections of a profile share the window.
-    shared = read_request([*words.split(), "cluster.links.connections=16", "site_window=16MB"])
-    assert [each.window_bytes for each in shared.cluster.links.regions] == [1_000_000] * 2
+    shared = read_request([*arguments.split(), "cluster.links.connections=16", "site_window=16MB"])
+    assert [region.window_bytes for region in shared.cluster.links.regions] == [1_000_000] * 2
 
 
 def test_codes_of_a_site_cross_to_another_once() -> None:
@@ -308,11 +310,11 @@ def test_codes_of_a_site_cross_to_another_once() -> None:
 
 
 def test_the_baseline_of_a_profile_with_regions_is_hierarchical_too() -> None:
-    words = ["cluster=regions_2x4", "model=llama_1b", "nodes=8", "methods=diloco", "periods=100"]
-    request = read_request(words)
+    settings = ["cluster=regions_2x4", "model=llama_1b", "nodes=8", "methods=diloco", "periods=100"]
+    request = read_request(settings)
     assert request.sites == 2
     assert request.overrides.count("cluster.collectives.algorithm=hierarchical") == 1
-    flat = read_request([*words, "cluster.collectives.algorithm=ring"])
+    flat = read_request([*settings, "cluster.collectives.algorithm=ring"])
     assert flat.cluster.collectives.algorithm == "ring"
     made = compare(request)
     assert made.fastest == (
@@ -347,8 +349,8 @@ def test_a_latency_is_set_between_sites_or_everywhere() -> None:
 
 
 def test_steps_with_random_peers_have_no_cycle() -> None:
-    words = ["model=timing_only", "algo=d_psgd", "algo.topology=random_matching", "nodes=4"]
-    assert steps_of(experiment_of(words).run) == (1, LEAST_VARYING_STEPS)
+    overrides = ["model=timing_only", "algo=d_psgd", "algo.topology=random_matching", "nodes=4"]
+    assert steps_of(experiment_of(overrides).run) == (1, LEAST_VARYING_STEPS)
 
 
 def test_answers_at_the_ends_of_all_rates() -> None:
@@ -385,13 +387,16 @@ def test_a_plan_outside_the_validated_range_says_so() -> None:
 
 @pytest.mark.parametrize("rate", [2e7, 3e9, 7e11])
 def test_the_highest_rate_of_a_gain_is_found(rate: float) -> None:
-    assert highest_rate(lambda each: 1 / each - 1 / rate, 10e9) == pytest.approx(rate, rel=0.02)
+    assert highest_rate(lambda guess: 1 / guess - 1 / rate, 10e9) == pytest.approx(rate, rel=0.02)
 
 
 def test_rates_whose_times_are_bounded_are_not_simulated() -> None:
     diloco = method("DiLoCo, H 10", "diloco", "period=10")
-    words = read_request(WORDS.split()).overrides
-    runs = [experiment_of([*words, *each.overrides]).run for each in (DATA_PARALLEL, diloco)]
+    overrides = read_request(WORDS.split()).overrides
+    runs = [
+        experiment_of([*overrides, *candidate.overrides]).run
+        for candidate in (DATA_PARALLEL, diloco)
+    ]
     base, times = (TimesByRate(run, time_steps(run).seconds) for run in runs)
     present = rate_of(runs[1])
     assert times.bounds(present) == (times.seconds[present], times.seconds[present])
@@ -427,14 +432,14 @@ def test_published_quality_agrees_with_the_papers_figures() -> None:
         return published()[name][metric].value
 
     known = all_known()
-    for words, name in (
+    for overrides, name in (
         ("algo=sgp", "sgp"),
         ("algo=osgp algo.tau=1", "osgp"),
         ("algo=local_sgd algo.tau=12", "local_sgd"),
         ("algo=slowmo algo.base=local_sgd", "local_sgd_slowmo"),
         ("algo=slowmo algo.base=sgp", "sgp_slowmo"),
     ):
-        first = known[words][0]
+        first = known[overrides][0]
         assert first.value == value(f"slowmo_imagenet_{name}", "val_top1")
         assert first.baseline == value("slowmo_imagenet_ar_sgd", "val_top1")
     assert known["algo=diloco algo.period=30"][0].value == value(
@@ -451,14 +456,14 @@ def test_the_command_prints_80_columns_and_writes_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plan.json"
-    words = [*WORDS.split(), "methods=sgp,diloco", "steps=1e6", "--json", str(path)]
-    assert main(["plan", *words]) == 0
+    arguments = [*WORDS.split(), "methods=sgp,diloco", "steps=1e6", "--json", str(path)]
+    assert main(["plan", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Data parallel: ") or lines[0].startswith("DiLoCo, H 30: ")
     assert max(map(len, lines)) <= 80
     stored = json.loads(path.read_text())
     assert stored["steps"] == 1_000_000
-    assert {each["method"] for each in stored["methods"]} >= {"SGP", "DiLoCo, H 500"}
+    assert {entry["method"] for entry in stored["methods"]} >= {"SGP", "DiLoCo, H 500"}
     command = stored["methods"][-1]["command"]
     assert command.startswith("sgp-run model=timing_only nodes=2 ")
 
@@ -468,7 +473,7 @@ def test_a_table_with_all_columns_has_80_columns_too() -> None:
     codecs = "cluster.codecs.encode_seconds={int8:1ns} cluster.codecs.decode_seconds={int8:1ns}"
     made = plan(f"{WORDS} methods=ar_sgd steps=1e6 price_per_hour=2 watts=500 {codecs}")
     coded = row(made, "Data parallel, int8")
-    rows = [replace(coded, method=each) for each in methods()]
+    rows = [replace(coded, method=candidate) for candidate in methods()]
     lines = table(rows)
     assert lines[0].split() == (
         ["s/step", "comp.", "hours", "coding", "sent", "memory", "cost", "kWh", "pays", "<"]
@@ -495,8 +500,8 @@ def test_an_interval_of_the_rate_gives_both_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plans.json"
-    words = [*WORDS.replace("8Gbit/s", "8..16Gbit/s").split(), "methods=ar_sgd"]
-    assert main(["plan", *words, "--json", str(path)]) == 0
+    arguments = [*WORDS.replace("8Gbit/s", "8..16Gbit/s").split(), "methods=ar_sgd"]
+    assert main(["plan", *arguments, "--json", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     half = "below 32 Gbit/s data parallel computes less than half of the time."
     assert text.startswith(f"Data parallel: 5 s per step; {half} With 2 nodes, 16 Gbit/s: Data")
@@ -514,7 +519,7 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (
             "nodes=4 bandwidth=10Gbit/s",
@@ -610,9 +615,9 @@ def test_the_help_imports_neither_hydra_nor_torch() -> None:
     ],
 )
 def test_a_request_that_cannot_work_is_one_sentence(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", *words.split()]) == 2
+    assert main(["plan", *arguments.split()]) == 2
     assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
 
 

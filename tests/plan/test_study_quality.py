@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 def test_losses_are_in_the_order_of_h_as_measured(folder: Path) -> None:
     found = read_quality(folder)
     assert (found.name, found.setting) == ("h", "model=gpt, nodes=4")
-    assert [each.text for each in found.losses] == [
+    assert [loss.text for loss in found.losses] == [
         "every step, H 1: 2.125 (1 seed)",
         "often, H 10: 2.25 (3 seeds, 95 % from 2.2 to 2.3)",
         "rare, H 100: 2.5 (3 seeds, 95 % from 2.4 to 2.6)",

@@ -25,8 +25,8 @@ CLOCK = (
 )
 
 
-def events(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
-    experiment = make_experiment(tmp_path, *TINY, *CLOCK, *words)
+def events(tmp_path: Path, *overrides: str) -> list[dict[str, Any]]:
+    experiment = make_experiment(tmp_path, *TINY, *CLOCK, *overrides)
     assert execute(experiment) is not None
     trace = json.loads((experiment.directory / "trace.json").read_text())
     assert trace["otherData"] == {"clock": "simulated"}
@@ -51,7 +51,7 @@ def spans(of: list[dict[str, Any]], node: int) -> list[tuple[str, int, int]]:
 
 def titles(of: list[dict[str, Any]]) -> list[tuple[int, Any]]:
     """Groups with their names, places and rows."""
-    return [(each["pid"], *each["args"].values()) for each in of if each["ph"] == "M"]
+    return [(event["pid"], *event["args"].values()) for event in of if event["ph"] == "M"]
 
 
 def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
         (1, 1),
         (1, "computes"),
     ]
-    sizes = {each["args"]["bytes"] for each in of if each["ph"] == "b"}
+    sizes = {event["args"]["bytes"] for event in of if event["ph"] == "b"}
     assert sizes == {4 * 4811}  # parameters and a weight
 
 
 def test_nodes_encode_and_decode(tmp_path: Path) -> None:
     """4,810 numbers take 10 ms to encode and 5 ms to decode."""
     times = "{encode_seconds: {int8: 2079ns}, decode_seconds: {int8: 1039.5ns}}"
-    words = ("algo=ar_sgd", "algo.codec=int8", f"cluster.codecs={times}", "trace_steps=0-1")
-    of = events(tmp_path, *words)
+    overrides = ("algo=ar_sgd", "algo.codec=int8", f"cluster.codecs={times}", "trace_steps=0-1")
+    of = events(tmp_path, *overrides)
     assert sorted(spans(of, 0)) == [
         ("decodes", 60, 65),
         ("decodes", 70, 80),
@@ -108,8 +108,8 @@ def test_messages_sent_right_before_the_first_traced_gradient_are_shown(tmp_path
 
 def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     records = []
-    for name, words in (("a", ()), ("b", ("trace_steps=1-2",))):
-        experiment = make_experiment(tmp_path, *TINY, "algo=osgp", f"name={name}", *words)
+    for name, overrides in (("a", ()), ("b", ("trace_steps=1-2",))):
+        experiment = make_experiment(tmp_path, *TINY, "algo=osgp", f"name={name}", *overrides)
         execute(experiment)
         *lines, _ = (experiment.directory / "metrics.jsonl").read_bytes().splitlines()
         records.append(lines)  # without the summary, which has the name
@@ -119,8 +119,8 @@ def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
 
 def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["network=gloo", "algo=sgp", "trace_steps=1-6", "name=run", "logger=jsonl"]
-    assert main([*TINY, *words]) == 0
+    overrides = ["network=gloo", "algo=sgp", "trace_steps=1-6", "name=run", "logger=jsonl"]
+    assert main([*TINY, *overrides]) == 0
     waits = []
     for rank in (0, 1):
         path = tmp_path / f"results/runs/run/trace.rank{rank}.json"

@@ -94,8 +94,10 @@ def test_the_other_jobs_of_a_sweep_go_on(capfd: pytest.CaptureFixture[str]) -> N
         list(csv.DictReader(path.open()))
         for path in Path("results/sweeps").glob("*/comparison.csv")
     ]
-    assert all([row["diverged"] for row in each] == ["True", ""] for each in rows)
-    assert all("diverged at step" in each[0]["failed"] and not each[1]["failed"] for each in rows)
+    assert all([row["diverged"] for row in table] == ["True", ""] for table in rows)
+    assert all(
+        "diverged at step" in table[0]["failed"] and not table[1]["failed"] for table in rows
+    )
 
 
 def test_all_real_ranks_end_with_the_one_that_diverged(
@@ -125,8 +127,8 @@ def test_a_message_that_cannot_be_coded_is_divergence(
     algo: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing else looks at the parameters, as nothing is recorded meanwhile."""
-    words = [*TINY, "log_every=1000", "optim.lr=1e30", f"algo={algo}", *CODED[algo]]
-    assert main(words) == 3
+    overrides = [*TINY, "log_every=1000", "optim.lr=1e30", f"algo={algo}", *CODED[algo]]
+    assert main(overrides) == 3
     error = capfd.readouterr().err
     what = r"its message has (nan|-?inf|-?[\d.]+e\+\d+) in the tensor x"
     assert re.match(rf"sgp-run: rank [01] diverged at step \d: {what}; there is no", error)
@@ -136,8 +138,8 @@ def test_a_message_that_cannot_be_coded_is_divergence(
 def test_a_real_message_that_cannot_be_coded_is_divergence(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    words = [*TINY, "log_every=1000", "optim.lr=1e30", "algo=sparseloco", "algo.period=1"]
-    assert main([*words, "network=gloo"]) == 3
+    overrides = [*TINY, "log_every=1000", "optim.lr=1e30", "algo=sparseloco", "algo.period=1"]
+    assert main([*overrides, "network=gloo"]) == 3
     error = capfd.readouterr().err
     assert re.match(r"sgp-run: rank [01] diverged at step \d: its message has .+ tensor x;", error)
 
@@ -163,7 +165,7 @@ def test_what_counts_as_diverged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cures"),
+    ("overrides", "cures"),
     [
         (["algo=sgp", "optim.schedule=constant"], "lower optim.lr, which is 0.1"),
         (
@@ -174,6 +176,6 @@ def test_what_counts_as_diverged() -> None:
     ],
 )
 def test_the_advice_to_a_diverged_run_names_settings_that_it_has(
-    words: list[str], cures: str
+    overrides: list[str], cures: str
 ) -> None:
-    assert cure(experiment_of(["model=mlp", *words]).run) == cures
+    assert cure(experiment_of(["model=mlp", *overrides]).run) == cures

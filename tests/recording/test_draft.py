@@ -175,18 +175,18 @@ def test_a_simulation_killed_while_it_writes_ends_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the first checkpoint, and in the third one after it; each has about 260 writes."""
-    words = ["algo=osgp", "model=mlp", "nodes=4", "epochs=3", "logger=jsonl", "log_every=1"]
-    words += ["checkpoint.every_steps=3", "name=run", "network.engine=loop"]
+    overrides = ["algo=osgp", "model=mlp", "nodes=4", "epochs=3", "logger=jsonl", "log_every=1"]
+    overrides += ["checkpoint.every_steps=3", "name=run", "network.engine=loop"]
     texts = []
     for name, writes in (("whole", []), ("cut", ["100", "700"])):
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.chdir(folder)
         for number in writes:
-            killed = subprocess.run([sys.executable, "-c", KILLED, number, *words], check=False)
+            killed = subprocess.run([sys.executable, "-c", KILLED, number, *overrides], check=False)
             assert killed.returncode == -signal.SIGKILL
         assert list(folder.glob("results/runs/run/checkpoints/.part-*")) or not writes
-        assert main(words) == 0
+        assert main(overrides) == 0
         assert ("resumes from step 6" in capsys.readouterr().out) == (name == "cut")
         text = (folder / "results/runs/run/metrics.jsonl").read_text()
         texts.append([line.partition('"real_s"')[0] for line in text.splitlines()])

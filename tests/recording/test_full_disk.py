@@ -77,9 +77,9 @@ def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more, limit, _ = LIMITS[network]
-    words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
+    overrides = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
     with files_up_to(limit):
-        assert main(words) == 1
+        assert main(overrides) == 1
     sentence = (
         "sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier "
         r"records and checkpoints are intact.\n"
@@ -93,7 +93,7 @@ def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(
         and not (directory / "summary.json").exists()
     )
     assert saved_steps(directory / "checkpoints")[0] >= 4
-    assert main(words) == 0
+    assert main(overrides) == 0
     steps = [
         record["step"]
         for record in read_metrics(directory)
@@ -108,14 +108,14 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more, limit, lower = LIMITS[network]
-    words = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
-    experiment = make_experiment(Path("results"), *words)
+    overrides = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
+    experiment = make_experiment(Path("results"), *overrides)
     with files_up_to(limit):
-        main(words)
+        main(overrides)
     (before, *_) = saved_steps(experiment.checkpoints)
     capsys.readouterr()
     with files_up_to(lower):
-        assert main(words) in (1, 2)
+        assert main(overrides) in (1, 2)
     assert saved_steps(experiment.checkpoints)[0] == before
     assert invalid_reason(experiment.checkpoints / f"step-{before}", experiment.digest) is None
     assert not list(experiment.checkpoints.glob(".part-*"))

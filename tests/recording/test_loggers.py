@@ -102,7 +102,7 @@ def points(run_dir: Path, name: str) -> list[tuple[int, float, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run_dir / "tensorboard")).Reload().Scalars(name)
-    return [(each.step, each.value, each.wall_time - events[0].wall_time) for each in events]
+    return [(point.step, point.value, point.wall_time - events[0].wall_time) for point in events]
 
 
 def test_tensorboard_has_points_over_steps_and_the_clock_of_the_run(
@@ -113,7 +113,7 @@ def test_tensorboard_has_points_over_steps_and_the_clock_of_the_run(
     assert [(step, value) for step, value, _ in points(run_dir, "train/loss")] == [
         (step, pytest.approx(1 / (step + 1))) for step in range(5)
     ]
-    seconds = [each for _, _, each in points(run_dir, "train/loss")]
+    seconds = [elapsed for _, _, elapsed in points(run_dir, "train/loss")]
     assert seconds == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0], abs=1e-3)
     assert [point[:2] for point in points(run_dir, "average/accuracy")] == [(2, 0.5), (4, 0.5)]
     assert [point[1] for point in points(run_dir, "final/average")] == [0.75]
@@ -128,7 +128,7 @@ def history(results: Path, run_dir: Path, name: str) -> list[tuple[int, float, i
     run_id = (run_dir / "mlflow_id").read_text().strip()
     start = client.get_run(run_id).info.start_time
     found = client.get_metric_history(run_id, name)
-    return [(each.step, each.value, each.timestamp - start) for each in found]
+    return [(metric.step, metric.value, metric.timestamp - start) for metric in found]
 
 
 def test_mlflow_has_points_over_steps_and_the_clock_of_the_run(
@@ -172,8 +172,8 @@ def test_mlflow_without_a_server_is_one_warning(
 def test_a_recorded_run_is_copied_afterwards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "batch_size=16")
-    experiment = make_experiment(tmp_path, *words, "log_every=1", "logger=tensorboard")
+    overrides = ("model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "batch_size=16")
+    experiment = make_experiment(tmp_path, *overrides, "log_every=1", "logger=tensorboard")
     assert run_experiment(experiment) is not None
     before = points(experiment.directory, "train/loss")
     assert len(before) > 1
@@ -231,8 +231,8 @@ def test_a_logger_is_no_part_of_a_name(tmp_path: Path) -> None:
 
 def test_no_logger_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
-    assert main([*words, "logger=none"]) == 0
+    overrides = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
+    assert main([*overrides, "logger=none"]) == 0
     files = {path.name for path in (tmp_path / "results/runs/run").iterdir()}
     assert files == {"config.yaml", "environment.json", "metrics.jsonl", "summary.json"}
 

@@ -67,8 +67,10 @@ class Logging(Algorithm):
 
 
 def test_logged_values_are_in_the_next_record_and_replace_none(tmp_path: Path) -> None:
-    words = "model=mlp nodes=4 batch_size=32 epochs=1 log_every=5 eval_workers=false logger=jsonl"
-    result = sgp.run(words, algo=Logging, results=str(tmp_path), verbose=False)
+    overrides = (
+        "model=mlp nodes=4 batch_size=32 epochs=1 log_every=5 eval_workers=false logger=jsonl"
+    )
+    result = sgp.run(overrides, algo=Logging, results=str(tmp_path), verbose=False)
     records = of_kind(read_metrics(result.folder), "train")
     train = [record for record in records if record["rank"] == 0]
     assert [(r["step"], r["seen"]) for r in train] == [(0, 0.0), (4, 2.5), (9, 7.0), (10, 10.0)]
@@ -77,8 +79,8 @@ def test_logged_values_are_in_the_next_record_and_replace_none(tmp_path: Path) -
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
 def test_evaluations_may_be_a_fraction_of_an_epoch_apart(network: str, tmp_path: Path) -> None:
-    words = ("epochs=1", "nodes=2", "batch_size=64", "eval_every=0.3", f"network={network}")
-    experiment = make_experiment(tmp_path, *TINY, *words)
+    overrides = ("epochs=1", "nodes=2", "batch_size=64", "eval_every=0.3", f"network={network}")
+    experiment = make_experiment(tmp_path, *TINY, *overrides)
     assert execute(experiment) is not None
     records = of_kind(read_metrics(experiment.directory), "eval")
     assert sorted((r["epoch"], r["step"], r["rank"]) for r in records) == [
@@ -92,7 +94,7 @@ def test_evaluations_may_be_a_fraction_of_an_epoch_apart(network: str, tmp_path:
 def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
     have: int, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = (
+    overrides = (
         "model=resnet8",
         "data=shapes",
         "data.image_size=8",
@@ -100,7 +102,7 @@ def test_batch_norms_statistics_are_re_estimated_on_thousands_of_samples(
         "data.valid_size=20",
         "nodes=2",
     )
-    problem = build_problem(make_experiment(tmp_path, *words).run)
+    problem = build_problem(make_experiment(tmp_path, *overrides).run)
     seen: list[int] = []
     batch = type(problem.dataset.train).batch
 
@@ -137,8 +139,8 @@ def test_without_eval_workers_only_the_average_is_evaluated_before_the_end(tmp_p
     assert [(r["epoch"], r["rank"]) for r in of_kind(records, "eval")] == [(3, r) for r in range(4)]
     names = ("epoch", "loss", "accuracy", "consensus_distance")
     averages, before = (
-        [[r[name] for name in names] for r in of_kind(each, "average")]
-        for each in (records, everything)
+        [[r[name] for name in names] for r in of_kind(recorded, "average")]
+        for recorded in (records, everything)
     )
     assert averages == before and len(averages) == 3
 
@@ -276,7 +278,7 @@ def test_an_average_has_the_root_mean_square_distance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "number"),
+    ("overrides", "number"),
     [
         ("algo=ar_sgd", 1),
         ("algo=sgp", 5),
@@ -285,7 +287,7 @@ def test_an_average_has_the_root_mean_square_distance() -> None:
     ],
 )
 def test_equal_models_are_evaluated_once_in_a_simulation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: str, number: int
 ) -> None:
     calls: list[torch.Tensor] = []
     evaluate = Problem.evaluate
@@ -297,7 +299,7 @@ def test_equal_models_are_evaluated_once_in_a_simulation(
         return evaluate(problem, params, buffers)
 
     monkeypatch.setattr(Problem, "evaluate", noting)
-    _, records, _ = run(tmp_path, *words.split(), "epochs=0.2")
+    _, records, _ = run(tmp_path, *overrides.split(), "epochs=0.2")
     assert len(calls) == number
     assert len(of_kind(records, "eval")) == 4
 

@@ -187,8 +187,8 @@ GONE: dict[str, tuple[str, Callable[[Path], object], str]] = {
 def test_a_finished_run_without_its_records_is_not_called_finished(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    words = [*TINY, "network=gloo"]
-    assert main(words) == 0
+    overrides = [*TINY, "network=gloo"]
+    assert main(overrides) == 0
     shutil.copytree(RUN, "kept")
     for name, act, what in GONE.values():
         shutil.rmtree(RUN)
@@ -196,7 +196,7 @@ def test_a_finished_run_without_its_records_is_not_called_finished(
         act(RUN / name)
         before = {path: path.read_bytes() for path in RUN.iterdir()}
         capfd.readouterr()
-        assert main(words) == 2
+        assert main(overrides) == 2
         assert capfd.readouterr().err == (
             f"sgp-run: resume: this run has finished, but {RUN}/{what}: put the files of the run "
             "back, or start over with resume=never.\n"
@@ -204,7 +204,7 @@ def test_a_finished_run_without_its_records_is_not_called_finished(
         assert {path: path.read_bytes() for path in RUN.iterdir()} == before
     shutil.rmtree(RUN)
     shutil.copytree("kept", RUN)
-    assert main(words) == 0
+    assert main(overrides) == 0
     assert "finished already" in capfd.readouterr().out
 
 
@@ -326,7 +326,7 @@ def test_a_run_whose_only_checkpoint_is_forged_is_not_started_over(
 def test_a_forged_checkpoint_of_one_real_rank_falls_back_on_all(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    words = [*TINY, "network=gloo", "checkpoint.every_steps=50", "epochs=80"]
+    overrides = [*TINY, "network=gloo", "checkpoint.every_steps=50", "epochs=80"]
     checkpoints = RUN / "checkpoints"
 
     def kill_later() -> None:
@@ -336,7 +336,7 @@ def test_a_forged_checkpoint_of_one_real_rank_falls_back_on_all(
 
     thread = Thread(target=kill_later)
     thread.start()
-    assert main(words) == 1
+    assert main(overrides) == 1
     thread.join()
     newest, before = saved_steps(checkpoints)
     forge(
@@ -345,7 +345,7 @@ def test_a_forged_checkpoint_of_one_real_rank_falls_back_on_all(
         "rank1.pt",
     )
     capfd.readouterr()
-    assert main(words) == 0
+    assert main(overrides) == 0
     said = capfd.readouterr()
     assert said.err == (
         f"warning: the checkpoint {checkpoints}/step-{newest} is not used: it does not fit this "

@@ -33,8 +33,8 @@ from sgp_runner.utils.devices import peak_flops, published_rate
 REAL_RANK = str(RANKS / "real_rank.py")
 
 
-def problem_of(tmp_path: Path, *words: str) -> Problem:
-    return build_problem(make_experiment(tmp_path, "nodes=2", *words).run)
+def problem_of(tmp_path: Path, *overrides: str) -> Problem:
+    return build_problem(make_experiment(tmp_path, "nodes=2", *overrides).run)
 
 
 @pytest.fixture
@@ -115,11 +115,11 @@ def test_tokens_are_those_that_the_loss_counts(tmp_path: Path) -> None:
     problem = problem_of(tmp_path / "a", "model=transformer", "batch_size=4")
     task: Any = problem.dataset.task
     targets = [problem.batch(1, step)[1] for step in (3, 4)]
-    count = sum(int((each != task.pad).sum()) for each in targets)
+    count = sum(int((target != task.pad).sum()) for target in targets)
     assert amounts(problem, 1, range(3, 5)) == (8, count)
-    assert count < sum(each.numel() for each in targets)
-    words = ("model=gpt", "batch_size=4", "data.block=16")
-    assert amounts(problem_of(tmp_path / "b", *words), 1, range(3, 5)) == (8, 128)
+    assert count < sum(target.numel() for target in targets)
+    overrides = ("model=gpt", "batch_size=4", "data.block=16")
+    assert amounts(problem_of(tmp_path / "b", *overrides), 1, range(3, 5)) == (8, 128)
 
 
 def test_the_mean_over_nodes_is_unknown_if_one_is(digits: Problem) -> None:
@@ -154,8 +154,8 @@ def test_operations_of_two_layers_by_hand(
 
 
 def test_counting_leaves_no_trace(tmp_path: Path) -> None:
-    words = ("model=resnet8", "data=shapes", "data.image_size=8", "batch_size=4")
-    problem = problem_of(tmp_path, *words)
+    overrides = ("model=resnet8", "data=shapes", "data.image_size=8", "batch_size=4")
+    problem = problem_of(tmp_path, *overrides)
     module, random = problem.flat.module, torch.get_rng_state()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     count = flops_per_sample(problem, 0)
@@ -297,8 +297,8 @@ def test_waits_of_a_stream_count_once_the_device_has_passed_them() -> None:
 
 @pytest.mark.parametrize("algo", ["ar_sgd", "ad_psgd"])
 def test_records_of_a_real_run_have_rates(algo: str, tmp_path: Path) -> None:
-    words = ("model=mlp", "nodes=2", "network=gloo", "epochs=0.3", "log_every=4", "batch_size=16")
-    experiment = make_experiment(tmp_path, *words, f"algo={algo}")
+    options = ("model=mlp", "nodes=2", "network=gloo", "epochs=0.3", "log_every=4", "batch_size=16")
+    experiment = make_experiment(tmp_path, *options, f"algo={algo}")
     summary = launch(experiment, program=(REAL_RANK, "-1"))
     records = read_metrics(experiment.directory)
     flops = flops_per_sample(build_problem(experiment.run), 0)

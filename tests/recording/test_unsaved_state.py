@@ -211,4 +211,4 @@ def test_lost_state_is_named_again_at_the_resume_and_marked_in_the_results(
     table = read_runs([Path("results/runs")]).table.set_index("run")["state"]
     assert [*table[["mine", "whole"]]] == ["resumed without its state", "finished"]
     groups = settings_in(read_runs([Path("results/runs")]))
-    assert [each.finished for each in groups] == [True, True]
+    assert [group.finished for group in groups] == [True, True]

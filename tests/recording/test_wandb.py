@@ -124,8 +124,8 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
     ]
     final = {
         "/".join([item.key, *item.nested_key]): item.value_json
-        for each in summaries
-        for item in each.update
+        for summary in summaries
+        for item in summary.update
     }
     assert any("final/average" in key and value == "0.875" for key, value in final.items())
     out, err = capfd.readouterr()
@@ -193,7 +193,7 @@ wandb.START_SECONDS = 1000.0  # longer than this test may take
 mirror.FINISH_SECONDS = 1.0
 sys.exit(main(sys.argv[1:]))
 """
-        words = [
+        overrides = [
             "model=quadratic",
             "data.samples=64",
             "nodes=2",
@@ -207,7 +207,7 @@ sys.exit(main(sys.argv[1:]))
             "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
             "WANDB_MODE": "online",
         }
-        command = [sys.executable, "-c", code, *words]
+        command = [sys.executable, "-c", code, *overrides]
         done = subprocess.run(
             command,
             cwd=tmp_path,
@@ -230,9 +230,9 @@ RUN = (
 )
 
 
-def command(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, as W&B keeps one beside each."""
-    module, *rest = words
+    module, *rest = arguments
     return run_command(*rest, folder=folder, variables=environment, module=module)
 
 

@@ -160,7 +160,7 @@ BYTES = 4000
 
 
 def header(experiment: Experiment, rank: int, **others: object) -> Header:
-    own = Header(
+    default = Header(
         FORMAT,
         experiment.digest,
         "once",
@@ -175,7 +175,7 @@ def header(experiment: Experiment, rank: int, **others: object) -> Header:
         BYTES,
         4.0,
     )
-    return replace(own, **others)  # type: ignore[arg-type]
+    return replace(default, **others)  # type: ignore[arg-type]
 
 
 def made_up(
@@ -223,12 +223,12 @@ TIMES = {
 }
 
 
-@pytest.mark.parametrize("words", TIMES)
+@pytest.mark.parametrize("overrides", TIMES)
 def test_the_time_of_another_algorithm_follows_from_recorded_ones(
-    words: str, tmp_path: Path
+    overrides: str, tmp_path: Path
 ) -> None:
-    result = retime(made_up(tmp_path).directory, words.split())
-    assert result.time_s == pytest.approx(TIMES[words], abs=1e-9)
+    result = retime(made_up(tmp_path).directory, overrides.split())
+    assert result.time_s == pytest.approx(TIMES[overrides], abs=1e-9)
     assert result.recorded_s == 9.0
     assert (result.facts["clock"], result.recorded_algorithm) == ("simulated", "AD-PSGD")
 
@@ -240,7 +240,7 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (
             "nodes=4",
@@ -260,10 +260,10 @@ def test_clocks_of_different_machines_are_set_to_one_another(tmp_path: Path) -> 
     ],
 )
 def test_what_cannot_be_timed_is_refused(
-    words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = made_up(tmp_path, messages=words != "algo=sgp")
-    assert main([str(experiment.directory), "--with", words]) == 2
+    experiment = made_up(tmp_path, messages=overrides != "algo=sgp")
+    assert main([str(experiment.directory), "--with", overrides]) == 2
     assert capsys.readouterr().err.startswith(f"sgp-replay: {sentence}")
 
 
@@ -306,8 +306,8 @@ def test_what_is_no_recording_is_refused(
     whole = zero.read_bytes()
 
     def check(sentence: str, file: Path = zero) -> None:
-        for words in ([], ["--with", "algo=sgp"]):
-            assert main([str(directory), *words]) == 2
+        for options in ([], ["--with", "algo=sgp"]):
+            assert main([str(directory), *options]) == 2
             assert capsys.readouterr().err == f"sgp-replay: {file}: {sentence}\n"
         zero.write_bytes(whole)
 
@@ -392,8 +392,8 @@ def test_a_run_that_failed_has_no_time_to_compare_with(tmp_path: Path) -> None:
 def test_a_run_that_failed_is_replayed_until_it_fails_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("network=gloo", "record=true", "nodes=4", "model=mlp", "algo=gap_aware", "epochs=50")
-    experiment = make_experiment(tmp_path, *words)
+    options = ("network=gloo", "record=true", "nodes=4", "model=mlp", "algo=gap_aware", "epochs=50")
+    experiment = make_experiment(tmp_path, *options)
     with pytest.raises(
         RankFailed, match="^rank 2, step (.*): ZeroDivisionError: made to fail$"
     ) as real:

@@ -20,8 +20,8 @@ TINY = ("model=mlp", "nodes=5", "batch_size=32", "epochs=2", "log_every=3")  # 8
 FAR = "gapaware_gamma"
 
 
-def trained(results: Path, *words: str) -> Experiment:
-    experiment = make_experiment(results, *TINY, *words)
+def trained(results: Path, *overrides: str) -> Experiment:
+    experiment = make_experiment(results, *TINY, *overrides)
     run_experiment(experiment)
     return experiment
 
@@ -57,19 +57,19 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize("overrides", SETTINGS.values(), ids=SETTINGS.keys())
 def test_a_retimed_run_has_the_bytes_of_the_run_that_was_trained_there(
-    words: tuple[str, ...], tmp_path: Path
+    overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
-    here = trained(tmp_path / "here", *words, "cluster=laptop")
-    there = trained(tmp_path / "there", *words, f"cluster={FAR}")
+    here = trained(tmp_path / "here", *overrides, "cluster=laptop")
+    there = trained(tmp_path / "there", *overrides, f"cluster={FAR}")
     (folder,) = retime_all([here.directory], [f"cluster={FAR}"], tmp_path / "out")
     assert lines(folder) == lines(there.directory) != lines(here.directory)
     summary, expected = read_summary(folder), read_summary(there.directory)
     assert summary is not None and expected is not None
-    own = {"real_s", "run_dir", "label", "retimed_from"}
-    assert {key: summary[key] for key in summary.keys() - own} == {
-        key: expected[key] for key in expected.keys() - own
+    differing = {"real_s", "run_dir", "label", "retimed_from"}
+    assert {key: summary[key] for key in summary.keys() - differing} == {
+        key: expected[key] for key in expected.keys() - differing
     }
     assert summary["label"] == f"trained on digits; time simulated, re-timed from {here.name}"
 
@@ -89,12 +89,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED.keys())
+@pytest.mark.parametrize("overrides", REFUSED.keys())
 def test_what_depends_on_time_is_refused_in_one_sentence(
-    words: tuple[str, ...], tmp_path: Path
+    overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
-    experiment = trained(tmp_path, *words)
-    with pytest.raises(ConfigError, match=REFUSED[words]) as error:
+    experiment = trained(tmp_path, *overrides)
+    with pytest.raises(ConfigError, match=REFUSED[overrides]) as error:
         retime_all([experiment.directory], ["cluster=ideal"], tmp_path / "out")
     assert error.value.key == "--retime" and str(experiment.directory) in str(error.value)
     assert not (tmp_path / "out").exists()
@@ -155,16 +155,16 @@ def test_own_clusters_and_single_settings_are_retimed_as_they_are_trained(tmp_pa
         path.write_text(LAB)
     faster = ("cluster=gapaware_gamma", "cluster.bandwidth=1e9")
     there = trained(tmp_path / "there", "algo=sgp", *faster)
-    words = [f"cluster={tmp_path / 'lab.yaml'},mine"]
+    overrides = [f"cluster={tmp_path / 'lab.yaml'},mine"]
     for folder, name in zip(
-        retime_all([here.directory], words, tmp_path / "out", str(tmp_path / "presets")),
+        retime_all([here.directory], overrides, tmp_path / "out", str(tmp_path / "presets")),
         ("lab", "mine"),
         strict=True,
     ):
         assert folder.name == f"{here.name}-on-{name}"
         assert lines(folder) == lines(there.directory)
-    words = ["cluster.bandwidth=10Mbit/s,1e9", "cluster.latency_seconds=2ms"]
-    folders = retime_all([here.directory], words, tmp_path / "out")
+    overrides = ["cluster.bandwidth=10Mbit/s,1e9", "cluster.latency_seconds=2ms"]
+    folders = retime_all([here.directory], overrides, tmp_path / "out")
     assert [folder.name.partition("-on-")[2] for folder in folders] == [
         f"bandwidth-{value}-latency_seconds-2ms" for value in ("10mbit_s", "1000000000_0")
     ]
@@ -176,9 +176,9 @@ def test_own_clusters_and_single_settings_are_retimed_as_they_are_trained(tmp_pa
 
 
 def test_the_times_of_codecs_are_removed_by_an_empty_group(tmp_path: Path) -> None:
-    words = ("algo=ar_sgd", "algo.codec=int8", "cluster=laptop")
-    plain = trained(tmp_path / "plain", *words)
-    here = trained(tmp_path / "here", *words, "cluster.codecs.encode_seconds={int8:1us}")
+    overrides = ("algo=ar_sgd", "algo.codec=int8", "cluster=laptop")
+    plain = trained(tmp_path / "plain", *overrides)
+    here = trained(tmp_path / "here", *overrides, "cluster.codecs.encode_seconds={int8:1us}")
     (folder,) = retime_all([here.directory], ["cluster.codecs={}"], tmp_path / "out")
     assert lines(folder) == lines(plain.directory) != lines(here.directory)
     summary, before = read_summary(folder), read_summary(here.directory)
@@ -188,13 +188,13 @@ def test_the_times_of_codecs_are_removed_by_an_empty_group(tmp_path: Path) -> No
 
 def test_a_run_is_retimed_between_regions(tmp_path: Path) -> None:
     far = "bandwidth_up: 5Mbit/s, bandwidth_down: 9Mbit/s, latency_seconds: 40ms"
-    words = [
+    overrides = [
         f"cluster.links.regions=[{{nodes: 2, {far}}}, {{nodes: 3, {far}}}]",
         "cluster.links.bandwidth_up=8Mbit/s",
     ]
     here = trained(tmp_path / "here", "algo=sgp", "cluster=laptop")
-    there = trained(tmp_path / "there", "algo=sgp", "cluster=laptop", *words)
-    (folder,) = retime_all([here.directory], words, tmp_path / "out")
+    there = trained(tmp_path / "there", "algo=sgp", "cluster=laptop", *overrides)
+    (folder,) = retime_all([here.directory], overrides, tmp_path / "out")
     assert lines(folder) == lines(there.directory) != lines(here.directory)
     with pytest.raises(ConfigError) as refused:
         retime_all([here.directory], ["cluster=regions_2x4"], tmp_path / "out")

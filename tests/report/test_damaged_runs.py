@@ -181,8 +181,8 @@ def test_odd_but_harmless_runs_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Dollars, which matplotlib takes for mathematics, and a commit that is no text."""
-    words = ["a$x^{1$.txt", "b$\\frac$", "$$", "<b>|\n[x](javascript:alert(1))", "\x1b[2J"]
-    for number, word in enumerate(words):
+    odd_texts = ["a$x^{1$.txt", "b$\\frac$", "$$", "<b>|\n[x](javascript:alert(1))", "\x1b[2J"]
+    for number, word in enumerate(odd_texts):
         folder = write_run(
             tmp_path / "runs", f"run{number}", CURVE, settings={"algo": {"path": word}}
         )
@@ -208,7 +208,7 @@ def test_tables_are_tables_and_links_lead_to_files(tmp_path: Path) -> None:
     table = of_runs(settings, [], lambda folder, file: f"./{file}")
     lines = markdown(table).splitlines()[4:]
     assert len(lines) == 2 + len(names)
-    assert all(len(re.findall(r"(?<!\\)\|", each)) == len(table.head) + 1 for each in lines)
+    assert all(len(re.findall(r"(?<!\\)\|", markup)) == len(table.head) + 1 for markup in lines)
     cells = [cell for row in csv(table).splitlines() for cell in re.split(',"?', row)]
     assert "'=1+2" in cells and not any(cell.startswith(("=", "@", "+", "-")) for cell in cells)
 
@@ -231,7 +231,10 @@ def test_names_of_settings_are_no_formulas_and_hide_no_columns(tmp_path: Path) -
         assert list(table[f"'{formula}"]) == list(table["self"]) == ["a", "b"]
         assert formula not in table and [*table["quality"]] == [pytest.approx(0.85)] * 2
         lines = (tmp_path / f"{name}.md").read_text().splitlines()[4:]
-        assert len(lines) == 4 and len({len(re.findall(r"(?<!\\)\|", each)) for each in lines}) == 1
+        assert (
+            len(lines) == 4
+            and len({len(re.findall(r"(?<!\\)\|", markup)) for markup in lines}) == 1
+        )
         assert not re.search(r"\| [=@+]", "\n".join(lines))
     assert "<i>" not in (tmp_path / "index.html").read_text()
 
@@ -266,8 +269,8 @@ def test_forged_tables_of_sweeps_are_left_out(sweep: str, tmp_path: Path) -> Non
     assert runs == [folder]
     assert len(skipped) == bool(reason)
     assert all(
-        each.startswith(f"{tmp_path / 'sweep'} is left out: ") and reason in each
-        for each in skipped
+        message.startswith(f"{tmp_path / 'sweep'} is left out: ") and reason in message
+        for message in skipped
     )
 
 
@@ -312,7 +315,7 @@ def changed(facts: dict[str, Any], random: Random) -> dict[str, Any]:
         return {**facts, key: changed(facts[key], random)}
     how = random.random()
     if how < 0.2:
-        return {name: each for name, each in facts.items() if name != key}
+        return {name: fact for name, fact in facts.items() if name != key}
     return {**facts, random.choice(KEYS) if how < 0.5 else key: random.choice(VALUES)}
 
 

@@ -34,7 +34,7 @@ CURVE = [[0.5], [0.7], [0.9]]
 def plots_of(root: Path, target: float | None = None) -> dict[str, Plot]:
     settings = settings_of(root)
     found = sections(settings, rankings(settings, target), [])
-    return {plot.name: plot for each in found for plot in each.plots}
+    return {plot.name: plot for section in found for plot in section.plots}
 
 
 def settings_of(root: Path) -> list[RunGroup]:
@@ -43,11 +43,11 @@ def settings_of(root: Path) -> list[RunGroup]:
 
 def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None:
     ranked = ["SGP 1", "SGP 2", "OSGP 1", "SGP 3", "SGP 4", "SGP 5", "SGP 6", "SGP 7", "AR-SGD 1"]
-    assert select_lines(ranked, lambda each: each.split()[0]) == [
-        each for each in ranked if each != "SGP 7"
+    assert select_lines(ranked, lambda name: name.split()[0]) == [
+        name for name in ranked if name != "SGP 7"
     ]
     many = [*"abcdefghij", "AR-SGD"]
-    assert select_lines(many, lambda each: each) == [*"abcdefg", "AR-SGD"]
+    assert select_lines(many, lambda name: name) == [*"abcdefg", "AR-SGD"]
 
 
 def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
     plots = plots_of(tmp_path, 0.8)
     expected = [*(f"SGP lr={0.1 + number:g}" for number in range(6)), "AR-SGD", "SGP lr=6.1"]
     time = plots["accuracy-against-time-simulated-mlp_on_digits"]
-    assert [each.name for each in time.series] == [*expected, "80 % accuracy"]
+    assert [series.name for series in time.series] == [*expected, "80 % accuracy"]
     assert time.rest == ["SGP lr=7.1: 42.5 s", "SGP lr=8.1: 45 s"]
     bars = plots["time_to_target-mlp_on_digits-simulated"]
     assert len(bars.series) == len(bars.labels) == 8
@@ -92,7 +92,7 @@ def test_times_per_iteration_at_a_range_of_rates_are_bands(tmp_path: Path) -> No
     for nodes in (2, 4):
         rates = {"ms_per_iteration": 10_000.0, "ms_per_iteration_fastest": 4000.0}
         write_run(tmp_path, f"sgp{nodes}", nodes=nodes, **rates)
-    (plot,) = (each for name, each in plots_of(tmp_path).items() if "per_iteration" in name)
+    (plot,) = (found for name, found in plots_of(tmp_path).items() if "per_iteration" in name)
     assert plot.spread == "band"
     assert plot.series[0].band() == ([2, 4, 4, 2], [10_000, 10_000, 4000, 4000])
 
@@ -127,7 +127,7 @@ def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_pat
         ("quick (1 Gbit/s)", "AR-SGD 24.0 s"),
         ("slow (1 Gbit/s)", "SGP 90.0 s\nAR-SGD 270 s"),
     ]
-    assert {each.name: each.x for each in plot.series} == {
+    assert {series.name: series.x for series in plot.series} == {
         "AR-SGD": [24.0, 270.0],
         "SGP": [90.0],
     }
@@ -138,7 +138,9 @@ def test_times_of_two_models_are_ranked_and_drawn_apart(tmp_path: Path) -> None:
     for model, seconds in (("resnet18", 1.0), ("resnet50", 10.0)):
         timed = {"timed_as": {"model": model}}
         write_run(tmp_path, model, CURVE, seconds=seconds, settings=timed, early=5)
-    assert [(each.timed, len(each.rows)) for each in rankings(settings_of(tmp_path), 0.9)] == [
+    assert [
+        (ranking.timed, len(ranking.rows)) for ranking in rankings(settings_of(tmp_path), 0.9)
+    ] == [
         ("ResNet-18", 1),
         ("ResNet-50", 1),
     ]

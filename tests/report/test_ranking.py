@@ -102,7 +102,7 @@ def test_fewer_than_five_evaluations_before_the_target_are_ranked_by_quality(
     write_run(tmp_path, "never", [[0.1]] * 3 + [[0.7]], algorithm="never", seconds=0.5)
     write_run(tmp_path, "stopped", [[0.1]] * 3 + [[0.99]], algorithm="stopped")
     settings = settings_of(tmp_path)
-    stopped = next(each for each in settings if each.algorithm == "stopped")
+    stopped = next(group for group in settings if group.algorithm == "stopped")
     settings.append(replace(stopped, runs=stopped.runs.assign(state="unfinished")))
     settings.remove(stopped)
     (ranking,) = rankings(settings, 0.8)
@@ -181,7 +181,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         write_run(tmp_path, f"run{number:02}", SLOW, settings=settings)
     write_run(tmp_path, "zreal", SLOW, clock="wall", settings=on("a", 1e10))
     ranked = rankings(settings_of(tmp_path))
-    assert [(each.cluster, each.clock) for each in ranked] == [
+    assert [(ranking.cluster, ranking.clock) for ranking in ranked] == [
         ("a (10 Gbit/s)", "simulated"),
         ("a (10 Mbit/s)", "simulated"),
         ("a (110 Mbit/s up, 500 Mbit/s down)", "simulated"),
@@ -194,7 +194,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         ("g (1 Gbit/s)", "simulated"),
         ("", "wall"),
     ]
-    assert {row.setting.algorithm for each in ranked for row in each.rows} == {"SGP"}
+    assert {row.setting.algorithm for ranking in ranked for row in ranking.rows} == {"SGP"}
 
 
 def test_timing_studies_are_ranked_by_time_per_iteration_within_each_number_of_nodes(
@@ -292,11 +292,11 @@ def test_runs_timed_as_a_language_model_say_how_much_of_the_time_is_computation(
 
 
 def test_the_step_of_a_language_model_is_the_clusters_if_it_lists_one(tmp_path: Path) -> None:
-    own = on("wan", 1e9, step_seconds={"llama_1b": 0.2})
-    settings = {"timed_as": {"model": "llama_1b"}} | own
+    cluster = on("wan", 1e9, step_seconds={"llama_1b": 0.2})
+    settings = {"timed_as": {"model": "llama_1b"}} | cluster
     write_run(tmp_path, "a", FAST, seconds=1.0, settings=settings)
     write_run(tmp_path, "real", FAST, clock="wall", settings=settings)
-    found = {each.clock: each.utilisation for each in settings_of(tmp_path)}
+    found = {group.clock: group.utilisation for group in settings_of(tmp_path)}
     assert found["simulated"] == 0.2 and found["wall"] != found["wall"]
 
 

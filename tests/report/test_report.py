@@ -40,9 +40,9 @@ def settings_of(root: Path) -> list[RunGroup]:
 
 def section(settings: list[RunGroup], title: str, target: float | None = None) -> Section:
     (found,) = (
-        each
-        for each in sections(settings, rankings(settings, target), pairs_of(settings))
-        if each.title.startswith(title)
+        candidate
+        for candidate in sections(settings, rankings(settings, target), pairs_of(settings))
+        if candidate.title.startswith(title)
     )
     return found
 
@@ -121,7 +121,7 @@ def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path, "c", SGP_1, settings={"optim": {"lr": 0.1, "decay": 0.01}}, nodes=4)
     write_run(tmp_path, "d", SGP_1, algorithm="AR-SGD")
     settings = settings_of(tmp_path)
-    assert [each.method for each in settings] == [
+    assert [group.method for group in settings] == [
         "SGP optim.lr=0.1",
         "SGP optim.lr=0.1",
         "SGP optim.lr=0.2",
@@ -181,7 +181,7 @@ def test_time_to_a_target(tmp_path: Path) -> None:
     write_run(tmp_path, "b", SGP_2, seed=2, early=5)
     write_run(tmp_path, "c", [[0.2, 0.2], [0.3, 0.3]], algorithm="AR-SGD", early=5)
     settings = settings_of(tmp_path)
-    assert [each.best for each in settings] == [pytest.approx(0.92), 0.3]
+    assert [group.best for group in settings] == [pytest.approx(0.92), 0.3]
     assert settings[0].times_to(0.85) == pytest.approx([20, 20 + 10 * 0.2 / 0.27])
     assert settings[1].times_to(0.85) == []
     (plot,) = section(settings, "Time to a target", target=0.85).plots
@@ -207,9 +207,9 @@ def test_a_low_loss_is_a_good_one(tmp_path: Path) -> None:
             "".join(json.dumps(record) + "\n" for record in records)
         )
     settings = settings_of(tmp_path)
-    assert [each.best for each in settings] == [0.0234, 0.5]
+    assert [group.best for group in settings] == [0.0234, 0.5]
     assert target_of(settings, None).value == 0.024
-    assert [each.times_to(0.0234) for each in settings] == [[20], []]
+    assert [group.times_to(0.0234) for group in settings] == [[20], []]
     (plot,) = section(settings, "Loss against epochs").plots
     assert plot.y.scale == "log"
 
@@ -491,13 +491,13 @@ def test_translations_of_a_sentence_stand_below_each_other(tmp_path: Path) -> No
 
 
 def test_a_target_may_be_a_percentage() -> None:
-    words = ("0.95", "95%", "95.1%", "27.3")
-    targets = [parser().parse_args(["runs", "--target", word]).target for word in words]
+    texts = ("0.95", "95%", "95.1%", "27.3")
+    targets = [parser().parse_args(["runs", "--target", word]).target for word in texts]
     assert targets == [0.95, 0.95, 0.951, 27.3]
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["nowhere"], "sgp-report: nowhere: there is no such folder.\n"),
         (
@@ -535,7 +535,7 @@ def test_a_target_may_be_a_percentage() -> None:
     ],
 )
 def test_what_cannot_work_is_one_sentence(
-    words: list[str],
+    arguments: list[str],
     sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -546,7 +546,7 @@ def test_what_cannot_work_is_one_sentence(
     Path("file").touch()
     write_run(Path("runs"), "a", SGP_1)
     try:
-        code = main(words)
+        code = main(arguments)
     except SystemExit as end:
         code = int(end.code or 0)
     assert (code, capsys.readouterr().err) == (2, sentence)
@@ -572,7 +572,7 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
     (setting,) = settings_of(tmp_path)
     assert math.isnan(setting.best) and setting.kind == "timing only"
     assert next(
-        each.absent for each in sections([setting], rankings([setting]), []) if not each.plots
+        part.absent for part in sections([setting], rankings([setting]), []) if not part.plots
     ).startswith("No run was evaluated")
 
 
@@ -587,24 +587,24 @@ def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_pa
         return settings_in(read_runs([folder]))
 
     assert [
-        each.seeds
-        for each in settings_with(
+        group.seeds
+        for group in settings_with(
             {"data": {"holdout": 0.0}, "clip": False, "new": {"name": "new", "a": 1}}
         )
     ] == [[1, 2]]
     assert [
-        each.seeds
-        for each in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})
+        group.seeds
+        for group in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})
     ] == [[1, 2, 3]]
-    assert sorted(each.seeds for each in settings_with({"clip": False}, {"clip": True})) == [
+    assert sorted(group.seeds for group in settings_with({"clip": False}, {"clip": True})) == [
         [1],
         [2],
         [3],
     ]  # which was it?
     assert sorted(
-        each.seeds for each in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})
+        group.seeds for group in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})
     ) == [[1], [2]]
     assert sorted(
-        each.seeds
-        for each in settings_with({"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}})
+        group.seeds
+        for group in settings_with({"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}})
     ) == [[1], [2]]

@@ -51,7 +51,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 write_run(
                     root / "runs",
                     name,
-                    [[each[0]] * nodes for each in CURVE],
+                    [[point[0]] * nodes for point in CURVE],
                     algorithm=algorithm,
                     nodes=nodes,
                     seed=seed,

@@ -86,7 +86,7 @@ def test_an_algorithm_has_the_same_colour_in_every_report(tmp_path: Path) -> Non
     (one,) = settings_of(tmp_path / "one")
     settings = settings_of(tmp_path / "all")
     look = StyleMap(settings)
-    styles = {each.algorithm: look.of(each) for each in settings}
+    styles = {group.algorithm: look.of(group) for group in settings}
     assert styles["SGP"] == StyleMap([one]).of(one)
     assert (styles["SGP"].colour, styles["SGP"].shape) == ("#6ac6a9", "diamond")
     assert styles["SlowMo(SGP)"].shape == styles["SlowMo"].shape == "cross"
@@ -101,8 +101,8 @@ def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> No
         write_run(tmp_path, f"{lr}", CURVE, settings=with_settings(lr))
     settings = settings_of(tmp_path)
     look = StyleMap(settings)
-    assert [look.of(each).dash for each in settings] == ["solid", "dash", "dot"]
-    colours = [look.of(each).colour for each in settings]
+    assert [look.of(group).dash for group in settings] == ["solid", "dash", "dot"]
+    colours = [look.of(group).colour for group in settings]
     assert colours == [shade("#6ac6a9", number, 3) for number in range(3)]
     assert (shade("#ffffff", 0, 2), shade("#000000", 1, 2), shade("#123456", 0, 1)) == (
         *("#999999", "#737373", "#123456"),
@@ -115,8 +115,8 @@ def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> Non
     settings = settings_of(tmp_path)
     plots = {
         plot.name: plot
-        for each in sections(settings, rankings(settings, 0.8), [])
-        for plot in each.plots
+        for section in sections(settings, rankings(settings, 0.8), [])
+        for plot in section.plots
     }
     time = plots["accuracy-against-time-simulated-mlp_on_digits"]
     assert (time.x.title, time.x.scale) == ("simulated time in minutes", "log")

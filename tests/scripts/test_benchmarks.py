@@ -126,7 +126,9 @@ def test_a_process_that_makes_several_runs_is_measured(bench: ModuleType) -> Non
 
     after = dict.fromkeys(processes.UNITS, 3 * 2**20)
     table = processes.table("Runs", [[after] * 5 + [{**after, "threads": after["threads"] + 1}]])
-    assert [(each.what, each.median, each.met) for each in table.results if each.goal == 0] == [
+    assert [
+        (result.what, result.median, result.met) for result in table.results if result.goal == 0
+    ] == [
         ("growth of tensors", 0.0, True),
         ("growth of threads", 1.0, False),
         ("growth of files", 0.0, True),
@@ -177,7 +179,7 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
     }
     names = [result.what for result in tables["Time of a step"].results]
     assert names[:8] == [*step.OURS, "SGP by Averager", "DDP", "DDP, fused SGD"]
-    assert [(each.what, each.goal) for each in tables["Goals"].results] == [
+    assert [(result.what, result.goal) for result in tables["Goals"].results] == [
         ("SGP / DDP, fused SGD", 0.60),
         ("AR-SGD / DDP, fused SGD", 0.72),
         ("SGP over TCP / DDP, fused SGD", 0.90),

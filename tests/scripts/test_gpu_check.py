@@ -149,7 +149,7 @@ def test_outcomes_of_tests_are_noted_as_they_end(tmp_path: Path) -> None:
     )
     seen: dict[str, Any] = {}
     assert for_tests.tests(seen, tmp_path, str(test)) == "no"
-    assert [(each["test"], each["outcome"]) for each in seen["tests"]] == [
+    assert [(record["test"], record["outcome"]) for record in seen["tests"]] == [
         ("test_good", "passed"),
         ("test_bad", "failed"),
         ("test_left_out", "skipped"),

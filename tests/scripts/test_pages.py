@@ -124,18 +124,20 @@ def test_an_animation_moves_each_message_during_its_time() -> None:
     trace = figures.Trace(8, 9, "Test", [(0, 0.0, 0.35)], messages, [(0.7, 1.4), (0.8, 1.0)])
     root = ElementTree.fromstring(animation.draw(trace))
     svg = "{http://www.w3.org/2000/svg}"
-    moves = [(each.get("keyTimes"), each.get("path")) for each in root.iter(f"{svg}animateMotion")]
+    moves = [
+        (motion.get("keyTimes"), motion.get("path")) for motion in root.iter(f"{svg}animateMotion")
+    ]
     # Node 0 is at the top, the server in the centre; the second message is half way at the end.
     assert moves == [
         ("0;0.250;0.500;1", "M210 40L293 75"),
         ("0;0.500;1.000;1", "M293 75L252 116"),
     ]
-    radii = [each.get("r") for each in root.iter(f"{svg}circle") if each.get("cx") is None]
+    radii = [circle.get("r") for circle in root.iter(f"{svg}circle") if circle.get("cx") is None]
     assert radii == ["9.0", "4.5"]  # areas 4 to 1
     shown = [
-        (each.get("values"), each.get("keyTimes"))
-        for each in root.iter(f"{svg}animate")
-        if each.get("attributeName") == "opacity"
+        (fade.get("values"), fade.get("keyTimes"))
+        for fade in root.iter(f"{svg}animate")
+        if fade.get("attributeName") == "opacity"
     ]
     assert shown[:2] == [("0;1;0", "0.000;0.500;1.000"), ("0;1;0", "0.000;0.000;0.250")]
 

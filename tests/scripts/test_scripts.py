@@ -51,11 +51,11 @@ def test_a_job_reads_the_settings_of_its_run() -> None:
         'echo "$devices $(setting on_failure) $(setting nodes)"',
     ]
     command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines), "run.sbatch"]
-    words = ["algo=sgp", "model=mlp", "network=gloo", "nodes=4", "gpus_per_node=2"]
-    done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
+    overrides = ["algo=sgp", "model=mlp", "network=gloo", "nodes=4", "gpus_per_node=2"]
+    done = subprocess.run([*command, *overrides], check=True, capture_output=True, text=True)
     assert done.stdout == "2 stop 4\n"
-    words = ["experiment=sgp_sgp_90", "on_failure=continue", "gpus_per_node=1", "network=gloo"]
-    done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
+    overrides = ["experiment=sgp_sgp_90", "on_failure=continue", "gpus_per_node=1", "network=gloo"]
+    done = subprocess.run([*command, *overrides], check=True, capture_output=True, text=True)
     assert done.stdout == "1 continue 32\n"
 
 

@@ -126,11 +126,11 @@ def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
     """7e9 numbers, 2 ns to encode, 1 ns to decode; two nodes decode three messages in a step."""
     from sgp_runner.assembly.start import execute
 
-    words = "nodes=2 batch_size=480 epochs=2 timed_as.model=big timed_as.num_parameters=7e9"
+    overrides = "nodes=2 batch_size=480 epochs=2 timed_as.model=big timed_as.num_parameters=7e9"
     times = "{encode_seconds: {int8: 2ns}, decode_seconds: {int8: 1ns}}"
     experiment = make_experiment(
         tmp_path,
-        *("model=mlp", "algo=ar_sgd", "algo.codec=int8", *words.split()),
+        *("model=mlp", "algo=ar_sgd", "algo.codec=int8", *overrides.split()),
         *("cluster.step_seconds.big=1s", f"cluster.codecs={times}"),
     )
     summary = execute(experiment)
@@ -159,12 +159,12 @@ def test_a_codec_pays_on_slow_links_alone_if_coding_takes_time(tmp_path: Any) ->
     times = {}
     for rate in ("100Mbit/s", "100Gbit/s"):
         for codec in ("none", "int8"):
-            words = ("data.train_size=64", "data.valid_size=32", "logger=jsonl", "nodes=4")
+            overrides = ("data.train_size=64", "data.valid_size=32", "logger=jsonl", "nodes=4")
             summary = execute(
                 make_experiment(
                     tmp_path,
                     *("model=gpt", "cluster=cpu_nodes", "algo=ar_sgd", f"algo.codec={codec}"),
-                    *(*words, f"cluster.bandwidth={rate}"),
+                    *(*overrides, f"cluster.bandwidth={rate}"),
                 )
             )
             assert summary is not None

@@ -140,8 +140,8 @@ def test_batch_norm_sees_each_batch_once() -> None:
     names = [name for _, name in problem.flat.slots]
     counts = {
         int(b)
-        for each in statistics
-        for name, b in zip(names, each, strict=True)
+        for buffers in statistics
+        for name, b in zip(names, buffers, strict=True)
         if name == "num_batches_tracked"
     }
     assert counts == {3}
@@ -416,12 +416,12 @@ def test_other_processes_compute_beside_a_visible_gpu(run: str, printed: str) ->
 
 
 def test_a_small_run_imports_no_compiler(tmp_path: Path) -> None:
-    words = [f"results={tmp_path}", "model=mlp", "nodes=2", "logger=jsonl", "epochs=0.05"]
+    overrides = [f"results={tmp_path}", "model=mlp", "nodes=2", "logger=jsonl", "epochs=0.05"]
     code = (
         "import sys\n"
         "from sgp_runner.config.overrides import experiment_of\n"
         "from sgp_runner.assembly.execution import run_experiment\n"
-        f"run_experiment(experiment_of({words}))\n"
+        f"run_experiment(experiment_of({overrides}))\n"
         "print(*sorted({'torch', 'torch._dynamo', 'sympy'} & {*sys.modules}))"
     )
     done = subprocess.run(

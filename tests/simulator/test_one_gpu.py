@@ -39,9 +39,10 @@ def distance(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_simulated_run_agrees_with_the_cpu(name: str, tmp_path: Path) -> None:
-    words = (*TINY, *words_of(name))
+    overrides = (*TINY, *words_of(name))
     cpu, gpu = (
-        ended(make_experiment(tmp_path, *words, "dtype=float64", *more)) for more in ((), ON_GPU)
+        ended(make_experiment(tmp_path, *overrides, "dtype=float64", *more))
+        for more in ((), ON_GPU)
     )
     assert distance(cpu, gpu) < 1e-10
 
@@ -51,18 +52,18 @@ def test_a_simulated_run_agrees_with_the_cpu(name: str, tmp_path: Path) -> None:
 def test_float32_agrees_to_1e_5_and_repeats_to_the_bit(
     model: str, engine: str, tmp_path: Path
 ) -> None:
-    words = ["algo=sgp", "nodes=4", "batch_size=8", "epochs=0.05", *f"model={model}".split()]
-    words += [f"network.engine={engine}"]
-    cpu = ended(make_experiment(tmp_path / "cpu", *words))
-    once, twice = (ended(make_experiment(tmp_path / each, *words, *ON_GPU)) for each in "ab")
+    overrides = ["algo=sgp", "nodes=4", "batch_size=8", "epochs=0.05", *f"model={model}".split()]
+    overrides += [f"network.engine={engine}"]
+    cpu = ended(make_experiment(tmp_path / "cpu", *overrides))
+    once, twice = (ended(make_experiment(tmp_path / name, *overrides, *ON_GPU)) for name in "ab")
     assert distance(cpu, once) < 1e-5
     assert distance(once, twice) == 0
 
 
 def test_a_run_on_a_gpu_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    words = (*TINY, "algo=osgp", *ON_GPU, "checkpoint.every_steps=3")
-    whole = ended(make_experiment(tmp_path / "whole", *words))
-    part = make_experiment(tmp_path / "part", *words)
+    overrides = (*TINY, "algo=osgp", *ON_GPU, "checkpoint.every_steps=3")
+    whole = ended(make_experiment(tmp_path / "whole", *overrides))
+    part = make_experiment(tmp_path / "part", *overrides)
     assert execute(instrumented(part)) is not None  # its checkpoints are still there
     assert [*part.checkpoints.glob("step-*")]
     (part.directory / "summary.json").unlink(missing_ok=True)
@@ -72,9 +73,9 @@ def test_a_run_on_a_gpu_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 def test_ranks_share_a_gpu_over_gloo(tmp_path: Path) -> None:
     pairs = []
     for name in REAL:
-        words = (*TINY, *words_of(name), "dtype=float64")
-        real = make_experiment(tmp_path, *words, "network=gloo", *ON_GPU)
-        pairs.append((ended(make_experiment(tmp_path, *words)), real))
+        overrides = (*TINY, *words_of(name), "dtype=float64")
+        real = make_experiment(tmp_path, *overrides, "network=gloo", *ON_GPU)
+        pairs.append((ended(make_experiment(tmp_path, *overrides)), real))
     launch_real([real for _, real in pairs])
     for simulated, real in pairs:
         assert distance(simulated, final_parameters(real)) < 1e-10

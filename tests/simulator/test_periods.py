@@ -19,15 +19,15 @@ CODING = (
 HETEROGENEOUS = "cluster.bandwidth=1e9 cluster.compute.heterogeneity=0.2"
 
 
-def timed(results: Path, words: str) -> tuple[dict[str, Any], dict[tuple[int, int], Any]]:
+def timed(results: Path, overrides: str) -> tuple[dict[str, Any], dict[tuple[int, int], Any]]:
     """The summary of a timing study and its training records, by rank and step."""
     more = ("model=timing_only", "model.sample_steps=61", "logger=jsonl", "log_every=1")
-    experiment = make_experiment(results, *more, *words.split())
+    experiment = make_experiment(results, *more, *overrides.split())
     summary = execute(experiment)
     assert summary is not None
     lines = (experiment.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [each for each in map(json.loads, lines) if each["kind"] == "train"]
-    return summary, {(each["rank"], each["step"]): each for each in records}
+    records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    return summary, {(record["rank"], record["step"]): record for record in records}
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def timed(results: Path, words: str) -> tuple[dict[str, Any], dict[tuple[int, in
 def test_periods_change_no_time(
     algo: str, nodes: int, cluster: str, simulated: int, tmp_path: Path
 ) -> None:
-    words = f"{algo} nodes={nodes} cluster=sgp_ethernet {cluster}"
-    every, expected = timed(tmp_path / "every", words)
-    summary, records = timed(tmp_path / "periods", f"{words} model.periods=true")
+    overrides = f"{algo} nodes={nodes} cluster=sgp_ethernet {cluster}"
+    every, expected = timed(tmp_path / "every", overrides)
+    summary, records = timed(tmp_path / "periods", f"{overrides} model.periods=true")
     assert summary["simulated_steps"] == simulated and summary["steps"] == 61
     assert records.keys() == expected.keys() and len(records) == 61 * nodes
     for key, record in records.items():
@@ -72,7 +72,7 @@ def test_periods_change_no_time(
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("overrides", "reason"),
     [
         ("algo=sgp cluster=ethernet_10g", "cluster.compute_time is not constant"),
         ("algo=noloco cluster=sgp_ethernet", "the messages of NoLoCo do not repeat"),
@@ -83,9 +83,9 @@ def test_periods_change_no_time(
     ],
 )
 def test_a_run_without_periods_simulates_every_step(
-    words: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    overrides: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        summary, _ = timed(tmp_path, f"{words} nodes=4 model.periods=true")
+        summary, _ = timed(tmp_path, f"{overrides} nodes=4 model.periods=true")
     assert summary["simulated_steps"] == summary["steps"] == 61
     assert f"Every step is simulated: {reason}." in caplog.text

@@ -90,7 +90,7 @@ def test_a_node_computes_faster_while_the_other_waits() -> None:
     """Rank 1 waits for its averages; of the same core rank 0 then has more."""
     cluster = changed(shared(1), bandwidth=1.0)
     trace = run(ADPSGD(Ring()), 2, 6, cluster=cluster).trace
-    first, second = ([time for time, rank, _ in trace if rank == own] for own in (0, 1))
+    first, second = ([time for time, rank, _ in trace if rank == node] for node in (0, 1))
     assert first[:3] == [pytest.approx(2.0), pytest.approx(3.0), pytest.approx(4.0)]
     assert second[0] > 100
 
@@ -108,8 +108,8 @@ def test_messages_take_processor_time_from_gradients() -> None:
     slow = changed(shared(1, 4, passing_seconds_per_byte=1 / 32), bandwidth=128.0)
     fast = changed(slow, passing_seconds_per_byte=0.0)
     seconds = [
-        run(SGP(DirectedExponential()), 4, 1, cluster=each).simulation.clock.now
-        for each in (slow, fast)
+        run(SGP(DirectedExponential()), 4, 1, cluster=variant).simulation.clock.now
+        for variant in (slow, fast)
     ]
     assert seconds == [pytest.approx(4 + 8), pytest.approx(4 + 2)]
 

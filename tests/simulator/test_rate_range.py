@@ -22,8 +22,8 @@ TRAINED = (
 STUDY = ("model=timing_only", "nodes=4", "model.sample_steps=12")
 
 
-def summary(results: Path, *words: str) -> dict[str, Any]:
-    found = execute(make_experiment(results, *words))
+def summary(results: Path, *overrides: str) -> dict[str, Any]:
+    found = execute(make_experiment(results, *overrides))
     assert found is not None
     return found
 
@@ -31,7 +31,7 @@ def summary(results: Path, *words: str) -> dict[str, Any]:
 def evaluations(results: Path, server: bool) -> dict[float, float]:
     """Return the seconds at which the last worker, or the server, is evaluated, by epoch."""
     found: dict[float, float] = {}
-    records = [each for folder in (results / "runs").iterdir() for each in read_metrics(folder)]
+    records = [line for folder in (results / "runs").iterdir() for line in read_metrics(folder)]
     for record in records:
         if record["kind"] == ("average" if server else "eval"):
             found[record["epoch"]] = max(record["time_s"], found.get(record["epoch"], 0.0))
@@ -39,7 +39,7 @@ def evaluations(results: Path, server: bool) -> dict[float, float]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         "algo=sgp",
         "algo=ar_sgd cluster.collectives.overlap=0.5",
@@ -51,21 +51,23 @@ def evaluations(results: Path, server: bool) -> dict[float, float]:
 )
 @pytest.mark.parametrize("kind", [TRAINED, STUDY], ids=["trained", "study"])
 def test_a_range_has_the_times_of_both_ends(
-    words: str, kind: tuple[str, ...], tmp_path: Path
+    overrides: str, kind: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Times are monotone in the rate."""
     low, middle, high = (
-        summary(tmp_path / rate, *kind, *words.split(), f"cluster.bandwidth={rate}")
+        summary(tmp_path / rate, *kind, *overrides.split(), f"cluster.bandwidth={rate}")
         for rate in ("20Mbit/s", "50Mbit/s", "1Gbit/s")
     )
-    both = summary(tmp_path / "range", *kind, *words.split(), "cluster.bandwidth=20Mbit/s..1Gbit/s")
+    both = summary(
+        tmp_path / "range", *kind, *overrides.split(), "cluster.bandwidth=20Mbit/s..1Gbit/s"
+    )
     assert low["time_s"] >= middle["time_s"] >= high["time_s"]
     times = {key for key in ("time_s", "ms_per_iteration", "hours") if key in low}
     assert times == {"time_s"} if kind == TRAINED else len(times) == 3
     for key in times:
         assert (both[key], both[f"{key}_fastest"]) == (low[key], pytest.approx(high[key]))
     assert both.get("average") == low.get("average")
-    evaluated = evaluations(tmp_path / "1Gbit/s", server="ps_sgd" in words)
+    evaluated = evaluations(tmp_path / "1Gbit/s", server="ps_sgd" in overrides)
     assert dict(both.get("evaluated_fastest", ())) == pytest.approx(evaluated)
     assert len(evaluated) == (4 if kind == TRAINED else 0)
 
@@ -88,7 +90,7 @@ def test_tables_name_both_rates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         ("algo=ad_psgd", "the course of AD-PSGD with these settings depends on time"),
         ("algo=osgp", "the course of OSGP with these settings depends on time"),
@@ -103,8 +105,8 @@ def test_tables_name_both_rates() -> None:
         ),
     ],
 )
-def test_refused_ranges(words: str, sentence: str, tmp_path: Path) -> None:
+def test_refused_ranges(overrides: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=sentence) as refused:
-        words_of_both = (*TRAINED, "cluster.bandwidth=[1e8,1e9]", *words.split())
+        words_of_both = (*TRAINED, "cluster.bandwidth=[1e8,1e9]", *overrides.split())
         verify_calls(make_experiment(tmp_path, *words_of_both).run)
     assert refused.value.key == "cluster.links.bandwidth"

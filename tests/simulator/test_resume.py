@@ -237,9 +237,9 @@ def checkpoints(experiment: Experiment) -> dict[str, object]:
 
 def compare_checkpoints(tmp_path: Path, events: list[int], seed: int, *settings: str) -> None:
     random = Random(seed)
-    words = [*SETTINGS, *settings, "checkpoint.keep=1000", "checkpoint.keep_last=true"]
-    words.append(f"checkpoint.every_steps={random.choice(['1', '2', '3', '7', 'null'])}")
-    whole, cut = (make_experiment(tmp_path / name, *words) for name in ("whole", "cut"))
+    overrides = [*SETTINGS, *settings, "checkpoint.keep=1000", "checkpoint.keep_last=true"]
+    overrides.append(f"checkpoint.every_steps={random.choice(['1', '2', '3', '7', 'null'])}")
+    whole, cut = (make_experiment(tmp_path / name, *overrides) for name in ("whole", "cut"))
     execute(whole)
     # Most of the run, as there may be one checkpoint, and later steps may have more events.
     assert finish(cut, events, random, max(2, (10**9 - events[0]) * 9 // 10)) > 0
@@ -251,8 +251,8 @@ def compare_checkpoints(tmp_path: Path, events: list[int], seed: int, *settings:
 def test_a_killed_run_has_saved_the_same_states(
     variant: str, tmp_path: Path, events: list[int]
 ) -> None:
-    words = (f"algo={variant}", *VARIANTS[variant], *RANDOM)
-    compare_checkpoints(tmp_path, events, 1, "model=mlp", *words)
+    overrides = (f"algo={variant}", *VARIANTS[variant], *RANDOM)
+    compare_checkpoints(tmp_path, events, 1, "model=mlp", *overrides)
 
 
 @pytest.mark.slow
@@ -262,8 +262,8 @@ def test_a_killed_run_has_saved_the_same_states_many_times(
     variant: str, seed: int, tmp_path: Path, events: list[int]
 ) -> None:
     network = SLOW_NETWORK if seed % 2 else ()
-    words = (f"algo={variant.partition(',')[0]}", *VARIANTS[variant], *RANDOM, *network)
-    compare_checkpoints(tmp_path, events, seed, "model=mlp", *words, f"seed={seed}")
+    overrides = (f"algo={variant.partition(',')[0]}", *VARIANTS[variant], *RANDOM, *network)
+    compare_checkpoints(tmp_path, events, seed, "model=mlp", *overrides, f"seed={seed}")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -273,8 +273,8 @@ def test_a_killed_run_ends_with_the_same_bytes(
     """On a fast or a slow network, in turn."""
     algo, number = variant.partition(",")[0], list(VARIANTS).index(variant)
     network = SLOW_NETWORK if number % 2 else ()
-    words = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *network)
-    whole_and_interrupted(tmp_path, events, number, "model=mlp", *words)
+    overrides = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *network)
+    whole_and_interrupted(tmp_path, events, number, "model=mlp", *overrides)
     assert "worker.state" not in capsys.readouterr().err  # all state is kept
 
 
@@ -339,11 +339,11 @@ UNDER_FAULTS = {
 def test_a_killed_run_with_faults_ends_with_the_same_bytes(
     variant: str, fault: str, tmp_path: Path, events: list[int]
 ) -> None:
-    algo, words = (
+    algo, overrides = (
         variant.partition(",")[0],
         [FAULTS[fault]] if "[" in FAULTS[fault] else FAULTS[fault].split(),
     )
-    settings = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *SLOW_NETWORK, *words)
+    settings = (f"algo={algo}", *VARIANTS[variant], *RANDOM, *SLOW_NETWORK, *overrides)
     whole_and_interrupted(tmp_path, events, sum(map(ord, variant + fault)), "model=mlp", *settings)
 
 
@@ -367,14 +367,14 @@ def test_batch_norm_and_one_by_one_gradients(tmp_path: Path, events: list[int]) 
 
 
 def test_evaluations_within_an_epoch_go_on_too(tmp_path: Path, events: list[int]) -> None:
-    words = ("model=mlp", "algo=ad_psgd", "epochs=1", "eval_every=0.1", *RANDOM)
-    whole_and_interrupted(tmp_path, events, 6, *words)
+    overrides = ("model=mlp", "algo=ad_psgd", "epochs=1", "eval_every=0.1", *RANDOM)
+    whole_and_interrupted(tmp_path, events, 6, *overrides)
 
 
 @pytest.mark.parametrize("algo", ["ar_sgd", "osgp"])
 def test_a_traced_run_goes_on_too(algo: str, tmp_path: Path, events: list[int]) -> None:
-    words = ("model=mlp", f"algo={algo}", "epochs=1", "trace_steps=2-9", *RANDOM)
-    whole_and_interrupted(tmp_path, events, 8, *words)
+    overrides = ("model=mlp", f"algo={algo}", "epochs=1", "trace_steps=2-9", *RANDOM)
+    whole_and_interrupted(tmp_path, events, 8, *overrides)
 
 
 def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
@@ -386,9 +386,9 @@ def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
 WORDS = ["algo=ad_psgd", "model=mlp", "nodes=4", "epochs=12", "logger=jsonl", "eval_every=5"]
 
 
-def start(folder: Path, *words: str) -> Command:
+def start(folder: Path, *overrides: str) -> Command:
     folder.mkdir(exist_ok=True)
-    return Command(*WORDS, *words, folder=folder)
+    return Command(*WORDS, *overrides, folder=folder)
 
 
 def metrics(folder: Path) -> list[str]:
@@ -435,10 +435,10 @@ def test_the_command_after_sigkill_and_sigusr1_goes_on_to_the_same_bytes(
     assert "This run has finished already" in capsys.readouterr().out
 
 
-def cut_off(tmp_path: Path, events: list[int], *words: str) -> Experiment:
+def cut_off(tmp_path: Path, events: list[int], *settings: str) -> Experiment:
     """A run with several checkpoints that was killed."""
     experiment = make_experiment(
-        tmp_path, *SETTINGS, "model=mlp", "checkpoint.every_steps=5", "checkpoint.keep=3", *words
+        tmp_path, *SETTINGS, "model=mlp", "checkpoint.every_steps=5", "checkpoint.keep=3", *settings
     )
     events[0] = 230
     with pytest.raises(Killed):
@@ -561,7 +561,7 @@ def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(
     tmp_path: Path, events: list[int]
 ) -> None:
     """Saved after the last step of an incomplete period of SlowMo, when no step is left."""
-    words = (
+    overrides = (
         *SETTINGS,
         "model=mlp",
         "algo=slowmo",
@@ -569,7 +569,7 @@ def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(
         "algo.base=local_sgd",
     )  # 22 steps: 4 x 5 + 2
     whole, cut = (
-        make_experiment(tmp_path / name, *words, "checkpoint.every_steps=22")
+        make_experiment(tmp_path / name, *overrides, "checkpoint.every_steps=22")
         for name in ("whole", "cut")
     )
     execute(instrumented(whole))

@@ -430,8 +430,10 @@ def test_impossible_machines_are_refused(make: Callable[[], object], key: str) -
 
 def vectors() -> int:
     """Return the vectors of the tiny problem in memory, but for those in frozen objects."""
-    every = [each for each in gc.get_objects() if type(each) is Tensor and each.shape == (D,)]
-    return len({each.untyped_storage().data_ptr() for each in every})
+    every = [
+        vector for vector in gc.get_objects() if type(vector) is Tensor and vector.shape == (D,)
+    ]
+    return len({vector.untyped_storage().data_ptr() for vector in every})
 
 
 @pytest.mark.parametrize(

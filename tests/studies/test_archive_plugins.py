@@ -159,7 +159,7 @@ def test_a_changed_file_is_refused_before_it_is_imported(
     Path("mine.py").write_text(f"{CODE}# changed\n")
     archive = str(made / "results/studies/one/study.zip")
     assert main(["study", "verify", archive, "--plugin", "./mine.py"]) == 2
-    there, here = (loading.file_plugin(str(each)).hash for each in (made / "mine.py", "mine.py"))
+    there, here = (loading.file_plugin(str(path)).hash for path in (made / "mine.py", "mine.py"))
     assert capsys.readouterr().err == (
         f"sgp-run: --plugin: mine.py is not imported: its hash is {here[:12]}, and the hash in the "
         f"archive is {there[:12]}. (arm M)\n"

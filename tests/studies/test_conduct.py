@@ -154,30 +154,35 @@ def test_a_target_that_no_search_comes_near_ends_the_study(folder: Path, page: S
 def test_losses_at_the_end_alone_are_drawn_as_markers_with_bars(tmp_path: Path) -> None:
     losses = {"sgp": [1.0, 2.0], "ad_psgd": [1.5, 2.5]}
     (plot,) = loss_plots(conducted(tmp_path / "all", losses, ["loss"]), ["laptop"], "simulated")
-    assert plot.spread == "band" and {each.style.shape for each in plot.series} == {None}
+    assert plot.spread == "band" and {series.style.shape for series in plot.series} == {None}
     done = conducted(tmp_path / "last", losses, ["loss"])
     for arm in done.arms:
         for run in arm.runs[0]:
             path = run.job.folder / "metrics.jsonl"
             path.write_text(path.read_text().splitlines(keepends=True)[-1])
     (plot,) = loss_plots(done, ["laptop"], "simulated")
-    assert plot.spread == "y" and {each.style.shape for each in plot.series} == {"circle"}
-    drawn = {each.name: (list(each.y), list(each.low or ())) for each in plot.series}
+    assert plot.spread == "y" and {series.style.shape for series in plot.series} == {"circle"}
+    drawn = {series.name: (list(series.y), list(series.low or ())) for series in plot.series}
     assert drawn == {"sgp": ([1.5], [1.0]), "ad_psgd": ([2.0], [1.5])}
     assert plot.note.startswith("Marker: mean of the seeds at the end of the runs.")
 
 
 def test_rates_of_a_list_are_drawn_as_those_of_a_ladder(tmp_path: Path) -> None:
     done = conducted(tmp_path, {"sgp": [1.0, 2.0], "ad_psgd": [1.5, 2.0]}, ["loss"])
-    own = "algo.mixing=uniform"  # no number
-    ladder = {Candidate(0.1, (own,)): 3.0, Candidate(0.2, (own,)): 2.0}
-    listed = {Candidate(None, (f"optim.lr={each.value}", own)): ladder[each] for each in ladder}
+    mixing = "algo.mixing=uniform"  # no number
+    ladder = {Candidate(0.1, (mixing,)): 3.0, Candidate(0.2, (mixing,)): 2.0}
+    listed = {
+        Candidate(None, (f"optim.lr={candidate.value}", mixing)): ladder[candidate]
+        for candidate in ladder
+    }
     drawn = []
     for tried in (ladder, listed):
-        tuned = Tuned(list(tried)[1], {Trial(each, 101): loss for each, loss in tried.items()})
+        tuned = Tuned(
+            list(tried)[1], {Trial(candidate, 101): loss for candidate, loss in tried.items()}
+        )
         searched = [replace(done.arms[0], tuned=tuned), done.arms[1]]
         (plot,) = tuning_plots(replace(done, arms=searched))
-        drawn.append([(each.name, list(each.x), list(each.y)) for each in plot.series])
+        drawn.append([(series.name, list(series.x), list(series.y)) for series in plot.series])
     assert drawn[0] == drawn[1]
     assert drawn[0] == [("sgp", [0.1, 0.2], [3.0, 2.0]), ("sgp, chosen", [0.2], [2.0])]
     assert [*tuning_plots(done)] == []  # without a search
@@ -193,18 +198,18 @@ def test_a_search_is_drawn_against_each_of_its_numbers(tmp_path: Path) -> None:
         (Candidate(0.4, ("algo.osgp.tau=1",)), 101): inf,  # diverged
     }
     tuned = Tuned(
-        Candidate(0.1, ("algo.osgp.tau=1",)), {Trial(*each): y for each, y in tried.items()}
+        Candidate(0.1, ("algo.osgp.tau=1",)), {Trial(*trial): y for trial, y in tried.items()}
     )
     rates, taus = tuning_plots(replace(done, arms=[replace(done.arms[0], tuned=tuned)]))
     assert (rates.name, rates.x.scale, taus.name, taus.x.title, taus.x.scale) == (
         *("tuning", "log"),
         *("tuning-algo_tau", "algo.tau", "linear"),
     )
-    assert [(each.name, [*each.x], [*each.y]) for each in rates.series] == [
+    assert [(series.name, [*series.x], [*series.y]) for series in rates.series] == [
         ("osgp", [0.1, 0.2], [2.0, 4.0]),
         ("osgp, chosen", [0.1], [3.0]),
     ]
-    assert [(each.name, [*each.x], [*each.y]) for each in taus.series] == [
+    assert [(series.name, [*series.x], [*series.y]) for series in taus.series] == [
         ("osgp", [1.0, 2.0], [3.0, 2.0]),
         ("osgp, chosen", [1.0], [3.0]),
     ]
@@ -303,11 +308,11 @@ def test_a_headline_names_no_more_than_three_best_arms(tmp_path: Path) -> None:
 
 def test_a_diverged_run_counts_as_a_model_that_guesses(tmp_path: Path) -> None:
     done = conducted(tmp_path, {"sgp": [1.0] * 3, "ar_sgd": [1.5] * 3}, ["time"])
-    for each in done.arms[0].runs[0]:
-        assert isinstance(each.job, Finished)
-        each.job.diverged = True
-    ran = RunResult(each.job, classes=10)
-    values = [ran.value(measure_of(each)) for each in ("time", "accuracy", "loss")]
+    for run in done.arms[0].runs[0]:
+        assert isinstance(run.job, Finished)
+        run.job.diverged = True
+    ran = RunResult(run.job, classes=10)
+    values = [ran.value(measure_of(name)) for name in ("time", "accuracy", "loss")]
     assert values == [inf, 0.1, log(10)]
     (compared,) = compare(done)
     assert compared.comparisons["sgp"].effect.mean == inf

@@ -91,7 +91,7 @@ def better(metrics: bytes) -> bytes:
 def test_an_archive_has_all_runs_and_the_same_bytes_again(archive: Path) -> None:
     with zipfile.ZipFile(archive) as source:
         names = source.namelist()
-        assert {each.date_time for each in source.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {entry.date_time for entry in source.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert names[:4] == ["archive.json", "study.json", "table.csv", "budget.csv"]
     runs = [name.split("/") for name in names[4:]]
     assert len({run for _, run, _ in runs}) == 8 and {folder for folder, *_ in runs} == {
@@ -236,7 +236,7 @@ def test_a_repetition_on_another_machine_may_differ_by_rounding(
         (again / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         with pytest.raises(VerificationFailed, match=r": loss at .* here \(the same machine\)\.$"):
             compare_runs(ran, again)
-        sibling = next(each for each in ran.parent.iterdir() if each != ran)
+        sibling = next(folder for folder in ran.parent.iterdir() if folder != ran)
         changed(sibling / "environment.json", "processor", "another")
         with pytest.raises(VerificationFailed, match=r"\(the same machine\)\.$"):
             compare_runs(ran, again)
@@ -263,7 +263,7 @@ def test_a_folder_that_a_killed_command_left_is_removed(
     (left / "private.lock").touch()
     with opened(archive) as study:
         assert study.archive.folder.is_relative_to(tmp_path) and not left.exists()
-        assert [each.name[: len(prefix())] for each in tmp_path.iterdir()] == [prefix()]
+        assert [path.name[: len(prefix())] for path in tmp_path.iterdir()] == [prefix()]
     assert not [*tmp_path.iterdir()]
 
 
@@ -501,7 +501,7 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
     assert lines[:2] == [f"sgp-run: {name} {place}" for name in ("...zip", "..zip")]
     assert lines[2].startswith("sgp-run: broken.zip is left out: study: ")
     assert lines[3].startswith("sgp-run: forged.zip is left out: table.csv, line ")
-    assert [each.name for each in (out / "entries").iterdir()] == ["good"]
+    assert [path.name for path in (out / "entries").iterdir()] == ["good"]
     page = (out / "index.html").read_text(encoding="utf-8")
     assert page.count("/study.zip") == 1 == page.count("entries/good/study.zip")
     for name in (f"{track.name}.{kind}" for track in board.TRACKS[4:] for kind in ("csv", "md")):
@@ -532,7 +532,7 @@ def test_a_board_leaves_out_bad_archives_and_touches_no_other_file(
 def test_arms_that_miss_the_target_come_last_on_a_track() -> None:
     arm = SimpleNamespace(tuned=Tuned(Candidate(None)), arm=Arm("a", ("algo=sgp",)), settings=())
     costs = {"late": (4.0, 5.0), "never": (inf, 1.0), "soon": (2.0, 2.5)}
-    entries = [board.Entry(name, each, arm, "s") for name, each in costs.items()]  # type: ignore[arg-type]
+    entries = [board.Entry(name, cost, arm, "s") for name, cost in costs.items()]  # type: ignore[arg-type]
     table = board.track_table(board.TRACKS[0], entries)
     shown = [[cell.links[0].text for cell in row[:3]] for row in table.cells]
     assert shown == [["1", "soon", "2.25 s"], ["2", "late", "4.5 s"], ["-", "never", "-"]]

@@ -219,8 +219,8 @@ def test_searches_decide_by_the_target_of_the_first_measure_except_in_earlier_re
     assert study_of({**content, "measures": ["loss", "time"]}, "small").tune.by is None
     assert study_of({**content, "measures": ["time"]}, "small").tune.by is None
     maker = RunMaker(study)
-    words = maker.overrides(study.arms[0], role="tuning")
-    assert "eval_every=0.05" in words  # 20 evaluations of one epoch
+    overrides = maker.overrides(study.arms[0], role="tuning")
+    assert "eval_every=0.05" in overrides  # 20 evaluations of one epoch
     record = set_down(study)
     assert record.searched_by == "time_to_loss(0.3)" and as_set_down(study, record) == study
     (version,) = record.versions
@@ -258,11 +258,11 @@ def test_searches_have_their_own_seeds_and_samples() -> None:
 
 
 def test_words_of_a_command_line_become_a_file() -> None:
-    words = (
+    arguments = (
         "algo=./mine.py,sgp,ar_sgd model=mlp cluster=laptop cluster.bandwidth=10Gbit/s,1Gbit/s "
         "budget=6 seeds=3 algo.sgp.period=1,2 measures=loss,time_to_loss(0.5)"
     )
-    content = content_of(words.split())
+    content = content_of(arguments.split())
     assert content["arms"] == {"mine": "algo=./mine.py", "sgp": "algo=sgp", "ar_sgd": "algo=ar_sgd"}
     assert (content["primary"], content["baseline"], content["seeds"]) == ("mine", "ar_sgd", 3)
     assert content["tune"] == {"optim.lr": "ladder", "algo.sgp.period": [1, 2], "budget": 6}
@@ -277,10 +277,10 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = "algo=sgp,ar_sgd model=mlp nodes=2 epochs=1 seeds=3 budget=4"
-    assert main(["study", "new", "mine.yaml", *words.split()]) == 0
-    assert main(["study", "new", "mine.yaml", *words.split()]) == 2
-    assert main(["study", "new", "x" * 300, *words.split()]) == 2
+    arguments = "algo=sgp,ar_sgd model=mlp nodes=2 epochs=1 seeds=3 budget=4"
+    assert main(["study", "new", "mine.yaml", *arguments.split()]) == 0
+    assert main(["study", "new", "mine.yaml", *arguments.split()]) == 2
+    assert main(["study", "new", "x" * 300, *arguments.split()]) == 2
     capsys.readouterr()
     assert main(["study", "mine.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -293,7 +293,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ("new", "study: write sgp-run study new FILE algo=a,b."),
         ("new mine.yaml seeds=2", "algo: name an algorithm or more, such as algo=sgp,ar_sgd."),
@@ -337,7 +337,7 @@ def test_the_command_writes_a_file_and_says_what_it_takes(
     ],
 )
 def test_a_command_that_cannot_work_is_one_sentence_and_nothing_is_written(
-    words: str,
+    arguments: str,
     sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -346,7 +346,7 @@ def test_a_command_that_cannot_work_is_one_sentence_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     Path("list.yaml").write_text("[1, 2]")
     Path("open.yaml").write_text("[1, 2")
-    assert main(["study", *words.split()]) == 2
+    assert main(["study", *arguments.split()]) == 2
     assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
     assert {path.name for path in tmp_path.iterdir()} == {"list.yaml", "open.yaml"}
 

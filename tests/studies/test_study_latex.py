@@ -70,7 +70,7 @@ def test_every_algorithm_has_an_entry_and_its_page_links_the_paper() -> None:
         found = re.search(r"eprint = \{([\d.]+)\}", entry)
         assert found is not None and (not links or found[1] in links), name
     parts = [*choices_of("algo").values(), *choices_of("data").values()]
-    used = {getattr(each, "source", "") for each in parts}
+    used = {getattr(part, "source", "") for part in parts}
     used |= {IdxImages(name).source for name in SOURCES}
     methods = {"bergstra2011", "holm1979", "jamieson2016", "royston2013", "schuirmann1987"}
     assert known.keys() - used == methods
@@ -111,9 +111,9 @@ def test_a_paper_with_the_files_of_a_study_compiles(
     out = sgp.study(CONTENT, "paper_1", verbose=False).page.parent
     (out / "paper.tex").write_text(PAPER, encoding="utf-8")
     for program in ("pdflatex", "bibtex", "pdflatex", "pdflatex"):
-        words = ["-interaction=nonstopmode", "-halt-on-error"] if program == "pdflatex" else []
+        options = ["-interaction=nonstopmode", "-halt-on-error"] if program == "pdflatex" else []
         done = subprocess.run(
-            [program, *words, "paper"], cwd=out, capture_output=True, check=False, timeout=1200
+            [program, *options, "paper"], cwd=out, capture_output=True, check=False, timeout=1200
         )
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     log = (out / "paper.log").read_text(encoding="utf-8", errors="replace")

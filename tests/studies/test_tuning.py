@@ -54,7 +54,7 @@ RATES = Space("optim.lr", (0.1, 0.4))
 def test_a_ladder_grows_until_the_best_value_lies_inside() -> None:
     losses = {0.1: 0.5, 0.4: inf, 0.05: 0.25, 0.2: 0.75, 0.025: 0.375}
     tuned, rounds = finish(RATES, 5, lambda trial: losses[trial.candidate.value or 0])
-    assert [[trial.candidate.value for trial in each] for each in rounds] == [
+    assert [[trial.candidate.value for trial in trials] for trials in rounds] == [
         [0.1, 0.4],
         [0.05, 0.2],
         [0.025],
@@ -68,7 +68,7 @@ def test_a_ladder_grows_until_the_best_value_lies_inside() -> None:
 
 def test_the_budget_ends_a_search_at_an_edge() -> None:
     tuned, rounds = finish(RATES, 4, lambda trial: trial.candidate.value or 0)
-    assert [[trial.candidate.value for trial in each] for each in rounds] == [
+    assert [[trial.candidate.value for trial in trials] for trials in rounds] == [
         [0.1, 0.4],
         [0.05, 0.2],
     ]
@@ -85,7 +85,7 @@ def test_by_the_earlier_rule_near_ties_get_more_seeds_and_the_smaller_value_insi
 
     tuned, rounds = finish(RATES, 8, loss, earlier=True)
     # Of four values, the better half gets two further seeds: 4 + 2 + 2 runs.
-    assert [{trial.seed for trial in each} for each in rounds] == [{101}, {101}, {102}, {103}]
+    assert [{trial.seed for trial in trials} for trials in rounds] == [{101}, {101}, {102}, {103}]
     assert tuned.chosen == Candidate(0.1) and tuned.runs == 8
     assert tuned.scores()[Candidate(0.2)] == [0.3, 0.3, 0.3]
     clear, _ = finish(RATES, 8, lambda trial: means[trial.candidate.value or 0], earlier=True)
@@ -102,7 +102,7 @@ def test_halving_leaves_the_better_half_of_the_combinations() -> None:
         return worse[trial.candidate.others[0]] + abs(value - 0.2)
 
     tuned, rounds = finish(space, 12, loss)
-    assert [len(each) for each in rounds[:2]] == [6, 4]
+    assert [len(trials) for trials in rounds[:2]] == [6, 4]
     assert {trial.candidate.others[0] for trial in rounds[1]} == {"algo.tau=2", "algo.tau=4"}
     assert tuned.chosen == Candidate(0.178, ("algo.tau=4",)) and tuned.runs <= 12
     assert (space.least_budget, RATES.least_budget) == (10, 4)
@@ -111,7 +111,7 @@ def test_halving_leaves_the_better_half_of_the_combinations() -> None:
 def test_lists_without_a_ladder_are_tried_once_each() -> None:
     space = Space(combinations=(("a=1",), ("a=2",), ("a=3",)))
     tuned, rounds = finish(space, 3, lambda trial: float(trial.candidate.others[0][-1]))
-    assert [len(each) for each in rounds] == [3] and space.least_budget == 3
+    assert [len(trials) for trials in rounds] == [3] and space.least_budget == 3
     assert tuned.chosen == Candidate(None, ("a=1",))
     assert finish(Space(), 0, lambda trial: 0.0) == (Tuned(Candidate(None)), [])
 
@@ -130,7 +130,7 @@ def test_a_list_of_rates_has_edges_and_near_ties_like_a_ladder() -> None:
     assert tuned.runs == 18
     tuned, rounds = finish(space, 10, loss, further=2)
     # The means of 0.1, 0.2 and 0.4 over three seeds are 0.547, 0.5 and 1.
-    assert [len(each) for each in rounds] == [4, 6]
+    assert [len(trials) for trials in rounds] == [4, 6]
     assert tuned.chosen == Candidate(None, ("optim.lr=0.15",)) and not tuned.at_the_edge
 
 
@@ -149,7 +149,7 @@ def test_a_search_by_time_takes_the_loss_only_among_runs_that_miss_the_target() 
         1.6: Score(inf, 0.6),
     }
     tuned, rounds = finish(RATES, 5, lambda trial: scores[trial.candidate.value or 0])
-    assert [[trial.candidate.value for trial in each] for each in rounds] == [
+    assert [[trial.candidate.value for trial in trials] for trials in rounds] == [
         [0.1, 0.4],
         [0.2, 0.8],
         [1.6],
@@ -168,7 +168,7 @@ def test_a_rate_that_misses_the_target_with_a_further_seed_drops_out() -> None:
         return Score(inf if (value, trial.seed) == (0.2, 102) else times[value], value)
 
     tuned, rounds = finish(RATES, 8, score, earlier=True)
-    assert [{trial.candidate.value for trial in each} for each in rounds[2:]] == [{0.1, 0.2}]
+    assert [{trial.candidate.value for trial in trials} for trials in rounds[2:]] == [{0.1, 0.2}]
     assert tuned.chosen == Candidate(0.1) and tuned.runs == 6
     tuned, rounds = finish(RATES, 8, score, further=1)
     assert {trial.candidate.value for trial in rounds[2]} == {0.1, 0.2, 0.4}
@@ -186,7 +186,7 @@ def test_optuna_proposes_values_of_lists_and_ranges_in_rounds_of_four() -> None:
         return abs(float(rate) - 0.1) + int(tau) + (letter == "b")
 
     tuned, rounds = finish(space, 30, loss)
-    assert [len(each) for each in rounds[:3]] == [4, 4, 4] and sum(map(len, rounds)) <= 30
+    assert [len(trials) for trials in rounds[:3]] == [4, 4, 4] and sum(map(len, rounds)) <= 30
     assert tuned.chosen.others[1:] == ("algo.tau=1", "x=a") and tuned.runs == sum(map(len, rounds))
     assert tuned.losses[Trial(tuned.chosen, 101)] == min(tuned.losses.values()) < 1.05
     assert finish(space, 30, loss) == (tuned, rounds)
@@ -258,8 +258,8 @@ def test_the_rate_of_a_search_has_less_regret_than_that_of_the_earlier_rule() ->
         noise: dict[Trial, float] = {}
 
         def loss(trial: Trial, best: float = best, noise: dict[Trial, float] = noise) -> float:
-            own = noise.setdefault(trial, generator.gauss(0, 0.02))
-            return regret(trial.candidate.value, best) + own
+            deviation = noise.setdefault(trial, generator.gauss(0, 0.02))
+            return regret(trial.candidate.value, best) + deviation
 
         for earlier, found in regrets.items():
             tuned, _ = finish(RATES, 12, loss, further=0 if earlier else 2, earlier=earlier)

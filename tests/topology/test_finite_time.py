@@ -192,14 +192,14 @@ def test_the_undirected_one_contracts_by_its_expectation() -> None:
     for size, rate, idle in ((5, 1 / 2, 1 / 5), (17, 17 / 32, 2 / 17)):
         partners = [pairs(size, shift, start) for shift in range(1, size) for start in range(size)]
         matrices = []
-        for each in partners:
+        for peers in partners:
             mixing = np.eye(size)
-            for node, others in enumerate(each):
+            for node, others in enumerate(peers):
                 for other in others:
                     mixing[node, [node, other]] = 0.5
             matrices.append(mixing)
         assert np.trace(contraction(matrices)) / (size - 1) == pytest.approx(rate, abs=1e-12)
-        sitting_out = np.mean([not others for each in partners for others in each])
+        sitting_out = np.mean([not others for peers in partners for others in peers])
         assert sitting_out == pytest.approx(idle, abs=1e-12)
 
 

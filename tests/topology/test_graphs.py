@@ -128,8 +128,8 @@ def test_a_random_matching_pairs_and_leaves_one_out_of_an_odd_number() -> None:
     graph = RandomMatching(seed=5)
     for size, idle in ((8, 0), (7, 1)):
         peers = [graph.out_peers(rank, size, 3) for rank in range(size)]
-        assert sum(not each for each in peers) == idle
-        assert all(peers[each[0]] == (rank,) for rank, each in enumerate(peers) if each)
+        assert sum(not targets for targets in peers) == idle
+        assert all(peers[targets[0]] == (rank,) for rank, targets in enumerate(peers) if targets)
     assert len({tuple(graph.out_peers(rank, 8, k) for rank in range(8)) for k in range(10)}) > 5
 
 
@@ -158,7 +158,7 @@ def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize(
-    "topology", [each for each in ALL if not isinstance(each, RandomMatching | EquiDyn)], ids=str
+    "topology", [graph for graph in ALL if not isinstance(graph, RandomMatching | EquiDyn)], ids=str
 )
 def test_a_graph_starts_over_after_its_period(topology: Topology) -> None:
     for size in (size for size in range(1, 20) if supported(topology, size)):
@@ -192,7 +192,7 @@ def test_averaging_is_exact_after_log2_n_steps_for_powers_of_two_only(size: int)
     ]
     for k in range(steps):
         mixing = [
-            [Fraction(each) for each in row] for row in matrix(DirectedExponential(), size, k)
+            [Fraction(weight) for weight in row] for row in matrix(DirectedExponential(), size, k)
         ]
         product = [
             [
@@ -201,7 +201,7 @@ def test_averaging_is_exact_after_log2_n_steps_for_powers_of_two_only(size: int)
             ]
             for i in range(size)
         ]
-    exact = all(each == Fraction(1, size) for row in product for each in row)
+    exact = all(value == Fraction(1, size) for row in product for value in row)
     assert exact == (size & (size - 1) == 0)
 
 

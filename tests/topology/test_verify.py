@@ -229,17 +229,17 @@ def test_settings_are_refused_before_the_file_is_parsed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, "0 1 2 3 4\n")
-    words = ["algo.topology=edges", f"algo.topology.path={path}", "model=quadratic"]
-    assert main([*words, "batch_size=0"]) == 2
+    overrides = ["algo.topology=edges", f"algo.topology.path={path}", "model=quadratic"]
+    assert main([*overrides, "batch_size=0"]) == 2
     assert capsys.readouterr().err == "sgp-run: batch_size: 0 must be at least 1.\n"
-    assert main(words) == 2
+    assert main(overrides) == 2
     assert "line 1: '0 1 2 3 4' is neither" in capsys.readouterr().err
 
 
 def test_it_trains_as_the_graph_that_it_writes_down(tmp_path: Path) -> None:
     lines = [f"{step} {rank} {(rank + 2**step) % 6}" for step in range(3) for rank in range(6)]
-    own, built_in = Edges(written(tmp_path, "\n".join(lines))), DirectedExponential()
-    assert np.array_equal(run(SGP(own), 6, 7).x, run(SGP(built_in), 6, 7).x)
+    edges, built_in = Edges(written(tmp_path, "\n".join(lines))), DirectedExponential()
+    assert np.array_equal(run(SGP(edges), 6, 7).x, run(SGP(built_in), 6, 7).x)
 
 
 BAD_FILES = [
@@ -281,14 +281,14 @@ def test_a_bad_file_is_refused_by_line(text: str | bytes, sentence: str, tmp_pat
 
 
 def test_the_content_of_the_file_belongs_to_the_run(tmp_path: Path) -> None:
-    def made(text: str, *words: str) -> Experiment:
+    def made(text: str, *overrides: str) -> Experiment:
         path = written(tmp_path, text)
         return make_experiment(
             tmp_path / text[:3],
             "nodes=3",
             "algo.topology=edges",
             f"algo.topology.path={path}",
-            *words,
+            *overrides,
         )
 
     one, other = made("0 1\n1 2\n2 0\n"), made("1 2\n2 0\n0 1\n1 0\n")

@@ -71,15 +71,15 @@ def test_all_kinds_of_members_of_a_class_count() -> None:
         return Made
 
     changed = [made(), made(a=2), made(b=2), made(c=2), made(d=2)]
-    assert len({code_hash(each) for each in changed}) == 5
+    assert len({code_hash(instance) for instance in changed}) == 5
     assert code_hash(made()) == code_hash(made())
 
 
 def test_tensors_count_with_names_types_and_shapes() -> None:
     ones = torch.ones(4)
     hashes = {
-        tensor_hash([(name, each)])
-        for name, each in (
+        tensor_hash([(name, tensor)])
+        for name, tensor in (
             ("a", ones),
             ("b", ones),
             ("a", ones.double()),
@@ -97,7 +97,7 @@ def test_the_structure_of_a_module_counts() -> None:
         return nn.Sequential(nn.Linear(2, 2), activation, nn.Dropout(p))
 
     one, other, third = (
-        described(each) for each in (made(nn.ReLU()), made(nn.Tanh()), made(nn.ReLU(), 0.1))
+        described(module) for module in (made(nn.ReLU()), made(nn.Tanh()), made(nn.ReLU(), 0.1))
     )
     assert one == described(made(nn.ReLU()))
     assert one.sha256 == other.sha256 == third.sha256

@@ -63,8 +63,8 @@ def test_a_second_process_is_refused_and_changes_nothing(capfd: pytest.CaptureFi
     with locked(directory):
         before = {path.name: path.read_bytes() for path in directory.iterdir()}
         capfd.readouterr()
-        for words, code in ((TINY, 2), ([*TINY, "resume=never"], 2), (["-m", *TINY], 1)):
-            assert main(words) == code
+        for arguments, code in ((TINY, 2), ([*TINY, "resume=never"], 2), (["-m", *TINY], 1)):
+            assert main(arguments) == code
             sentence = (
                 "name: another process is at work in results/runs/mine; wait for it, or choose "
                 "another name.\n"

@@ -38,7 +38,7 @@ def offspring(process: int) -> list[int]:
             continue
         for child in children:
             found += [child, *offspring(child)]
-    return [each for each in found if hears(each)]
+    return [descendant for descendant in found if hears(descendant)]
 
 
 class Gun:
@@ -108,7 +108,7 @@ def check(gun: Gun) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = list(pool.map(gun.shoot, range(SHOTS)))
     print(Counter(outcomes))
-    assert [each for each in outcomes if each not in ("0", "75", "130")] == []
+    assert [outcome for outcome in outcomes if outcome not in ("0", "75", "130")] == []
     assert {"75", "130"} <= set(outcomes)
 
 

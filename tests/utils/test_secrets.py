@@ -125,8 +125,8 @@ def test_no_secret_is_written_or_printed(network: str, kept: str, tmp_path: Path
 def test_a_setting_that_holds_a_secret_is_refused(
     word: str, key: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for words in ([word], ["-m", word, "nodes=2,4"]):
-        assert main(words) == 2
+    for arguments in ([word], ["-m", word, "nodes=2,4"]):
+        assert main(arguments) == 2
         out, error = capfd.readouterr()
         sentence = (
             "it holds a secret, and settings are recorded: leave it to the environment or a netrc "

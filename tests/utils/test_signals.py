@@ -118,7 +118,7 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
 
 
 @pytest.mark.parametrize(
-    ("words", "where", "name", "rank", "to"),
+    ("arguments", "where", "name", "rank", "to"),
     [
         pytest.param(
             SIM,
@@ -150,9 +150,9 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     ],
 )
 def test_a_signal_after_training_waits_for_the_summary(
-    words: tuple[str, ...], where: str, name: str, rank: str, to: str, tmp_path: Path
+    arguments: tuple[str, ...], where: str, name: str, rank: str, to: str, tmp_path: Path
 ) -> None:
-    code, error = run(tmp_path, *words, shots=[shot(where, name, rank, to)])
+    code, error = run(tmp_path, *arguments, shots=[shot(where, name, rank, to)])
     what = "interrupted" if name == "SIGINT" else f"stopped by {name}"
     promise = f"\n{STOPPING}\n" if name == "SIGINT" else ""
     ended = "but the run has ended; its results are in results/runs/run"
@@ -238,8 +238,8 @@ def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGINT"])
 def test_a_signal_to_a_sweep_saves_its_job_and_starts_no_other(name: str, tmp_path: Path) -> None:
-    words = ("-m", *SIM[:4], *SIM[5:], "seed=1,2", "jobs=1")
-    code, error = run(tmp_path, *words, shots=[shot(STEP, name, count=9)])
+    arguments = ("-m", *SIM[:4], *SIM[5:], "seed=1,2", "jobs=1")
+    code, error = run(tmp_path, *arguments, shots=[shot(STEP, name, count=9)])
     said = rf"{SAVES[name]}; saved in \S+/step-5. Run the same command again to resume.\n"
     assert code == CODES[name] and re.fullmatch(said, error)
     assert len(list((tmp_path / "results/runs").iterdir())) == 1
@@ -259,7 +259,7 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("command", "where", "words"),
+    ("command", "where", "arguments"),
     [
         pytest.param(
             "sgp_run", "sgp_runner.cli.sweep:plan", ["-m", "seed=1,2"], marks=pytest.mark.slow
@@ -282,12 +282,12 @@ def test_a_rank_that_a_signal_kills_before_it_hears_it_was_stopped(tmp_path: Pat
     ],
 )
 def test_ctrl_c_ends_every_command_with_one_sentence(
-    command: str, where: str, words: list[str], tmp_path: Path
+    command: str, where: str, arguments: list[str], tmp_path: Path
 ) -> None:
     start = f"from sgp_runner.cli.commands import {command}; {command}()"
-    words = [*words, *(SIM if "-m" in words else ())]
+    arguments = [*arguments, *(SIM if "-m" in arguments else ())]
     code, error = run(
-        tmp_path, *words, shots=[shot(where, "SIGINT")], command=(sys.executable, "-c", start)
+        tmp_path, *arguments, shots=[shot(where, "SIGINT")], command=(sys.executable, "-c", start)
     )
     promised = error.removeprefix(f"\n{STOPPING}\n")  # by a command that starts ranks
     assert (code, promised) == (130, sentence("SIGINT", command.replace("_", "-")))

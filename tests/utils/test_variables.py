@@ -59,10 +59,10 @@ def present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def command(words: list[str], variables: dict[str, str] | None = None) -> None:
-    program = [sys.executable, "../program.py"] if words[0] == "PROGRAM" else words[:1]
+def command(arguments: list[str], variables: dict[str, str] | None = None) -> None:
+    program = [sys.executable, "../program.py"] if arguments[0] == "PROGRAM" else arguments[:1]
     done = subprocess.run(
-        [*program, *words[1:]],
+        [*program, *arguments[1:]],
         env={**os.environ, **(variables or {})},
         capture_output=True,
         text=True,
@@ -78,8 +78,8 @@ def command(words: list[str], variables: dict[str, str] | None = None) -> None:
 def test_modules_of_the_present_folder_do_not_run(way: str, here: Path) -> None:
     for name in IMPORTED:
         (here / f"{name}.py").write_text(TRAP)
-    for words in WAYS[way]:
-        command(words)
+    for arguments in WAYS[way]:
+        command(arguments)
     assert [path.name for path in here.glob("*.ran")] == []
 
 
@@ -103,7 +103,7 @@ class Alone(Algorithm):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param(
             [SGP_RUN, "-m", "algo=./alone.py,sgp", *TINY[:-1], "jobs=2"], marks=pytest.mark.slow
@@ -113,13 +113,13 @@ class Alone(Algorithm):
     ids=["sweep", "Python, gloo"],
 )
 def test_plug_ins_of_the_present_folder_run_with_what_they_and_pythonpath_name(
-    words: list[str], here: Path, tmp_path: Path
+    arguments: list[str], here: Path, tmp_path: Path
 ) -> None:
     (here / "alone.py").write_text(ALONE)
     (here / "beside.py").write_text("SHARE = 0.5")
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "elsewhere.py").write_text("ONE = 1.0")
-    command(words, {"PYTHONPATH": str(tmp_path / "path")})
+    command(arguments, {"PYTHONPATH": str(tmp_path / "path")})
 
 
 def test_variables_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:

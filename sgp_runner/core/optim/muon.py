@@ -112,9 +112,9 @@ class Muon:
             torch._foreach_div_(ds, roots)
         if decaying:
             torch._foreach_add_(*map(list, zip(*decaying, strict=True)), alpha=self.weight_decay)
-        for rate, own in rates:
-            if own:
-                torch._foreach_mul_([d for d, *_ in own], rate)
+        for rate, updates in rates:
+            if updates:
+                torch._foreach_mul_([d for d, *_ in updates], rate)
         return g
 
     def factor(self, rows: int, columns: int) -> float:

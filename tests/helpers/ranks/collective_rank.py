@@ -51,7 +51,7 @@ async def collectives(comm: Comm, rank: int, size: int, chance: random.Random) -
             late(chance)
             assert (await means[k]).tolist() == [k * (size - 1) / 2] * (k + 1)
             assert [part.tolist() for part in await gathered[k]] == [
-                [each, k] for each in range(size)
+                [source, k] for source in range(size)
             ]
 
 
@@ -111,7 +111,7 @@ def main(network: str, devices: int) -> None:
     if world.process_rank == 0:
         print(
             "in one order"
-            if all(each == traces[0] for each in traces)
+            if all(order == traces[0] for order in traces)
             else "in orders of their own",
             len(trace),
         )

@@ -24,13 +24,13 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name.startswith("c10d::"):
-            results, own = (
-                [t for t in torch.utils._pytree.tree_leaves(each) if isinstance(t, torch.Tensor)]
-                for each in args[:2]
+            results, inputs = (
+                [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
+                for tree in args[:2]
             )
             held = sum(t.nbytes for t in results)
             self.held += held
-            self.received += held - sum(t.nbytes for t in own)
+            self.received += held - sum(t.nbytes for t in inputs)
         return func(*args, **kwargs or {})
 
 
@@ -57,5 +57,5 @@ assert comm.num_bytes_sent == sum(SIZES)
 assert comm.close() == []
 everyone = world.gather(says)
 if world.process_rank == 0:
-    print(everyone[0], all(each == everyone[0] for each in everyone))
+    print(everyone[0], all(answer == everyone[0] for answer in everyone))
 world.close()

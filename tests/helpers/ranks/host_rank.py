@@ -286,9 +286,9 @@ MODULES = {
 def compare(library: str, folder: Path, rank: int) -> None:
     """Run the library's loop, the one that continues it, and the plain one, for each variant."""
     for name in VARIANTS:
-        own = folder / name
-        result = LOOPS[library](name, own, False, lambda step: None)
-        again = LOOPS[library](name, own, True, lambda step: None)
+        subfolder = folder / name
+        result = LOOPS[library](name, subfolder, False, lambda step: None)
+        again = LOOPS[library](name, subfolder, True, lambda step: None)
         result |= {"resumed": again["params"], "resumed_valid": again["valid"]}
         seen = [batch for batch in result.pop("seen") if len(batch[0])]
         torch.save({**result, **plain(name, seen)}, folder / f"{name}_{rank}.pt")

@@ -91,7 +91,7 @@ def arm(name: str, module: ModuleType) -> None:
         function = getattr(owner, last)
         call = armed(function, where)
         setattr(owner, last, call)
-        for other in [each for at, each in sys.modules.items() if at.startswith("sgp_runner")]:
+        for other in [loaded for at, loaded in sys.modules.items() if at.startswith("sgp_runner")]:
             for key in [key for key, value in vars(other).items() if value is function]:
                 setattr(other, key, call)
 
