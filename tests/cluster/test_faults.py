@@ -480,7 +480,7 @@ def test_a_crashed_worker_goes_on_from_its_state() -> None:
         (
             lambda: events(Event("partition", (0, 1))).check(2, 0),
             "faults.events[0].ranks",
-            "all ranks on one side",
+            "a partition has two sides",
         ),
     ],
 )
