@@ -119,7 +119,8 @@ class InBlocks(nn.Module):
                     self.wait(work)
 
     def wait(self, work: dist.Work) -> None:
-        with self.meter.waiting(self.gradient.device), waiting_for(NODE):
+        device = torch.device(self.problem.compute.device)
+        with self.meter.waiting(device), waiting_for(NODE):
             work.wait()
 
     @contextmanager
@@ -146,7 +147,7 @@ class InBlocks(nn.Module):
             self.wait(work)
         self.arriving.clear()
         self.leaving.clear()
-        self.gradient = gradient[:0]
+        self.gradient = torch.empty(0)  # the memory is the caller's
         return gradient, loss
 
     def complete(self, tensor: int) -> None:
