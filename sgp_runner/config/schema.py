@@ -114,11 +114,13 @@ def class_at(node: Tree, key: str) -> type[Any] | None:
 def fields_of(cls: type[Any], key: str) -> Mapping[str, dataclasses.Field[Any]]:
     """Return the fields of ``cls`` by name, without ``name`` if it selects the class at ``key``.
 
-    Settings that several classes share (keyword-only fields) come last.
+    Settings that several classes share (keyword-only fields of a base) come last.
     """
+    bases = filter(dataclasses.is_dataclass, cls.__mro__)
+    shared = {field.name for base in bases for field in dataclasses.fields(base) if field.kw_only}
     return {
         field.name: field
-        for field in sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True)
+        for field in sorted(dataclasses.fields(cls), key=lambda field: field.name in shared)
         if field.name != NAME or not is_named(key)
     }
 

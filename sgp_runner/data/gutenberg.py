@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sgp_runner.data.byte_pairs import learn, words_of
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.packaged import ROOT, PackagedData
-from sgp_runner.data.sampler import DocumentPartition
-from sgp_runner.data.text import BYTES, check_text, dataset_of
+from sgp_runner.data.text import BYTES, Documents, dataset_of
 from sgp_runner.utils.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ SOURCE = PackagedData(
 
 
 @dataclass(frozen=True)
-class Gutenberg:
+class Gutenberg(Documents):
     """Books as bytes or pieces; every sample is a block of ``block`` tokens.
 
     The end of each book is used for validation. Books are the labels of the partitions.
@@ -57,30 +56,20 @@ class Gutenberg:
     sha256: checksum of the books; null: of the published ones
     pieces: size of a vocabulary of pieces of words, which is learned from the books without their
         ends; null: tokens are bytes
-    block: tokens of a sample
-    valid_share: share of each book, at its end, that is used for validation
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        books; dirichlet_equal = the same with shares of equal size;
-        by_document = whole books, for 18 nodes at most
-    alpha: concentration of the Dirichlet partition; smaller = fewer books per node
     """
 
     root: str = ROOT
     path: str | None = None
     sha256: str | None = None
     pieces: int | None = None
-    block: int = 64
     valid_share: float = 0.05
-    partition: DocumentPartition = "iid"
-    alpha: float = 0.1
 
     name: ClassVar[str] = "gutenberg"
-    task: ClassVar[str] = "language"
     stand_in: ClassVar[bool] = False
     train_size: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        check_text(self)
+        super().__post_init__()
         if self.pieces is not None and self.pieces <= BYTES:
             raise ConfigError("data.pieces", f"must be more than the {BYTES} bytes: use 2000.")
         if self.sha256 is None:

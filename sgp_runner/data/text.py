@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from sgp_runner.data.dataset import Batch, Dataset, Split
 from sgp_runner.data.sampler import DocumentPartition, partition_of
@@ -54,8 +54,37 @@ MODULES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Documents of text; every sample is a block of ``block`` tokens.
+
+    block: tokens of a sample
+    valid_share: share of each document, at its end, that is used for validation
+    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
+        documents; dirichlet_equal = the same with shares of equal size;
+        by_document = whole documents, for as many nodes at most
+    alpha: concentration of the Dirichlet partition; smaller = fewer documents per node
+    """
+
+    block: int = 64
+    valid_share: float = 0.1
+    partition: DocumentPartition = "iid"
+    alpha: float = 0.1
+
+    name: ClassVar[str]
+    task: ClassVar[str] = "language"
+
+    def __post_init__(self) -> None:
+        partition_of(self.partition, self.alpha)
+        check_least(1, "data", self, "block")
+        if not 0 < self.valid_share < 1:
+            raise ConfigError(
+                "data.valid_share", f"must be between 0 and 1, not {self.valid_share}."
+            )
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(Documents):
     """Text from the user's files; every sample is a block of ``block`` tokens.
 
     ``path`` is a file or a folder of text, with bytes as tokens; or a file of token numbers; or a
@@ -65,28 +94,18 @@ class Text:
     the Dirichlet partition; hidden ones are left out.
 
     path: the file or folder
-    block: tokens of a sample
     vocabulary: number of different tokens in files of tokens; null = largest token + 1; text files
         always have 256
     tokens: number of tokens per epoch; timing studies compute hours from it without reading files;
         null = unknown
     valid_share: share of each file that is used for validation; no effect if there is a val
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same with shares of equal size;
-        by_document = whole files, for as many nodes at most
-    alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
     path: str = ""
-    block: int = 64
     vocabulary: int | None = None
     tokens: int | None = None
-    valid_share: float = 0.1
-    partition: DocumentPartition = "iid"
-    alpha: float = 0.1
 
     name: ClassVar[str] = "text"
-    task: ClassVar[str] = "language"
     stand_in: ClassVar[bool] = False
 
     @property
@@ -95,7 +114,7 @@ class Text:
         return None if self.tokens is None else self.tokens // self.block
 
     def __post_init__(self) -> None:
-        check_text(self)
+        super().__post_init__()
         if self.tokens is not None and self.tokens < self.block:
             raise ConfigError("data.tokens", f"{self.tokens} do not make a block of {self.block}.")
         if not self.path:
@@ -132,60 +151,21 @@ class Text:
 
 
 @dataclass(frozen=True)
-class PythonText:
+class PythonText(Documents):
     """The sources of modules of Python's standard library, as bytes.
 
     The sources differ between Python releases, so results are comparable only within a release.
-
-    block: bytes of a sample
-    valid_share: share of each file, at its end, that is used for validation
-    partition: iid = reshuffled among all nodes every epoch; dirichlet = unequal shares of the
-        files; dirichlet_equal = the same with shares of equal size;
-        by_document = whole files, for as many nodes at most
-    alpha: concentration of the Dirichlet partition; smaller = fewer files per node
     """
 
-    block: int = 64
-    valid_share: float = 0.1
-    partition: DocumentPartition = "iid"
-    alpha: float = 0.1
-
     name: ClassVar[str] = "python_text"
-    task: ClassVar[str] = "language"
     stand_in: ClassVar[bool] = True
     train_size: ClassVar[None] = None
-
-    def __post_init__(self) -> None:
-        check_text(self)
 
     def load(self, dtype: torch.dtype) -> Dataset:
         """Read the files as integer tokens, so ``dtype`` has no effect."""
         library = Path(sysconfig.get_path("stdlib"))
         files = (library / f"{name}.py" for name in MODULES)
         return bytes_of(self, [file for file in files if file.is_file()], self.valid_share)
-
-
-class TextSettings(Protocol):
-    """The settings that data sets of text share."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def block(self) -> int: ...
-    @property
-    def valid_share(self) -> float: ...
-    @property
-    def partition(self) -> DocumentPartition: ...
-    @property
-    def alpha(self) -> float: ...
-
-
-def check_text(data: TextSettings) -> None:
-    """Raise ConfigError if a setting of ``data`` is invalid."""
-    partition_of(data.partition, data.alpha)
-    check_least(1, "data", data, "block")
-    if not 0 < data.valid_share < 1:
-        raise ConfigError("data.valid_share", f"must be between 0 and 1, not {data.valid_share}.")
 
 
 def bytes_of(data: Text | PythonText, files: Sequence[Path], valid_share: float) -> Dataset:
@@ -249,7 +229,7 @@ def tokens_after_header(path: Path) -> Tokens:
 
 
 def dataset_of(
-    data: TextSettings,
+    data: Documents,
     train: Sequence[Tokens],
     valid: Sequence[Tokens],
     vocabulary: int,
