@@ -66,13 +66,18 @@ def members(package: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes
 
 
 def data_of(package: bytes) -> bytes:
-    """Return the archive of files in a Debian package. Raises ValueError if there is none."""
+    """Return the archive of files in a Debian package.
+
+    Raises ValueError if there is none, ConfigError for one that only dpkg can unpack.
+    """
     place = len(AR)
     while package.startswith(AR) and place + AR_HEADER <= len(package):
         header = package[place : place + AR_HEADER]
         start, size = place + AR_HEADER, int(header[48:58])
         if header.startswith(b"data.tar.zst"):
-            raise ValueError("packed by zstd: unpack it with dpkg -x, and name the folder")
+            raise ConfigError(
+                "data.path", "the package is packed by zstd: unpack it by dpkg -x, name the folder."
+            )
         if header.startswith(b"data.tar"):
             if start + size > len(package):
                 raise ValueError("it ends early")

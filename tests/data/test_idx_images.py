@@ -78,6 +78,12 @@ def test_the_published_files_are_asked_for_unless_others_are_named(tmp_path: Pat
     )
 
 
+def by_zstd(package: Path) -> Path:
+    """Let the header of a Debian package say that it is packed by zstd."""
+    package.write_bytes(package.read_bytes().replace(b"data.tar.xz ", b"data.tar.zst"))
+    return package
+
+
 def cut(path: Path, keep: int) -> Path:
     path.write_bytes(path.read_bytes()[:keep])
     return path
@@ -109,6 +115,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a beginning": (
         lambda path: cut(deb(path / "a.deb", images()), 100),
         "{} is cut off or damaged (not a complete Debian package): copy or download it again.",
+    ),
+    "packed by zstd": (
+        lambda path: by_zstd(deb(path / "a.deb", images())),
+        "the package is packed by zstd: unpack it by dpkg -x, name the folder.",
     ),
     "no package": (
         lambda path: cut(tgz(path / "a.tgz", images()), 100),
