@@ -95,8 +95,12 @@ class InBlocks(nn.Module):
         self.ahead: list[Block] = []  # blocks that have not left, the next one last
         self.leaving: list[dist.Work] = []
         self.adds_up = False  # whether more micro-batches follow
+
+    def wait_in_modules(self) -> None:
+        """Let each module wait for the blocks of its own parameters, which arrive."""
+        flat = self.problem.flat
         numbers = {p: number for number, p in enumerate(flat.parameters)}
-        for module in () if compiles else flat.module.modules():
+        for module in () if self.problem.compute.compile else flat.module.modules():
             if tensors := [numbers[p] for p in module._parameters.values() if p is not None]:
                 module.register_forward_pre_hook(partial(self.before, tensors))
 

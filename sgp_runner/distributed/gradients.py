@@ -248,6 +248,7 @@ class Gradients:
         if not self.in_blocks:
             parts.whole = at.new_empty(parts.numel)
             self.in_blocks[None] = InBlocks(self.problem, parts.blocks, parts.reduce, self.meter)
+            self.in_blocks[None].wait_in_modules()
         model = self.in_blocks[None]
         model.arriving = parts.begin(at, parts.whole)
         gradient, loss = model.reduced(parts.whole, self.buffers, self.rank, number, self.factor)

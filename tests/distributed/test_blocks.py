@@ -96,7 +96,9 @@ def model() -> Fixture:
         return Work(events, f"{block.where.start} is reduced")
 
     problem: Any = Lending(events)
-    return InBlocks(problem, blocks, reduce, WaitMeter()), events
+    in_blocks = InBlocks(problem, blocks, reduce, WaitMeter())
+    in_blocks.wait_in_modules()
+    return in_blocks, events
 
 
 def step(model: InBlocks, events: list[str], micro_batches: int = 1) -> list[str]:
