@@ -61,7 +61,7 @@ class AuditRow:
     effect: of the searched arms in the first measure; plus is better
     gain: None without published settings
     level: of a two-sided test
-    answer: of the study, in sentences
+    answer: of the study, in sentences, with its amendments
     """
 
     name: str
@@ -91,9 +91,11 @@ def row_in(path: Path) -> AuditRow:
         first = findings.compared[0]
         effect, gain = tuned_effect(study.study, first), gain_of(findings.done, first)
         level = first.comparisons[study.study.primary].level
+        amended = (f"Amended on {when[:10]}: {why}" for when, why in study.record.amendments)
+        answer = "\n\n".join((findings.answer, *amended))
         return AuditRow(
             *(path.stem, study.study, first.measure, effect, gain, level),
-            *(findings.answer, len(findings.done.seeds)),
+            *(answer, len(findings.done.seeds)),
         )
 
 
