@@ -65,7 +65,7 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: AsyncDiLoCo(delay=0).check(4, sgd()),
         "algo.delay",
-        "must be at least 1, not 0.",
+        "0 must be at least 1, or null.",
     ),
     (
         lambda: AsyncDiLoCo(c=0.3).check(4, sgd()),
@@ -99,9 +99,9 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     ),
     (lambda: ChocoSGD(Ring(), Identity(), gamma=1.5), "algo.gamma", ""),
     (lambda: ChocoSGD(RandomMatching(), Identity()).check(4, OPTIM), "algo.topology", ""),
-    (lambda: DESLOC(0), "algo.period", "must be at least 1, not 0."),
-    (lambda: DESLOC(2, 0), "algo.period_u", "0 must be at least 1 step, or null."),
-    (lambda: DESLOC(2, 2, -1), "algo.period_v", "-1 must be at least 1 step, or null."),
+    (lambda: DESLOC(0), "algo.period", "0 must be at least 1."),
+    (lambda: DESLOC(2, 0), "algo.period_u", "0 must be at least 1, or null."),
+    (lambda: DESLOC(2, 2, -1), "algo.period_v", "-1 must be at least 1, or null."),
     (
         lambda: DESLOC(2, 2, 2).check(4, OPTIM),
         "algo.period_v",

@@ -98,7 +98,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
     [
         ("spg", {}, "algo: 'spg' is not one of a2cid2, acco, accum_adam, "),
         ("sgp", {"topolgy": "ring"}, "algo.topolgy: there is no such setting. Did you mean"),
-        ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
+        ("osgp", {"tau": -1}, "algo.tau: -1 must be at least 0."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
         ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
         ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
