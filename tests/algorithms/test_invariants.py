@@ -5,14 +5,13 @@ simulations, the same ones each time.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from helpers.clusters import cluster_of
+from helpers.conservation import Scattering, Tallied, tallied
 from helpers.graphs import Literal as Graph
-from helpers.tiny import START, D, Result, run, sgd
+from helpers.tiny import START, Result, run, sgd
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -32,7 +31,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.core.optim import SGD, Constant, Shapes
+from sgp_runner.core.optim import Constant
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import (
     BidirectionalExponential,
@@ -207,22 +206,8 @@ def works(algo: Algorithm, size: int) -> bool:
 # What is watched.
 
 
-@dataclass(frozen=True)
-class Noted(SGD):
-    """SGD that adds up all steps that were taken."""
-
-    total: np.ndarray = field(default_factory=lambda: np.zeros(D))
-
-    def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
-    ) -> Tensor:
-        step = super().direction(g, params, buffers, lr, shapes)
-        self.total[:] += step.numpy()
-        return step
-
-
-def noted() -> Noted:
-    return Noted(Constant(), lr=0.05, momentum=0.5, weight_decay=0.01)
+def noted() -> Tallied:
+    return tallied(sgd(lr=0.05, momentum=0.5, weight_decay=0.01))
 
 
 def travelling(result: Result) -> list[Tensor]:
@@ -258,12 +243,11 @@ def check_nothing_is_left(result: Result) -> None:
     assert not any(mailbox.state_dict() or mailbox.waiting for mailbox in simulation.mailboxes)
 
 
-def check_sum(result: Result, optim: Noted) -> None:
+def check_sum(result: Result, optim: Tallied) -> None:
     """Numerators have changed by local steps alone."""
+    expected = len(result.workers) * START - optim.total.numpy()
     numerators = (result.x * result.w[:, None]).sum(0)
-    assert np.abs(numerators - (len(result.workers) * START - optim.total)).max() < EXACT * len(
-        result.workers
-    )
+    assert np.abs(numerators - expected).max() < EXACT * len(result.workers)
 
 
 # The properties.
@@ -373,22 +357,6 @@ def test_the_same_seed_gives_the_same_run(
     assume(works(algo, size))
     first, second = (run(algo, size, 4, sgd(0.05), cluster, faults, seed=5) for _ in range(2))
     assert first.trace == second.trace and np.array_equal(first.x, second.x)
-
-
-@dataclass(frozen=True)
-class Scattering(SGD):
-    """A step of its own for each worker first, and no other."""
-
-    taken: list[np.ndarray] = field(default_factory=list)
-    name: ClassVar[str] = "sgd"
-
-    def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
-    ) -> Tensor:
-        if not torch.equal(params, torch.from_numpy(START)):
-            return torch.zeros_like(g)
-        self.taken.append(np.random.default_rng(len(self.taken)).normal(size=D))
-        return torch.from_numpy(self.taken[-1])
 
 
 @often(60)

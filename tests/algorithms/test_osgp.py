@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied, mass
+from helpers.conservation import ROUGH, mass, tallied
 from helpers.recursion import OPTIM, SHIFTS, STEPS, Oracle, assert_equal
 from helpers.tiny import START, D, Result, machines, run
 
@@ -41,7 +41,7 @@ def test_push_sum_mass_is_conserved_whatever_is_late(
     layout: Literal["paper", "released"], tau: int, name: str, cluster: Cluster, faults: Faults
 ) -> None:
     nodes, steps = 6, 10
-    optim = Tallied(OPTIM)
+    optim = tallied()
     checks = []
 
     def look(result: Result, worker: Worker) -> None:
@@ -62,7 +62,7 @@ def test_push_sum_mass_is_conserved_whatever_is_late(
 
     result = run(
         OSGP(SHIFTS, tau=tau, layout=layout), nodes, steps, optim, cluster, faults, each_step=look
-    )  # type: ignore[arg-type]
+    )
     assert len(checks) == nodes * steps
     assert result.w.sum() == pytest.approx(nodes, abs=1e-9)
     np.testing.assert_allclose(

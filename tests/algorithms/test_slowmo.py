@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied
+from helpers.conservation import ROUGH, tallied
 from helpers.recursion import OPTIM, SHIFTS, STEPS, Oracle, assert_equal, same
 from helpers.tiny import START, D, Momentum, gradient, run, sgd
 
@@ -141,8 +141,8 @@ def test_exact_averages_conserve_the_mass_of_push_sum(
         for exact in (True, False)
     )
     for algo in (exact, inexact, Hybrid(base, ARSGD(average="parameters"), switch_epoch=1.5)):
-        optim = Tallied(OPTIM)
-        result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
+        optim = tallied()
+        result = run(algo, 6, 10, optim, cluster, faults)
         assert result.w.sum() == pytest.approx(6, abs=1e-9)
         np.testing.assert_allclose(
             (result.x * result.w[:, None]).sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied
+from helpers.conservation import ROUGH, tallied
 from helpers.recursion import OPTIM, STEPS, assert_equal, same
 from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 
@@ -103,8 +103,8 @@ def test_swarm_sgd_of_one_worker_is_sgd() -> None:
 def test_swarm_sgd_conserves_the_sum(
     algo: SwarmSGD, name: str, cluster: Cluster, faults: Faults
 ) -> None:
-    optim = Tallied(OPTIM)
-    result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
+    optim = tallied()
+    result = run(algo, 6, 10, optim, cluster, faults)
     assert_equal(result.x.sum(axis=0), 6 * START - optim.total.numpy())
     assert sum(worker.steps_taken for worker in result.workers) == 60
 

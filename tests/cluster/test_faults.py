@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.clusters import cluster_of
+from helpers.conservation import Tallied
 from helpers.experiments import final_parameters, instrumented, make_experiment, steps_taken
 from helpers.paths import RANKS
 from helpers.tiny import START, D, Result, machines, run, sgd
-from test_invariants import EXACT, Noted, check_nothing_is_left, check_sum, check_weights, noted
+from test_invariants import EXACT, check_nothing_is_left, check_sum, check_weights, noted
 from test_simulator import Custom, arrivals
 from torch import Tensor
 
@@ -331,7 +332,7 @@ STEPS = 8
 def under(
     algo: Algorithm,
     faults: Faults | None,
-    optim: Noted | None = None,
+    optim: Tallied | None = None,
     look: Callable[[Result, Worker], None] | None = None,
 ) -> Result:
     return run(
