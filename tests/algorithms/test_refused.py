@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from helpers.recursion import ADAM, OPTIM, PLAIN, SHIFTS
+from helpers.refusals import refusal
 from helpers.tiny import sgd
 
 from sgp_runner.algorithms.a2cid2 import A2CiD2
@@ -42,7 +43,6 @@ from sgp_runner.core.codecs.quantised import Int8, TwoBit
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import Cosine, WarmupCosine
 from sgp_runner.topology.graphs import Complete, DirectedExponential, RandomMatching, Ring
-from sgp_runner.utils.errors import ConfigError
 
 ENDS = (
     "needs a learning rate above 0 at the end, where the fast workers wait for the slow ones: use "
@@ -188,6 +188,5 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
 def test_what_cannot_work_is_refused_by_its_key(
     make: Callable[[], object], key: str, sentence: str
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make()
-    assert (refused.value.key, refused.value.sentence if sentence else "") == (key, sentence)
+    error = refusal(make)
+    assert (error.key, error.sentence if sentence else "") == (key, sentence)

@@ -11,11 +11,11 @@ import torch
 from helpers.paths import RANKS
 from helpers.processes import run_world
 from helpers.ranks.wrapped_rank import CASES
+from helpers.refusals import refusal
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sgp_runner import Averager
-from sgp_runner.utils.errors import ConfigError
 
 Ranks = list[dict[str, Any]]
 
@@ -82,16 +82,15 @@ def test_a_step_with_an_infinite_gradient_leaves_model_and_momentum(alone: None)
     averager.finish()
 
 
-def refusal(model: nn.Module, optimizer: Any = None) -> str:
-    with pytest.raises(ConfigError) as refused:
-        Averager("sgp", model, optimizer or torch.optim.SGD(model.parameters(), 0.1))
-    return str(refused.value)
+def said(model: nn.Module, optimizer: Any = None) -> str:
+    given = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    return str(refusal(Averager, "sgp", model, given))
 
 
 def test_a_model_that_somebody_else_averages_is_refused(alone: None) -> None:
     hooked = DistributedDataParallel(nn.Linear(2, 1))
     hooked.register_comm_hook(None, lambda state, bucket: torch.futures.Future())
-    assert refusal(hooked) == (
+    assert said(hooked) == (
         "model: a communication hook of DistributedDataParallel averages its gradients already "
         "(register_comm_hook or register_builtin_comm_hook can only be called once): "
         "wrap the module without this hook."
@@ -100,12 +99,12 @@ def test_a_model_that_somebody_else_averages_is_refused(alone: None) -> None:
     wrapped = DistributedDataParallel(model)
     averager = Averager("sgp", wrapped, torch.optim.SGD(model.parameters(), 0.1))
     for again in (model, wrapped):
-        assert refusal(again) == (
+        assert said(again) == (
             "model: another Averager trains the model or a part of it: call its finish() first."
         )
     averager.finish()
     Averager("sgp", wrapped, torch.optim.SGD(model.parameters(), 0.1)).finish()
-    assert refusal(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))) == (
+    assert said(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))) == (
         "model: the module 1 is of the class SyncBatchNorm, which exchanges statistics of the "
         "batch among all ranks in each forward pass: use BatchNorm, whose statistics stay on a "
         "rank, or GroupNorm."
@@ -156,7 +155,7 @@ def test_a_sharded_model_is_refused(alone: None) -> None:
         """The base of what `fully_shard` makes of a module."""
 
     for cls in (FullyShardedDataParallel, FSDPModule):
-        assert refusal(cls(nn.Linear(2, 1))) == (
+        assert said(cls(nn.Linear(2, 1))) == (
             f"model: the model is of the class {cls.__name__}, which shards parameters, so no rank "
             "has a whole model to average: use fully_shard (FSDP2) over the devices of a replica, "
             "and mesh=; or DistributedDataParallel."
@@ -171,12 +170,12 @@ def test_optimizers_of_another_rule_are_refused(alone: None) -> None:
             return closure()
 
     model = nn.Linear(2, 1)
-    assert refusal(model, Twice(model.parameters(), 0.1)) == (
+    assert said(model, Twice(model.parameters(), 0.1)) == (
         "optimizer: Twice does not step with one dense gradient: "
         "use another, for example torch.optim.AdamW."
     )
     sharded = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    assert refusal(model, sharded) == (
+    assert said(model, sharded) == (
         "optimizer: ZeroRedundancyOptimizer broadcasts the parameters that each rank has updated "
         "to all ranks: use the optimizer inside it, for example torch.optim.AdamW."
     )
@@ -185,7 +184,7 @@ def test_optimizers_of_another_rule_are_refused(alone: None) -> None:
 
     inner = torch.optim.SGD(model.parameters(), 0.1)
     averaged = PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=4))
-    assert refusal(model, averaged) == (
+    assert said(model, averaged) == (
         "optimizer: PostLocalSGDOptimizer averages the parameters of all ranks itself: "
         "use the optimizer inside it, for example torch.optim.AdamW."
     )

@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from helpers.refusals import refusal
 
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.spot_trace import read_trace
@@ -61,9 +62,8 @@ def test_a_trace_is_crashes_of_ranks(tmp_path: Path) -> None:
     ],
 )
 def test_lines_that_are_no_change_of_a_node(lines: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        Faults(trace=trace(tmp_path, *lines))
-    assert str(error.value).startswith("faults.trace: ") and message in str(error.value)
+    error = refusal(Faults, trace=trace(tmp_path, *lines))
+    assert error.key == "faults.trace" and message in error.sentence
 
 
 def test_a_run_has_the_nodes_of_its_trace(tmp_path: Path) -> None:

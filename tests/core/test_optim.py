@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from helpers.refusals import refusal
 from torch import nn
 
 from sgp_runner.core import flat
@@ -32,7 +33,6 @@ from sgp_runner.core.optim.muon import Muon
 from sgp_runner.core.optim.schedules import ends_with_run
 from sgp_runner.core.optim.wrapped import ParameterVector, WrappedOptimizer
 from sgp_runner.core.push_sum import descend, descending, fold
-from sgp_runner.utils.errors import ConfigError
 
 # Goyal et al.: 8,192 images per step, 156 steps per epoch, 90 epochs.
 GOYAL = Horizon(epochs=90, steps_per_epoch=156, nodes=32, global_batch=8192)
@@ -401,16 +401,18 @@ def test_constant() -> None:
         (lambda: SGD(Constant(), momentum=1.0), "optim.momentum"),
         (lambda: Adam(Constant(), beta1=1.0), "optim.beta1"),
         (lambda: Adam(Constant(), beta2=-0.1), "optim.beta2"),
+        (lambda: AdamW(Constant(), clip=0.0), "optim.clip"),
+        (lambda: AdamW(Constant(), beta2=1.0), "optim.beta2"),
         (lambda: Steps(warmup_epochs=-1), "optim.schedule.warmup_epochs"),
         (lambda: Steps(decay=0.0), "optim.schedule.decay"),
         (lambda: Cosine(-1.0), "optim.schedule.warmup_epochs"),
         (lambda: InverseSqrt(0), "optim.schedule.warmup_steps"),
+        (lambda: WarmupCosine(warmup=1.5), "optim.schedule.warmup"),
+        (lambda: WarmupCosine(final=-0.1), "optim.schedule.final"),
     ],
 )
 def test_impossible_settings_are_refused(make: Callable[[], object], key: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make()
-    assert refused.value.key == key
+    assert refusal(make).key == key
 
 
 def test_a_cosine_to_a_share_of_the_peak() -> None:
@@ -421,21 +423,6 @@ def test_a_cosine_to_a_share_of_the_peak() -> None:
     )
     assert WarmupCosine(0, 0).factor(0.9, horizon) == pytest.approx(0.5)
     assert WarmupCosine(1, 0).factor(0.9, horizon) == pytest.approx(0.5)  # never leaves the warm-up
-
-
-@pytest.mark.parametrize(
-    ("make", "key"),
-    [
-        (lambda: AdamW(Constant(), clip=0.0), "optim.clip"),
-        (lambda: AdamW(Constant(), beta2=1.0), "optim.beta2"),
-        (lambda: WarmupCosine(warmup=1.5), "optim.schedule.warmup"),
-        (lambda: WarmupCosine(final=-0.1), "optim.schedule.final"),
-    ],
-)
-def test_impossible_adamw_and_cosine_are_refused(make: Callable[[], object], key: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        make()
-    assert error.value.key == key
 
 
 def test_a_schedule_with_milestones_ends_with_the_run() -> None:
