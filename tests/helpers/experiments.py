@@ -15,6 +15,7 @@ import yaml
 from helpers.arrivals import wait_for_arrival, wait_for_rest
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.assembly.dry_run import DryRun
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, stored
 from sgp_runner.config.experiment import make_experiment as from_configuration
@@ -27,6 +28,19 @@ from sgp_runner.topology.graphs import Phase
 def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
     return from_tree(composed("logger=jsonl", f"results={results}", *overrides))
+
+
+def summary_of(experiment: Experiment) -> dict[str, Any]:
+    """Run an experiment and return what it says at its end."""
+    summary = execute(experiment)
+    assert summary is not None
+    return summary
+
+
+def distance(one: Experiment, other: Experiment) -> float:
+    """The largest difference of a parameter at the ends of two runs."""
+    pairs = zip(final_parameters(one), final_parameters(other), strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 def composed(*overrides: str) -> dict[str, object]:

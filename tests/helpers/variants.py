@@ -12,7 +12,7 @@ import pytest
 
 from helpers.experiments import (
     composed,
-    final_parameters,
+    distance,
     from_tree,
     instrumented,
     make_experiment,
@@ -177,10 +177,7 @@ def run_in_turn(
 
 
 def check_same_end(simulated: Experiment, real: Experiment) -> None:
-    expected, parameters = final_parameters(simulated), final_parameters(real)
-    assert (
-        max(float((a - b).abs().max()) for a, b in zip(expected, parameters, strict=True)) < 1e-10
-    )
+    assert distance(simulated, real) < 1e-10
     summary = read_summary(real.directory)
     assert summary is not None
     assert summary["clock"] == "wall"

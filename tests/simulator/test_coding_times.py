@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.clusters import changed
-from helpers.experiments import make_experiment
+from helpers.experiments import make_experiment, summary_of
 from helpers.tiny import machines, run
 
 from sgp_runner.algorithms.acp_sgd import ACPSGD
@@ -30,8 +30,7 @@ from sgp_runner.utils.errors import ConfigError
 def coding(overlap: bool = False, cluster: Cluster | None = None) -> Cluster:
     """A gradient takes 1 s; a message of three numbers as int8 and a scale takes 1 s."""
     encode, decode = dict.fromkeys(CODECS, 1 / 3), dict.fromkeys(CODECS, 1 / 6)
-    times = CodingTimes(encode, decode, overlap)
-    return replace(cluster or machines(bandwidth=56.0), codecs=times)
+    return replace(cluster or machines(bandwidth=56.0), codecs=CodingTimes(encode, decode, overlap))
 
 
 def ends(algo: Any, steps: int, cluster: Cluster, **how: Any) -> list[float]:
@@ -48,8 +47,7 @@ def test_every_codec_that_can_be_chosen_may_take_time() -> None:
 
 
 def test_coding_takes_no_time_by_default() -> None:
-    cluster = machines(bandwidth=56.0)
-    result = run(ARSGD(codec=Int8()), 2, 2, cluster=cluster)
+    result = run(ARSGD(codec=Int8()), 2, 2, cluster=machines(bandwidth=56.0))
     assert [time for time, *_ in result.trace] == [2, 2, 4, 4]
     assert result.simulation.coding == {}
 
@@ -110,8 +108,7 @@ def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_
 
 
 def test_a_slow_node_codes_slowly() -> None:
-    cluster = coding(cluster=machines(factors={1: 2.0}))
-    assert ends(ARSGD(codec=Int8()), 1, cluster) == [5.0, 7.0]
+    assert ends(ARSGD(codec=Int8()), 1, coding(cluster=machines(factors={1: 2.0}))) == [5.0, 7.0]
 
 
 def test_coding_is_a_task_of_shared_processors() -> None:
@@ -124,8 +121,6 @@ def test_coding_is_a_task_of_shared_processors() -> None:
 
 def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
     """7e9 numbers, 2 ns to encode, 1 ns to decode; two nodes decode three messages in a step."""
-    from sgp_runner.assembly.start import execute
-
     overrides = "nodes=2 batch_size=480 epochs=2 timed_as.model=big timed_as.num_parameters=7e9"
     times = "{encode_seconds: {int8: 2ns}, decode_seconds: {int8: 1ns}}"
     experiment = make_experiment(
@@ -133,9 +128,8 @@ def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
         *("model=mlp", "algo=ar_sgd", "algo.codec=int8", *overrides.split()),
         *("cluster.step_seconds.big=1s", f"cluster.codecs={times}"),
     )
-    summary = execute(experiment)
-    assert summary is not None
-    assert summary["coding_s"] == pytest.approx(summary["steps"] * 7 * (2 + 3))  # type: ignore[operator]
+    summary = summary_of(experiment)
+    assert summary["coding_s"] == pytest.approx(summary["steps"] * 7 * (2 + 3))
 
 
 @pytest.mark.parametrize(
@@ -154,20 +148,15 @@ def test_refused_times(times: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_codec_pays_on_slow_links_alone_if_coding_takes_time(tmp_path: Any) -> None:
-    from sgp_runner.assembly.start import execute
-
     times = {}
     for rate in ("100Mbit/s", "100Gbit/s"):
         for codec in ("none", "int8"):
             overrides = ("data.train_size=64", "data.valid_size=32", "logger=jsonl", "nodes=4")
-            summary = execute(
-                make_experiment(
-                    tmp_path,
-                    *("model=gpt", "cluster=cpu_nodes", "algo=ar_sgd", f"algo.codec={codec}"),
-                    *(*overrides, f"cluster.bandwidth={rate}"),
-                )
+            experiment = make_experiment(
+                tmp_path,
+                *("model=gpt", "cluster=cpu_nodes", "algo=ar_sgd", f"algo.codec={codec}"),
+                *(*overrides, f"cluster.bandwidth={rate}"),
             )
-            assert summary is not None
-            times[rate, codec] = float(str(summary["time_s"]))
+            times[rate, codec] = summary_of(experiment)["time_s"]
     assert times["100Mbit/s", "int8"] < times["100Mbit/s", "none"]
     assert times["100Gbit/s", "int8"] > times["100Gbit/s", "none"]
