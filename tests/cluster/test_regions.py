@@ -14,7 +14,7 @@ from helpers.clusters import cluster_of
 from helpers.experiments import make_experiment
 from helpers.refusals import refusal
 from helpers.tiny import D, run, sgd
-from test_simulator import Custom, arrivals
+from test_simulator import Custom, arrivals, network
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.cluster.compute_variation import ConstantTime
@@ -22,9 +22,7 @@ from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import Region
 from sgp_runner.cluster.validated import Validated
-from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.core.worker import Worker
-from sgp_runner.simulator.fabric import Fabric
 
 BYTE = 8.0  # bit/s at which one byte takes a second
 
@@ -32,14 +30,6 @@ BYTE = 8.0  # bit/s at which one byte takes a second
 def cluster(**changes: Any) -> Cluster:
     """One byte takes 1 s, the first bit 10 s."""
     return cluster_of({"default": 1.0}, ConstantTime(), BYTE, 10.0, {}, **changes)
-
-
-def network(
-    nodes: int, faults: Faults | None = None, **changes: Any
-) -> tuple[VirtualClock, Fabric]:
-    clock = VirtualClock()
-    links = cluster(**changes).links
-    return clock, Fabric(links, faults or Faults(), clock, nodes, lambda sent: None)
 
 
 def region(nodes: int, up: float = 0.5, down: float = 0.25, latency: Any = 100.0) -> Region:
@@ -119,8 +109,7 @@ def test_latencies_between_regions_are_one_number_or_a_matrix() -> None:
     rows = [[0.0, 20.0, 30.0], [21.0, 0.0, 40.0], [31.0, 41.0, 0.0]]
     three = tuple(region(1, 8.0, 8.0, row) for row in rows)
     clock, fabric = network(3, regions=three)
-    pairs = [(0, 1, 1), (1, 2, 1), (2, 0, 1)]
-    assert arrivals(clock, fabric, *pairs) == [21.0, 41.0, 32.0]
+    assert arrivals(clock, fabric, (0, 1, 1), (1, 2, 1), (2, 0, 1)) == [21.0, 41.0, 32.0]
     mixed = (three[0], region(1, 8.0, 8.0, 50.0), three[2])
     assert arrivals(*network(3, regions=mixed), (1, 0, 1), (1, 2, 2)) == [51.0, 53.0]
 
@@ -134,8 +123,7 @@ def test_faults_hold_up_messages_between_regions() -> None:
     assert arrivals(*network(4, partition, regions=TWO), (0, 2, 5)) == [170.0]
     crash = Faults(events=[Event("crash", (0,), 2.0, 12.0)])
     assert arrivals(*network(4, crash, regions=TWO), (0, 2, 5)) == [120.0]  # 4 s a byte, till 20 s
-    delayed = Faults(delay_seconds=7.0)
-    assert arrivals(*network(4, delayed, regions=TWO), (0, 2, 5)) == [127.0]
+    assert arrivals(*network(4, Faults(delay_seconds=7.0), regions=TWO), (0, 2, 5)) == [127.0]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_regions import BYTE, TWO, cluster, network, region
-from test_simulator import arrivals
+from test_regions import BYTE, TWO, cluster, region
+from test_simulator import arrivals, network
 
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.utils.errors import ConfigError
@@ -94,8 +94,7 @@ def test_a_rendezvous_blocks_the_senders_next_message() -> None:
     assert arrivals(*network(4, **met), (0, 1, 5), (0, 2, 3)) == [15, 18]
     assert arrivals(*network(4, **met, duplex="half"), (0, 1, 5), (1, 0, 3)) == [15, 18]
     # The slower of the two interfaces counts, and both are occupied.
-    slow = {"bandwidth_up": BYTE / 2}
-    assert arrivals(*network(4, **met, **slow), *messages) == [20, 26, 30]
+    assert arrivals(*network(4, **met, **{"bandwidth_up": BYTE / 2}), *messages) == [20, 26, 30]
     # 5 bytes in a round trip of 20 s
     assert arrivals(*network(4, **met, window_bytes=5.0), (0, 1, 5), (0, 2, 5)) == [30, 50]
 
