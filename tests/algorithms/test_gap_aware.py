@@ -167,8 +167,7 @@ def test_golden_trace_of_gap_aware() -> None:
     """Compute times 1 and 2 s, messages 0.25 s; rank 2 is the server, whose steps are the gradients
     in their order of arrival.
     """
-    result = run(GapAware(), 2, 5, cluster=machines(latency=0.25, factors={1: 2.0}))
-    assert result.trace == [
+    assert run(GapAware(), 2, 5, cluster=machines(latency=0.25, factors={1: 2.0})).trace == [
         (1.25, 2, 0),
         (1.5, 0, 0),
         (2.25, 2, 1),

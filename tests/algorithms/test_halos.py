@@ -166,8 +166,7 @@ def test_one_region_of_halos_is_async_diloco(arrivals: int, alpha: float) -> Non
 
 def test_bytes_of_halos() -> None:
     """In float64: a change and a number of steps up, a model down, on each level."""
-    algo = HALoS(2, 2, arrivals=3)
-    result = run(algo, 4, 12, OPTIM, machines(factors={1: 1.1}))
+    result = run(HALoS(2, 2, arrivals=3), 4, 12, OPTIM, machines(factors={1: 1.1}))
     first, second, above = (worker.counter("arrivals") for worker in result.workers[4:])
     arrivals = first + second
     assert arrivals >= 24 and above == -(-first // 3) - (-second // 3)

@@ -40,8 +40,7 @@ def test_noloco_on_a_complete_graph_is_diloco_with_a_heavy_ball() -> None:
 
 def test_the_spread_of_outer_parameters_falls_by_three_tenths_per_exchange() -> None:
     """Asymptotically, for a momentum of 0.5 and gamma 0.7, with gradients of zero."""
-    generator = np.random.default_rng(0)
-    phi, m, variances = generator.normal(size=(4096, 2)), np.zeros((4096, 2)), []
+    phi, m, variances = np.random.default_rng(0).normal(size=(4096, 2)), np.zeros((4096, 2)), []
     for exchange in range(40):
         w = RandomMatching()
         partners = [w.out_peers(rank, 4096, exchange)[0] for rank in range(4096)]

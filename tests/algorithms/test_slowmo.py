@@ -87,8 +87,7 @@ def test_slowmo_survives_a_learning_rate_of_zero() -> None:
 
 
 def test_slowmo_takes_the_learning_rate_of_the_last_fast_step() -> None:
-    schedule = Cosine(warmup_epochs=0)
-    optim = sgd(lr=0.2, schedule=schedule)
+    optim = sgd(lr=0.2, schedule=Cosine(warmup_epochs=0))
     result = run(SlowMo(LocalSGD(None), tau=2, beta=0.5, alpha=0.7), 1, 4, optim)
     x, x0, u = START.copy(), START.copy(), np.zeros(D)
     rates = [

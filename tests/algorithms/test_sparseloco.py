@@ -75,5 +75,4 @@ def test_coded_gradients_with_error_feedback() -> None:
         q[range(3), largest] = e[range(3), largest].astype(np.float32)
         e = e - q
         x = x - momentum.step(q.mean(axis=0), x)
-    result = run(ARSGD(codec=TopK(k=1, side=8)), 3, STEPS, OPTIM)
-    assert_equal(result.x, np.tile(x, (3, 1)))
+    assert_equal(run(ARSGD(codec=TopK(k=1, side=8)), 3, STEPS, OPTIM).x, np.tile(x, (3, 1)))

@@ -85,8 +85,7 @@ PERIOD = {FREEZE + 1: 1, FREEZE + 5: 2, FREEZE + 9: 3}
 @pytest.mark.parametrize("scale", ["l1", "l2"])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_zero_one_adam(n: int, scale: Any) -> None:
-    x = recursion(n, OneBit(n, SPANS, scale), PERIOD)
-    assert_equal(zero_one(Sign(scale), n).x, x)
+    assert_equal(zero_one(Sign(scale), n).x, recursion(n, OneBit(n, SPANS, scale), PERIOD))
 
 
 def test_zero_one_adam_without_a_codec() -> None:
@@ -117,8 +116,7 @@ def test_zero_one_adam_with_exact_means_in_all_steps_is_momentum_with_a_frozen_r
     zero_one(Identity(), longest=1, each_step=note)
     x, m, v = states[FREEZE - 1]
     for t in range(FREEZE, STEPS):
-        g = np.mean([gradient(i, t, x) for i in range(3)], axis=0)
-        m = 0.9 * m + 0.1 * g
+        m = 0.9 * m + 0.1 * np.mean([gradient(i, t, x) for i in range(3)], axis=0)
         x = x - LR * m / (root(v) + EPS)
     assert_equal(states[-1][0], x)
     assert_equal(states[-1][1], m)
@@ -166,8 +164,7 @@ def test_one_node_without_a_codec_takes_the_mean_of_its_last_momenta() -> None:
 def test_weight_decay_of_zero_one_adam_shrinks_matrices_once_for_each_step() -> None:
     decay = AdamW(Constant(), lr=LR, weight_decay=0.1, clip=1e-30)
     x = zero_one(Sign(), optim=decay, doubling=1, longest=4).x[0]
-    lengths = np.diff([*range(FREEZE + 1), *MEANS])
-    shrunk = START * np.prod(1 - LR * 0.1 * lengths)
+    shrunk = START * np.prod(1 - LR * 0.1 * np.diff([*range(FREEZE + 1), *MEANS]))
     for name, expected in (("a", shrunk), ("b", START), ("c", shrunk)):
         np.testing.assert_allclose(x[SPANS[name]], expected[SPANS[name]], rtol=1e-9)
 
@@ -202,5 +199,4 @@ def test_the_default_trains(nodes: int, accuracy: float, tmp_path: Path) -> None
 @pytest.mark.parametrize("algo", [*CLASSES["algo"]])
 def test_settings_that_help_a_diverged_run_exist(algo: str) -> None:
     cls = class_of("algo", algo)
-    names = {f"algo.{field.name}" for field in fields(cls)} | {"optim.eps"}
-    assert set(cls.if_diverged) <= names
+    assert set(cls.if_diverged) <= {f"algo.{field.name}" for field in fields(cls)} | {"optim.eps"}

@@ -47,9 +47,8 @@ def said(*arguments: Any, **settings: Any) -> str:
 
 def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     """Run a script on two ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script]
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script],
         check=False,
         cwd=folder,
         capture_output=True,
@@ -79,8 +78,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
     assert said("sgp", apart, sgd(apart)) == (
         "model: its parameters span several devices (cpu, meta): use one."
     )
-    adam = torch.optim.Adam(model.parameters())
-    assert said("accum_adam", model, adam) == (
+    assert said("accum_adam", model, torch.optim.Adam(model.parameters())) == (
         "optim: AccumAdam takes the steps of Adam itself, not those of an optimizer of PyTorch: "
         "use sgp-run."
     )
@@ -253,8 +251,7 @@ def test_a_damaged_state_is_refused_before_anything_is_replaced(alone: None) -> 
     def averager() -> tuple[nn.Module, sgp_runner.Averager]:
         model = net()
         model.register_buffer("counts", torch.ones(2))
-        optimizer = sgd(model, momentum=0.9)
-        return model, sgp_runner.Averager("diloco", model, optimizer, period=2)
+        return model, sgp_runner.Averager("diloco", model, sgd(model, momentum=0.9), period=2)
 
     model, made = averager()
     for _ in range(3):
@@ -299,11 +296,9 @@ def test_five_lines_of_the_page_make_a_decentralised_run(tmp_path: Path) -> None
     )
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    diff = files["averager.diff"].splitlines()
-    assert sum(line.startswith("+") for line in diff[2:]) == 5
+    assert sum(line.startswith("+") for line in files["averager.diff"].splitlines()[2:]) == 5
     assert len(files["train.py"].splitlines()) < 60
-    command = ["git", "apply", "--unidiff-zero", "averager.diff"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "--unidiff-zero", "averager.diff"], cwd=tmp_path, check=True)
     done = torchrun(tmp_path, "train.py")
     assert done.returncode == 0, done.stderr
     losses = [float(text) for text in re.findall(r"validation loss (\d\.\d\d)", done.stdout)]

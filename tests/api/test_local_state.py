@@ -129,8 +129,7 @@ def test_states_without_a_rule_for_other_ranks_are_refused(ranks: Ranks, alone: 
 
 def said(algo: str, **settings: Any) -> str:
     model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return str(refusal(Averager, algo, model, optimizer, **settings))
+    return str(refusal(Averager, algo, model, torch.optim.SGD(model.parameters(), 0.1), **settings))
 
 
 def test_rules_without_a_moment_are_refused(alone: None) -> None:

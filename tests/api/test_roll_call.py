@@ -106,8 +106,7 @@ def test_of_the_ranks_that_do_not_wait_those_with_the_fewest_steps_are_missing(
 
 
 def test_a_rank_that_does_not_answer_is_the_missing_one() -> None:
-    text = sentence({**MISSING, 2: SILENT}, "9 s")
-    assert text.startswith("rank 2 did not come within 9 s")
+    assert sentence({**MISSING, 2: SILENT}, "9 s").startswith("rank 2 did not come within 9 s")
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])

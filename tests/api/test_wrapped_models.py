@@ -51,8 +51,7 @@ def test_scaled_gradients_give_the_same_steps_to_the_bit(ranks: Ranks) -> None:
 
 
 def test_a_rank_whose_gradient_is_infinite_halves_its_scale_alone(ranks: Ranks) -> None:
-    scales = [results["infinite"]["wrapped"]["scale"] for results in ranks]
-    assert scales == [256.0, 128.0]
+    assert [results["infinite"]["wrapped"]["scale"] for results in ranks] == [256.0, 128.0]
     assert all(results["infinite"]["wrapped"]["params"].isfinite().all() for results in ranks)
 
 
@@ -174,8 +173,7 @@ def test_optimizers_of_another_rule_are_refused(alone: None) -> None:
         "optimizer: Twice does not step with one dense gradient: "
         "use another, for example torch.optim.AdamW."
     )
-    sharded = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    assert said(model, sharded) == (
+    assert said(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)) == (
         "optimizer: ZeroRedundancyOptimizer broadcasts the parameters that each rank has updated "
         "to all ranks: use the optimizer inside it, for example torch.optim.AdamW."
     )
@@ -183,8 +181,7 @@ def test_optimizers_of_another_rule_are_refused(alone: None) -> None:
     from torch.distributed.optim import PostLocalSGDOptimizer
 
     inner = torch.optim.SGD(model.parameters(), 0.1)
-    averaged = PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=4))
-    assert said(model, averaged) == (
+    assert said(model, PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=4))) == (
         "optimizer: PostLocalSGDOptimizer averages the parameters of all ranks itself: "
         "use the optimizer inside it, for example torch.optim.AdamW."
     )

@@ -154,10 +154,9 @@ def test_the_schedule_of_many_absences_looks_at_each_a_few_times() -> None:
 
 
 def test_intervals_that_overlap_keep_their_order() -> None:
-    random = np.random.default_rng(3)
     events = [
         Event("slow_node", (0,), start, start + length, factor=1 + start)
-        for start, length in random.integers(1, 9, (40, 2)).tolist()
+        for start, length in np.random.default_rng(3).integers(1, 9, (40, 2)).tolist()
     ]
     pieces = piecewise(events, lambda now: float(hash(tuple(event.factor for event in now)))).pieces
     bounds = sorted({moment for event in events for moment in (event.start, event.stop)})

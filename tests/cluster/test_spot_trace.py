@@ -43,8 +43,7 @@ def test_a_trace_is_crashes_of_ranks(tmp_path: Path) -> None:
     assert [death.ranks for death in faults.deaths] == [(2,)] and faults.any
     smaller = faults.subset({0: 0, 2: 1})
     assert smaller.trace is None and [event.ranks for event in smaller.timed] == [[1], [0], [1]]
-    again = Faults(trace=faults.trace, trace_sha256=faults.trace_sha256)
-    assert again == faults
+    assert Faults(trace=faults.trace, trace_sha256=faults.trace_sha256) == faults
     trace(tmp_path, "0,add,a")
     with pytest.raises(ConfigError, match=r"^faults\.trace_sha256: .* has other contents"):
         Faults(trace=faults.trace, trace_sha256=faults.trace_sha256)

@@ -188,8 +188,7 @@ def test_an_optimizer_of_pytorch_steps_from_the_numerator_as_it_does_alone(
 
 
 def test_late_messages_are_added_and_the_sum_is_divided_by_the_weight() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, *messages = torch.randn(4, PIECE + 38, generator=generator).double()
+    x, *messages = torch.randn(4, PIECE + 38, generator=torch.Generator().manual_seed(0)).double()
     for count in range(4):
         for weighted in (True, False):
             mixed = x.clone()
@@ -344,8 +343,7 @@ def test_muon_equals_pytorchs_and_leaves_the_rest_to_adamw(
 )
 def test_goyals_recipe(epoch: float, lr: float) -> None:
     """0.1 per 256 images, warm-up from there over 5 epochs, a tenth at 30, 60 and 80."""
-    optim = SGD(Steps(), lr=0.1, lr_reference_batch=256)
-    assert lr_at(optim, epoch, GOYAL) == pytest.approx(lr)
+    assert lr_at(SGD(Steps(), lr=0.1, lr_reference_batch=256), epoch, GOYAL) == pytest.approx(lr)
 
 
 def test_milestones_scale_with_the_length_of_the_run() -> None:

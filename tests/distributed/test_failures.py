@@ -68,8 +68,7 @@ def test_the_survivors_end_with_the_simulators_parameters(fault: str, tmp_path: 
         make_experiment(tmp_path, *settings, *CONTINUE),
     )
     execute(instrumented(simulated))
-    summary = kill_rank(real, 2)
-    assert summary["lost"] == [2]
+    assert kill_rank(real, 2)["lost"] == [2]
     (lost,) = changes(real, "lost")
     assert (lost["ranks"], lost["nodes"]) == ([2], 3)
     for rank in range(3):
@@ -335,8 +334,7 @@ def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: P
 )
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:
-    overrides = (*COMMAND, f"on_failure={failure}")
-    outcome = run(tmp_path, *overrides, shots=[shot(where, "SIGKILL", "1")])
+    outcome = run(tmp_path, *COMMAND, f"on_failure={failure}", shots=[shot(where, "SIGKILL", "1")])
     assert outcome == (1, LOST + START)
     check_no_rank_is_left(tmp_path)
 

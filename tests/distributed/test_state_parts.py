@@ -213,10 +213,9 @@ def numbers_held(experiment: Experiment) -> list[int]:
     """
 
     files = [experiment.checkpoints / "step-6" / f"rank{process}.pt" for process in range(4)]
-    workers = [torch.load(file, weights_only=True)["worker"] for file in files]
     return [
         sum(map(count, (worker["push_sum"], worker["buffers"], worker["state"])))
-        for worker in workers
+        for worker in [torch.load(file, weights_only=True)["worker"] for file in files]
         if "push_sum" in worker
     ]
 
@@ -353,8 +352,7 @@ def test_a_norm_is_over_all_parts() -> None:
 
 def test_fragments_of_a_part_are_parts_of_the_fragments() -> None:
     part = PartShapes(SHAPES, slice(5, 14), OneOfTwo())
-    whole = fragments_of(SHAPES, 1, "strided", 2)
-    assert [fragment.spans for fragment in whole] == [
+    assert [fragment.spans for fragment in fragments_of(SHAPES, 1, "strided", 2)] == [
         [slice(0, 12)],
         [slice(12, 16), slice(16, 24), slice(24, 25)],
     ]

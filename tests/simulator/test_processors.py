@@ -54,8 +54,7 @@ def test_tasks_share_cores_equally_and_use_one_each() -> None:
 
 def test_a_task_does_not_end_before_the_one_that_it_follows() -> None:
     clock, one, log = host(1)
-    level = one.begin(2.0, "done", "first")
-    assert one.begin(1.0, "done", "second", after=level) == 2.0
+    assert one.begin(1.0, "done", "second", after=one.begin(2.0, "done", "first")) == 2.0
     finish(clock)
     assert log == [("first", 4.0), ("second", 4.0)]
 
@@ -88,8 +87,7 @@ def test_gradients_of_a_host_take_turns(cores: float, ranks: int | None, seconds
 
 def test_a_node_computes_faster_while_the_other_waits() -> None:
     """Rank 1 waits for its averages; of the same core rank 0 then has more."""
-    cluster = changed(shared(1), bandwidth=1.0)
-    trace = run(ADPSGD(Ring()), 2, 6, cluster=cluster).trace
+    trace = run(ADPSGD(Ring()), 2, 6, cluster=changed(shared(1), bandwidth=1.0)).trace
     first, second = ([time for time, rank, _ in trace if rank == node] for node in (0, 1))
     assert first[:3] == [pytest.approx(2.0), pytest.approx(3.0), pytest.approx(4.0)]
     assert second[0] > 100
@@ -101,15 +99,13 @@ def test_messages_take_processor_time_from_gradients() -> None:
     # Nothing passes while SGP computes, and processors are faster than the link.
     assert run(SGP(DirectedExponential()), 2, 5, cluster=cluster).simulation.clock.now == 5 * 5.0
     # OSGP's second gradient shares its core with the message that it sends and the one that comes.
-    faster = changed(cluster, bandwidth=256.0)
-    trace = run(OSGP(DirectedExponential()), 2, 2, cluster=faster).trace
+    trace = run(OSGP(DirectedExponential()), 2, 2, cluster=changed(cluster, bandwidth=256.0)).trace
     assert [time for time, rank, _ in trace if rank == 0] == pytest.approx([1.0, 4.0])
     # Where the core needs 4 * 2 s for four messages of 2 s on the link, it is the limit.
     slow = changed(shared(1, 4, passing_seconds_per_byte=1 / 32), bandwidth=128.0)
-    fast = changed(slow, passing_seconds_per_byte=0.0)
     seconds = [
         run(SGP(DirectedExponential()), 4, 1, cluster=variant).simulation.clock.now
-        for variant in (slow, fast)
+        for variant in (slow, changed(slow, passing_seconds_per_byte=0.0))
     ]
     assert seconds == [pytest.approx(4 + 8), pytest.approx(4 + 2)]
 

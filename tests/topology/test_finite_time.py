@@ -84,14 +84,12 @@ def test_hyper_hypercubes_are_exact_or_refused(k: int) -> None:
 
 def test_lengths() -> None:
     def lengths(k: int, simple: bool) -> dict[int, int]:
-        sizes = (3, 5, 6, 7, 12, 24, 25, 31)
-        return {size: Base(k, simple).phases(size)[0][1] for size in sizes}
+        return {size: Base(k, simple).phases(size)[0][1] for size in (3, 5, 6, 7, 12, 24, 25, 31)}
 
     assert lengths(1, True) == {3: 3, 5: 5, 6: 5, 7: 5, 12: 7, 24: 9, 25: 9, 31: 9}
     assert lengths(1, False) == {3: 3, 5: 5, 6: 4, 7: 5, 12: 5, 24: 6, 25: 9, 31: 9}
     for simple in (True, False):
-        both = {5: 3, 6: 2, 7: 4, 12: 3, 24: 4, 25: 6, 31: 7}
-        assert lengths(2, simple) == {3: 1} | both
+        assert lengths(2, simple) == {3: 1} | {5: 3, 6: 2, 7: 4, 12: 3, 24: 4, 25: 6, 31: 7}
 
 
 def test_the_rounds_of_three_and_of_five_nodes() -> None:
