@@ -93,13 +93,8 @@ def test_acp_sgd_of_square_matrices_of_full_rank_is_ar_sgd() -> None:
 def test_results_of_powersgd_and_acp_sgd_and_the_error_left_are_the_sum_of_gradients(
     algo: Any,
 ) -> None:
-    models = [START]
-    result = trained(
-        algo,
-        optim=PLAIN,
-        each_step=lambda r, w: models.append(w.params.numpy().copy()) if w.rank == 0 else None,
-    )
-    total = np.zeros(D)
+    result = trained(algo, optim=PLAIN)
+    models, total = [START, *result.history[0]], np.zeros(D)
     for k, at in enumerate(models[:STEPS]):
         total += np.mean([gradient(i, k, at) for i in range(3)], axis=0)
     left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)

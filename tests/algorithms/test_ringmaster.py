@@ -205,28 +205,8 @@ def test_rennala_with_a_batch_of_one_is_sgd() -> None:
     cluster = machines(factors={1: 1.7, 2: 40.0})
     result = run(Rennala(1), 3, STEPS, OPTIM, cluster, **same_batch())  # type: ignore[arg-type]
     assert [worker.steps_taken for worker in result.workers] == [34, 1, 1, 36]
-    models: list[np.ndarray] = []
-    run(
-        LocalSGD(None),
-        1,
-        34,
-        OPTIM,
-        each_step=lambda result, worker: models.append(worker.params.numpy().copy()),
-        **same_batch(),  # type: ignore[arg-type]
-    )
-    seen: list[np.ndarray] = []
-    run(
-        Rennala(1),
-        3,
-        STEPS,
-        OPTIM,
-        cluster,
-        each_step=lambda result, worker: (
-            seen.append(worker.params.numpy().copy()) if worker.rank == 3 else None
-        ),
-        **same_batch(),  # type: ignore[arg-type]
-    )
-    assert_equal(np.stack(seen[:34]), np.stack(models))
+    plain = run(LocalSGD(None), 1, 34, OPTIM, **same_batch())  # type: ignore[arg-type]
+    assert_equal(np.stack(result.history[3][:34]), np.stack(plain.history[0]))
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

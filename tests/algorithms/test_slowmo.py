@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from helpers.conservation import ROUGH, tallied
-from helpers.recursion import OPTIM, SHIFTS, STEPS, Oracle, assert_equal, same
+from helpers.recursion import OFF, OPTIM, SHIFTS, STEPS, Oracle, assert_equal, same
 from helpers.tiny import START, D, Momentum, gradient, run, sgd
 
 from sgp_runner.algorithms import Algorithm
@@ -77,12 +77,7 @@ def test_periods_of_a_worker() -> None:
 
 
 def test_slowmo_survives_a_learning_rate_of_zero() -> None:
-    @dataclass(frozen=True)
-    class Off:
-        def factor(self, epoch: float, horizon: object) -> float:
-            return 0.0
-
-    result = run(SlowMo(LocalSGD(None), tau=2), 2, 4, sgd(schedule=Off()))
+    result = run(SlowMo(LocalSGD(None), tau=2), 2, 4, sgd(schedule=OFF))
     assert np.array_equal(result.x, np.tile(START, (2, 1)))
 
 

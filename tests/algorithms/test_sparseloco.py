@@ -48,22 +48,9 @@ def test_what_was_sent_and_what_is_left_is_the_sum_of_all_differences() -> None:
         moved = START - result.x[0]  # the mean of all that was sent
         left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)
         steps = np.zeros(D)
-        for k, at in enumerate(trajectory(codec)[:STEPS]):
+        for k, at in enumerate([START, *result.history[0]][:STEPS]):
             steps += np.mean([0.2 * gradient(i, k, at) for i in range(3)], axis=0)
         assert_equal(moved + left, steps)
-
-
-def trajectory(codec: Any) -> list[np.ndarray]:
-    """The common models before each step of a run that is repeated."""
-    models = [START]
-    run(
-        SparseLoCo(codec, 1, beta=1.0),
-        3,
-        STEPS,
-        sgd(lr=0.2),
-        each_step=lambda r, w: models.append(w.params.numpy().copy()) if w.rank == 0 else None,
-    )
-    return models
 
 
 def test_coded_gradients_with_error_feedback() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 
 from helpers.tiny import START, Momentum, gradient, machines, run, sgd
@@ -29,6 +32,7 @@ STEPS = 12
 OPTIM = sgd(lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01)
 PLAIN = sgd(lr=0.2)
 COSINE = sgd(lr=0.2, schedule=WarmupCosine(0.3, 0.1))
+OFF: Any = SimpleNamespace(factor=lambda epoch, horizon: 0.0)  # the schedule of no step at all
 ADAM = Adam(Constant(), lr=0.05)
 SIZES = [1, 2, 3, 4, 6, 8]
 SHIFTS = DirectedExponential()

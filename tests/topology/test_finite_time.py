@@ -5,6 +5,8 @@ EquiDyn contracts as its expectation says.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,6 @@ from sgp_runner.algorithms.ad_psgd import ADPSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.noloco import NoLoCo
 from sgp_runner.algorithms.sgp import SGP
-from sgp_runner.core.optim import Horizon
 from sgp_runner.topology.equi_topo import EquiDyn, draw, pairs
 from sgp_runner.topology.finite_time import Base, HyperHypercube
 from sgp_runner.topology.graphs import Topology, matrix
@@ -130,12 +131,7 @@ def test_bad_weights_are_refused() -> None:
         assert refusal(verify, Weighted(own=weights), 2, weighted=True).sentence == sentence
 
 
-@dataclass(frozen=True)
-class OneStep:
-    """The peak in the first step, zero afterwards."""
-
-    def factor(self, epoch: float, horizon: Horizon) -> float:
-        return float(epoch == 0)
+ONE_STEP: Any = SimpleNamespace(factor=lambda epoch, horizon: float(epoch == 0))  # a schedule
 
 
 @pytest.mark.parametrize("graph", [Base(), Base(2), HyperHypercube(4)], ids=str)
@@ -146,7 +142,7 @@ def test_nodes_that_stepped_once_agree_after_the_last_round(
 ) -> None:
     algo = SGP(graph) if name == "sgp" else DPSGD(graph, "adapt_then_combine")
     ((_, rounds),) = graph.phases(nodes)
-    x = run(algo, nodes, rounds, sgd(schedule=OneStep())).x
+    x = run(algo, nodes, rounds, sgd(schedule=ONE_STEP)).x
     mean = START - 0.1 * np.mean([gradient(i, 0, START) for i in range(nodes)], axis=0)
     np.testing.assert_allclose(x, np.tile(mean, (nodes, 1)), rtol=0, atol=1e-14)
 
