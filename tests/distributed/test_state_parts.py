@@ -332,16 +332,24 @@ def test_pieces_of_tensors_keep_their_kind() -> None:
     assert part.inside(slice(20, 25)) == slice(9, 9)
 
 
-def test_parts_end_between_tensors_or_at_multiples() -> None:
-    assert cut(SHAPES, 2, "elements") == [slice(0, 25), slice(25, 25)]
-    assert cut({"w": (300,)}, 2, "elements") == [slice(0, 256), slice(256, 300)]
-    assert cut(SHAPES, 2, "tensors") == [slice(0, 16), slice(16, 25)]
-    assert cut(SHAPES, 3, "tensors") == [slice(0, 12), slice(12, 24), slice(24, 25)]
-    assert cut({"w": (300,), "b": (3,)}, 3, "tensors") == [
-        slice(0, 300),
-        slice(300, 300),
-        slice(300, 303),
-    ]
+@pytest.mark.parametrize(
+    ("shapes", "by", "parts"),
+    [
+        (SHAPES, "elements", [slice(0, 25), slice(25, 25)]),
+        ({"w": (300,)}, "elements", [slice(0, 256), slice(256, 300)]),
+        (SHAPES, "tensors", [slice(0, 16), slice(16, 25)]),
+        (SHAPES, "tensors", [slice(0, 12), slice(12, 24), slice(24, 25)]),
+        (
+            {"w": (300,), "b": (3,)},
+            "tensors",
+            [slice(0, 300), slice(300, 300), slice(300, 303)],
+        ),
+    ],
+)
+def test_parts_end_between_tensors_or_at_multiples(
+    shapes: Any, by: Any, parts: list[slice]
+) -> None:
+    assert cut(shapes, len(parts), by) == parts
 
 
 def test_a_norm_is_over_all_parts() -> None:
