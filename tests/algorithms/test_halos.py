@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.recursion import assert_equal
+from helpers.recursion import DelayedNesterov, assert_equal
 from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
@@ -18,23 +18,6 @@ from sgp_runner.cluster.regions import Region, region_of_each
 OPTIM = sgd(lr=0.2, momentum=0.9, nesterov=True)
 # No two messages arrive at the same time.
 SECONDS = (0.58, 0.75113, 1.51317, 3.33191, 0.6317)
-
-
-class DelayedNesterov:
-    """Outer steps of one server."""
-
-    def __init__(self, lr: float, momentum: float, delay: int) -> None:
-        self.lr, self.momentum, self.delay = lr, momentum, delay
-        self.x, self.m, self.arrived = START, np.zeros(D), list[np.ndarray]()
-
-    def arrive(self, g: np.ndarray) -> None:
-        self.arrived.append(g)
-        step = g / self.delay
-        if len(self.arrived) == self.delay:
-            self.m = self.momentum * self.m + np.mean(self.arrived, axis=0)
-            step = step + self.momentum * self.m
-            self.arrived = []
-        self.x = self.x - self.lr * step
 
 
 class RegionByHand:

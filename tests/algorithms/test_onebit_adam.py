@@ -125,9 +125,3 @@ def test_volume_of_onebit_adam_is_the_published_one(tmp_path: Path) -> None:
     w = 23_000 / 152_000
     assert 1 / (w + (1 - w) / 16) == pytest.approx(4.89, abs=0.005)
     assert sent[0] / sent[1] == pytest.approx(4.89, abs=0.02)
-
-
-def test_onebit_adam_that_never_sends_signs_is_reported() -> None:
-    sentence = "1-bit Adam only warms up: algo.warmup_epochs=1 is not shorter than the run."
-    assert OneBitAdam().warning(100, 1.0) == sentence
-    assert OneBitAdam().warning(100, 1.1) is None

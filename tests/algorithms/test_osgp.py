@@ -40,25 +40,20 @@ def test_osgp_without_delay_is_sgp(nodes: int) -> None:
 def test_push_sum_mass_is_conserved_whatever_is_late(
     layout: Literal["paper", "released"], tau: int, name: str, cluster: Cluster, faults: Faults
 ) -> None:
-    nodes, steps = 6, 10
-    optim = tallied()
-    checks = []
+    nodes, steps, optim, checks = 6, 10, tallied(), list[int]()
 
-    def look(result: Result, worker: Worker) -> None:
-        numerators, weights = mass(result, worker)
+    def check(result: Result, at_rest: Worker | None) -> None:
+        numerators, weights = mass(result, at_rest)
         assert weights == pytest.approx(nodes, abs=1e-9)
         np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
+
+    def look(result: Result, worker: Worker) -> None:
+        check(result, worker)
         checks.append(worker.rank)
         if len(checks) == 1:  # from now on between steps too, whatever the workers are at
             for tick in range(200):
-                result.simulation.clock.at(
-                    worker.now + 0.17 * tick, "call", look_between_steps, result
-                )
-
-    def look_between_steps(result: Result) -> None:
-        numerators, weights = mass(result, None)
-        assert weights == pytest.approx(nodes, abs=1e-9)
-        np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
+                moment = worker.now + 0.17 * tick
+                result.simulation.clock.at(moment, "call", check, result, None)
 
     result = run(
         OSGP(SHIFTS, tau=tau, layout=layout), nodes, steps, optim, cluster, faults, each_step=look

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from helpers.recursion import (
     DIRECTED,
@@ -49,18 +51,15 @@ def test_peers_follow_their_schedule_by_epoch() -> None:
     ] * 4
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("topology", [*DIRECTED, *SYMMETRIC], ids=str)
+@pytest.mark.parametrize(
+    ("topology", "n"),
+    [
+        *product([*DIRECTED, *SYMMETRIC], SIZES),
+        *product([DirectedExponential(peers=2)], [3, 4, 6, 8]),
+    ],
+    ids=str,
+)
 def test_sgp(topology: Topology, n: int) -> None:
-    check_sgp(topology, n)
-
-
-@pytest.mark.parametrize("n", [3, 4, 6, 8])
-def test_sgp_with_two_peers(n: int) -> None:
-    check_sgp(DirectedExponential(peers=2), n)
-
-
-def check_sgp(topology: Topology, n: int) -> None:
     oracle = Oracle(n)
     for k in range(STEPS):
         p = oracle.p(topology, k)

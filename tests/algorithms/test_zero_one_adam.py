@@ -162,12 +162,6 @@ def test_bytes_of_zero_one_adam() -> None:
     assert sent == len(UPDATES) * round(4 / 3 * 8 * D) + coded * 2 * 2 * (3 * 4 + 3)
 
 
-def test_zero_one_adam_that_never_freezes_the_variance_is_reported() -> None:
-    sentence = "0/1 Adam makes no local steps: algo.freeze_epochs=1 is not shorter than the run."
-    assert ZeroOneAdam().warning(100, 0.5) == sentence
-    assert ZeroOneAdam().warning(100, 1.5) is None
-
-
 def test_a_parameter_without_gradients_takes_no_large_steps() -> None:
     """Its variance is 0, and its coded gradient is not: a step of its scale / eps diverged."""
     divisor = frozen_divisor(torch.tensor([4.0, 0.0, 0.0]), 1e-8, {"a": (2,), "b": (1,)})

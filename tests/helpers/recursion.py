@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.tiny import START, Momentum, gradient, machines, run, sgd
+from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
 from sgp_runner.core.optim import (
@@ -64,6 +64,25 @@ class Oracle:
 
     def p(self, topology: Topology, k: int) -> np.ndarray:
         return np.array(matrix(topology, self.n, k))
+
+
+class DelayedNesterov:
+    """A server that applies its momentum in full after every ``delay`` outer gradients, and a share
+    ``c`` of it after each.
+    """
+
+    def __init__(self, lr: float, momentum: float, delay: int, c: float = 0.0) -> None:
+        self.lr, self.momentum, self.delay, self.c = lr, momentum, delay, c
+        self.x, self.m, self.arrived = START, np.zeros(D), list[np.ndarray]()
+
+    def arrive(self, g: np.ndarray) -> None:
+        share = self.c
+        self.arrived.append(g)
+        if len(self.arrived) == self.delay:
+            self.m = self.momentum * self.m + np.mean(self.arrived, axis=0)
+            share = 1 - self.c * self.delay + self.c
+            self.arrived = []
+        self.x = self.x - self.lr * (share * self.momentum * self.m + g / self.delay)
 
 
 def assert_equal(actual: np.ndarray, expected: np.ndarray) -> None:
