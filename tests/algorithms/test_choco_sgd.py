@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.recursion import LATE, OPTIM, STEPS, Oracle, assert_equal, same
+from helpers.recursion import LATE, OPTIM, STEPS, Oracle, assert_equal, largest, same
 from helpers.tiny import START, gradient, run, sgd
 
 from sgp_runner.algorithms.choco_sgd import ChocoSGD
@@ -41,11 +41,7 @@ def test_choco(cluster: Cluster, layout: Any) -> None:
             if late:
                 x = x + 0.3 * (w @ x_hat - x_hat)
             else:
-                q = x - x_hat
-                largest = np.abs(q).argmax(axis=1)
-                kept = np.zeros_like(q)
-                kept[range(4), largest] = q[range(4), largest].astype(np.float32)
-                x_hat = x_hat + kept
+                x_hat = x_hat + largest(x - x_hat)
         oracle.x = x
     algo = ChocoSGD(Ring(), TopK(k=1, side=8), 0.3, layout=layout)
     assert_equal(run(algo, 4, STEPS, OPTIM, cluster).x, oracle.x)

@@ -13,7 +13,6 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.topology.graphs import (
     Complete,
     RandomMatching,
-    matrix,
 )
 
 
@@ -21,13 +20,11 @@ from sgp_runner.topology.graphs import (
 def test_noloco(cluster: Cluster) -> None:
     oracle, graph = Oracle(4), RandomMatching(seed=5)
     phi, m = oracle.x.copy(), np.zeros((4, D))
-    for k in range(STEPS):
-        oracle.x = oracle.x - oracle.d(k)
-        if (k + 1) % 3 == 0:
-            w = np.array(matrix(graph, 4, k // 3))
-            m = 0.5 * m + 0.7 * w @ (oracle.x - phi) - 0.6 * (phi - w @ phi)
-            phi = phi + m
-            oracle.x = phi.copy()
+    for k in oracle.exchanges(STEPS, 3):
+        w = oracle.p(graph, k)
+        m = 0.5 * m + 0.7 * w @ (oracle.x - phi) - 0.6 * (phi - w @ phi)
+        phi = phi + m
+        oracle.x = phi.copy()
     algo = NoLoCo(graph, period=3, lr=0.7, momentum=0.5, gamma=0.6)
     assert_equal(run(algo, 4, STEPS, OPTIM, cluster).x, oracle.x)
 

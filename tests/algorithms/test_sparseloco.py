@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.recursion import ADAM, OPTIM, STEPS, Oracle, assert_equal, same
+from helpers.recursion import ADAM, OPTIM, STEPS, Oracle, assert_equal, largest, same
 from helpers.tiny import START, D, Momentum, gradient, run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
@@ -27,16 +27,13 @@ def test_sparseloco_without_loss_is_diloco_without_momentum() -> None:
 def test_sparseloco(divide_by: Any) -> None:
     """The largest number of each difference is sent."""
     oracle, theta, e = Oracle(3), START.copy(), np.zeros((3, D))
-    for k in range(STEPS):
-        oracle.x = oracle.x - oracle.d(k)
-        if (k + 1) % 3 == 0:
-            e = 0.9 * e + theta - oracle.x
-            largest, q = np.abs(e).argmax(axis=1), np.zeros((3, D))
-            q[range(3), largest] = e[range(3), largest].astype(np.float32)
-            e = e - q
-            senders = np.maximum((q != 0).sum(axis=0), 1)
-            theta = theta - 0.8 * q.sum(axis=0) / (3 if divide_by == "workers" else senders)
-            oracle.x = np.tile(theta, (3, 1))
+    for _ in oracle.exchanges(STEPS, 3):
+        e = 0.9 * e + theta - oracle.x
+        q = largest(e)
+        e = e - q
+        senders = np.maximum((q != 0).sum(axis=0), 1)
+        theta = theta - 0.8 * q.sum(axis=0) / (3 if divide_by == "workers" else senders)
+        oracle.x = np.tile(theta, (3, 1))
     algo = SparseLoCo(TopK(k=1, side=8), 3, beta=0.9, lr=0.8, divide_by=divide_by)
     assert_equal(run(algo, 3, STEPS, OPTIM).x, oracle.x)
 
@@ -58,8 +55,7 @@ def test_coded_gradients_with_error_feedback() -> None:
     momentum, e, x = Momentum(OPTIM), np.zeros((3, D)), START.copy()
     for k in range(STEPS):
         e = e + np.stack([gradient(i, k, x) for i in range(3)])
-        largest, q = np.abs(e).argmax(axis=1), np.zeros((3, D))
-        q[range(3), largest] = e[range(3), largest].astype(np.float32)
+        q = largest(e)
         e = e - q
         x = x - momentum.step(q.mean(axis=0), x)
     assert_equal(run(ARSGD(codec=TopK(k=1, side=8)), 3, STEPS, OPTIM).x, np.tile(x, (3, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +60,13 @@ class Oracle:
         z = self.x / self.w[:, None]
         return np.stack([self.momenta[i].step(gradient(i, k, z[i]), z[i]) for i in range(self.n)])
 
+    def exchanges(self, steps: int, period: int) -> Iterator[int]:
+        """Take local steps; yield how many exchanges there were before, at the time of each."""
+        for k in range(steps):
+            self.x = self.x - self.d(k)
+            if (k + 1) % period == 0:
+                yield k // period
+
     def mean_g(self, k: int) -> np.ndarray:
         return np.mean([gradient(i, k, self.x[i]) for i in range(self.n)], axis=0)
 
@@ -83,6 +91,13 @@ class DelayedNesterov:
             share = 1 - self.c * self.delay + self.c
             self.arrived = []
         self.x = self.x - self.lr * (share * self.momentum * self.m + g / self.delay)
+
+
+def largest(x: np.ndarray) -> np.ndarray:
+    """The largest number of each row, in float32, among zeros."""
+    rows, places, kept = range(len(x)), np.abs(x).argmax(axis=1), np.zeros_like(x)
+    kept[rows, places] = x[rows, places].astype(np.float32)
+    return kept
 
 
 def assert_equal(actual: np.ndarray, expected: np.ndarray) -> None:
