@@ -129,3 +129,13 @@ def test_bytes_of_a2cid2() -> None:
     averages = sum(worker.counter("averages") for worker in result.workers)
     assert averages == 4 * STEPS
     assert sum(worker.comm.num_bytes_sent for worker in result.workers) == 8 * D * 2 * averages
+
+
+@pytest.mark.parametrize("nodes", [2, 7, 16])
+@pytest.mark.parametrize("algo", [ADPSGD, A2CiD2])
+def test_as_many_goodbyes_as_workers(algo: type[ADPSGD] | type[A2CiD2], nodes: int) -> None:
+    result = run(algo(BipartiteExponential()), nodes, 3)  # type: ignore[arg-type]
+    averages = sum(worker.counter("averages") for worker in result.workers)
+    sent = sum(worker.comm.num_sent for worker in result.workers)
+    passive = nodes - nodes // 2
+    assert sent - 2 * averages == nodes // 2 + passive - 1

@@ -126,3 +126,10 @@ def test_draws_of_swarm_sgd() -> None:
     steps = np.array([algo.local_steps(1, t) for t in range(3000)])
     assert steps.min() == 1 and abs(steps.mean() - 4) < 0.2 and abs(steps.var() - 12) < 1.2
     assert [SwarmSGD(Complete(), 3).local_steps(0, t) for t in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("nodes", [2, 7, 16])
+def test_goodbyes_of_swarm_sgd_pass_through_rank_0(nodes: int) -> None:
+    result = run(SwarmSGD(Ring(), period=10**6), nodes, 3)
+    goodbyes = [worker.counter("goodbyes") for worker in result.workers]
+    assert goodbyes == [nodes - 1] + [1] * (nodes - 1)
