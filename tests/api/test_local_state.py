@@ -127,26 +127,37 @@ def test_states_without_a_rule_for_other_ranks_are_refused(ranks: Ranks, alone: 
     averager.finish()
 
 
-def said(algo: str, **settings: Any) -> str:
+NEVER = (
+    "has no step after which all ranks have one model, so 'mean' has no moment: write 'local', or "
+    "use local_sgd, slowmo, diloco, sparseloco or gossip_pga."
+)
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "sentence"),
+    [
+        ("sgp", {"optimizer_state": "mean"}, f"optimizer_state: SGP {NEVER}"),
+        ("osgp", {"buffers": "mean"}, f"buffers: OSGP {NEVER}"),
+        ("diloco", {"overlap": "eager", "buffers": "mean"}, f"buffers: DiLoCo {NEVER}"),
+        (
+            "sgp",
+            {"optimizer_state": "sum"},
+            "optimizer_state: 'sum' must be one of local, mean, reset.",
+        ),
+        (
+            "slowmo",
+            {"buffers": "average"},
+            "buffers: 'average' must be one of local, mean; SlowMo's setting of this name is "
+            "optimizer_state= here.",
+        ),
+    ],
+)
+def test_rules_without_a_moment_are_refused(
+    algo: str, settings: dict[str, Any], sentence: str, alone: None
+) -> None:
     model = nn.Linear(2, 1)
-    return str(refusal(Averager, algo, model, torch.optim.SGD(model.parameters(), 0.1), **settings))
-
-
-def test_rules_without_a_moment_are_refused(alone: None) -> None:
-    never = (
-        "has no step after which all ranks have one model, so 'mean' has no moment: write "
-        "'local', or use local_sgd, slowmo, diloco, sparseloco or gossip_pga."
-    )
-    assert said("sgp", optimizer_state="mean") == f"optimizer_state: SGP {never}"
-    assert said("osgp", buffers="mean") == f"buffers: OSGP {never}"
-    assert said("diloco", overlap="eager", buffers="mean") == f"buffers: DiLoCo {never}"
-    assert said("sgp", optimizer_state="sum") == (
-        "optimizer_state: 'sum' must be one of local, mean, reset."
-    )
-    assert said("slowmo", buffers="average") == (
-        "buffers: 'average' must be one of local, mean; SlowMo's setting of this name is "
-        "optimizer_state= here."
-    )
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert str(refusal(Averager, algo, model, optimizer, **settings)) == sentence
 
 
 def test_quasi_global_momentum_needs_one_momentum(alone: None) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.clusters import cluster_of
 from helpers.experiments import make_experiment, summary_of
-from helpers.tiny import machines, run, sgd
+from helpers.tiny import run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP
@@ -22,25 +22,34 @@ from sgp_runner.core.timing_study import Study
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 
-MS = 1e-3
-
 
 def timed(results: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a timing study."""
     return summary_of(make_experiment(results, "model=timing_only", *overrides))
 
 
-def test_messages_have_the_size_of_what_they_stand_for() -> None:
-    def num_bytes(timed_as: TimedAs, message: torch.Tensor, real: str = "float32") -> float:
-        return timed_as.wire(torch.zeros(10, dtype=getattr(torch, real))).num_bytes(message)
+TEN, CODED = torch.zeros(10), torch.zeros(5, dtype=torch.uint8)  # messages
+THOUSAND = TimedAs(num_parameters=1000)
+OF_TWO_BYTES = TimedAs(num_parameters=1000, bytes_per_parameter=2)
 
-    ten, coded = torch.zeros(10), torch.zeros(5, dtype=torch.uint8)
-    assert num_bytes(TimedAs(), ten) == 40 and num_bytes(TimedAs(), ten.double(), "float64") == 80
-    thousand = TimedAs(num_parameters=1000)
-    assert num_bytes(thousand, ten) == num_bytes(thousand, ten.double(), "float64") == 4000
-    assert num_bytes(thousand, coded) == num_bytes(thousand, coded, "float64") == 500
-    of_two = TimedAs(num_parameters=1000, bytes_per_parameter=2)
-    assert num_bytes(of_two, ten) == 2000 and num_bytes(of_two, coded) == 500
+
+@pytest.mark.parametrize(
+    ("timed_as", "message", "dtype", "num_bytes"),
+    [
+        (TimedAs(), TEN, torch.float32, 40),
+        (TimedAs(), TEN.double(), torch.float64, 80),
+        (THOUSAND, TEN, torch.float32, 4000),
+        (THOUSAND, TEN.double(), torch.float64, 4000),
+        (THOUSAND, CODED, torch.float32, 500),
+        (THOUSAND, CODED, torch.float64, 500),
+        (OF_TWO_BYTES, TEN, torch.float32, 2000),
+        (OF_TWO_BYTES, CODED, torch.float32, 500),
+    ],
+)
+def test_messages_have_the_size_of_what_they_stand_for(
+    timed_as: TimedAs, message: torch.Tensor, dtype: torch.dtype, num_bytes: int
+) -> None:
+    assert timed_as.wire(torch.zeros(10, dtype=dtype)).num_bytes(message) == num_bytes
 
 
 @pytest.mark.parametrize(
@@ -72,51 +81,46 @@ def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> No
     assert TimedAs("a", None, 128).step_seconds(cluster, "b", 7) == 0.1
 
 
-def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_reduce() -> None:
-    def end(algo: ARSGD | SGP, input_seconds: float) -> float:
-        # 6 parameters and a weight in float64 at 8 bit/s: a message of 56 bytes takes 56 s, an
-        # all-reduce of 48 bytes on two nodes 48 s.
-        cluster = cluster_of(
-            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, input_seconds=input_seconds
-        )
-        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
-
-    params = machines_bytes()
-    message, ring = params + 8.0, float(params)
-    assert end(SGP(DirectedExponential()), 0.0) == 3 * (10 + message)
-    assert end(SGP(DirectedExponential()), 4.0) == 3 * (10 + message) - 2 * 4
-    assert end(ARSGD(), 0.0) == end(ARSGD(), 4.0) == 3 * (10 + ring)
-
-
-def test_nodes_are_connected_in_the_first_collective() -> None:
-    def end(algo: ARSGD | SGP, connect_seconds: float) -> float:
-        cluster = cluster_of(
-            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, connect_seconds=connect_seconds
-        )
-        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
-
-    assert end(ARSGD(), 7.0) == end(ARSGD(), 0.0) + 7
-    assert end(SGP(DirectedExponential()), 7.0) == end(SGP(DirectedExponential()), 0.0)
+@pytest.mark.parametrize(
+    ("algo", "settings", "seconds"),
+    [
+        (SGP(DirectedExponential()), {}, 3 * (10 + 32)),
+        (ARSGD(), {}, 3 * (10 + 24)),
+        # Input is loaded while a node waits for messages, but not for an all-reduce.
+        (SGP(DirectedExponential()), {"input_seconds": 4.0}, 3 * (10 + 32) - 2 * 4),
+        (ARSGD(), {"input_seconds": 4.0}, 3 * (10 + 24)),
+        # Nodes are connected in the first collective.
+        (SGP(DirectedExponential()), {"connect_seconds": 7.0}, 3 * (10 + 32)),
+        (ARSGD(), {"connect_seconds": 7.0}, 3 * (10 + 24) + 7),
+    ],
+)
+def test_seconds_of_loading_input_and_of_connecting(
+    algo: ARSGD | SGP, settings: dict[str, float], seconds: float
+) -> None:
+    """A gradient takes 10 s. 3 parameters and a weight in float64 at 8 bit/s: a message of 32 bytes
+    takes 32 s, an all-reduce of 24 bytes on two nodes 24 s.
+    """
+    cluster = cluster_of({"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, **settings)
+    assert run(algo, 2, 3, sgd(), cluster).simulation.clock.now == seconds
 
 
-def machines_bytes() -> int:
-    """Bytes of the tiny problem's parameters."""
-    return 8 * int(run(ARSGD(), 2, 1, sgd(), machines()).workers[0].params.numel())
-
-
-def test_a_host_that_adds_up_slows_every_round() -> None:
-    def seconds(collective: str, host: float) -> float:
-        cluster = cluster_of(
+@pytest.mark.parametrize(
+    ("collective", "seconds"),
+    [
+        ("recursive_doubling", 3 * 50),
+        ("tree", 3 * 50),
+        ("ring", pytest.approx(7 / 8 * 50, rel=1e-12)),
+        ("halving_doubling", pytest.approx(7 / 8 * 50, rel=1e-12)),
+    ],
+)
+def test_a_host_that_adds_up_slows_every_round(collective: Any, seconds: Any) -> None:
+    without, added = (
+        cluster_of(
             {}, ConstantTime(), 8.0, 0.0, {}, host_seconds_per_byte=host, collective=collective
-        )  # type: ignore[arg-type]
-        return cluster.all_reduce_seconds(8, 100.0)
-
-    assert seconds("recursive_doubling", 0.5) - seconds("recursive_doubling", 0.0) == 3 * 50
-    assert seconds("tree", 0.5) - seconds("tree", 0.0) == 3 * 50
-    for collective in ("ring", "halving_doubling"):
-        assert seconds(collective, 0.5) - seconds(collective, 0.0) == pytest.approx(
-            7 / 8 * 50, rel=1e-12
-        )
+        ).all_reduce_seconds(8, 100.0)
+        for host in (0.0, 0.5)
+    )
+    assert added - without == seconds
 
 
 def test_a_sample_is_extended_in_proportion() -> None:

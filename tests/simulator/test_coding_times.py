@@ -60,13 +60,56 @@ def test_a_coded_mean_waits_for_coding(overlap: bool) -> None:
     assert result.simulation.coding == {"coding_s": pytest.approx(2 * 2.5)}
 
 
-def test_gossip_codes_before_the_next_gradient_or_beside_it() -> None:
-    """In turn: gradient 0-1, encoding 1-2, message 2-3, own decoding 2-2.5, gradient 2.5-3.5, the
-    received message decoded 3.5-4. Overlapped: gradient 1-2, message 2-3 as before, decoded 3-3.5.
-    """
-    algo = ChocoSGD(Ring(), Int8(), layout="released")
-    assert ends(algo, 2, coding()) == 2 * [2.5, 4.0]
-    assert ends(algo, 2, coding(overlap=True)) == 2 * [1.0, 3.5]
+AT_ONCE = machines()  # their messages are instant
+CHOCO, INT8 = ChocoSGD(Ring(), Int8(), layout="released"), ARSGD(codec=Int8())
+
+
+@pytest.mark.parametrize(
+    ("algo", "steps", "cluster", "how", "times"),
+    [
+        # Gossip codes before the next gradient or beside it. In turn: gradient 0-1, encoding 1-2,
+        # message 2-3, own decoding 2-2.5, gradient 2.5-3.5, the received message decoded 3.5-4.
+        (CHOCO, 2, coding(), {}, 2 * [2.5, 4.0]),
+        # Overlapped: gradient 1-2, message 2-3 as before, decoded 3-3.5.
+        (CHOCO, 2, coding(overlap=True), {}, 2 * [1.0, 3.5]),
+        # Factors take half of the time each: a gradient of 1 s, factors of 0.5 s, and two products
+        # of 0.5 s.
+        (
+            PowerSGD(1),
+            2,
+            coding(cluster=AT_ONCE),
+            {"shapes": {"a": (3, 1)}},
+            pytest.approx(2 * [3.0, 6.0]),
+        ),
+        (
+            ACPSGD(1),
+            2,
+            coding(cluster=AT_ONCE),
+            {"shapes": {"a": (3, 1)}},
+            pytest.approx(2 * [2.5, 5.0]),
+        ),
+        # A slow node codes slowly.
+        (INT8, 1, coding(cluster=machines(factors={1: 2.0})), {}, [5.0, 7.0]),
+        # Coding is a task of shared processors. On one core, gradients end at 2, encoding at 4, own
+        # decoding at 5, decoding at 7.
+        (
+            INT8,
+            1,
+            coding(cluster=changed(AT_ONCE, cores_per_host=1.0)),
+            {},
+            pytest.approx([7.0, 7.0]),
+        ),
+    ],
+)
+def test_ends_of_steps_with_coding_by_hand(
+    algo: Any, steps: int, cluster: Cluster, how: dict[str, Any], times: Any
+) -> None:
+    assert ends(algo, steps, cluster, **how) == times
+
+
+def test_coding_on_shared_processors_does_not_overlap() -> None:
+    with pytest.raises(ConfigError, match="cluster.codecs.overlap"):
+        coding(overlap=True, cluster=changed(machines(), cores_per_host=1.0))
 
 
 def test_a_gradient_waits_for_coding_in_the_background_unless_it_overlaps() -> None:
@@ -86,13 +129,6 @@ def test_a_gradient_waits_for_coding_in_the_background_unless_it_overlaps() -> N
     assert ends(two, 3, beside)[3:5] == pytest.approx([1, 10.5 / 3])
 
 
-def test_factors_take_half_of_the_time_each() -> None:
-    """A gradient of 1 s, factors of 0.5 s, and two products of 0.5 s."""
-    cluster, shapes = coding(cluster=machines()), {"a": (3, 1)}
-    assert ends(PowerSGD(1), 2, cluster, shapes=shapes) == pytest.approx(2 * [3.0, 6.0])
-    assert ends(ACPSGD(1), 2, cluster, shapes=shapes) == pytest.approx(2 * [2.5, 5.0])
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_and_a_chunk(
     overlap: bool,
@@ -105,18 +141,6 @@ def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_
     cluster = coding(overlap, machines(bandwidth=40.0))
     times = ends(OneBitAdam(warmup_epochs=0.1), 3, cluster, optim=Adam(Constant()))[:3]
     assert [times[2] - times[1], times[1] - times[0]] == pytest.approx([6.25, 6.25])
-
-
-def test_a_slow_node_codes_slowly() -> None:
-    assert ends(ARSGD(codec=Int8()), 1, coding(cluster=machines(factors={1: 2.0}))) == [5.0, 7.0]
-
-
-def test_coding_is_a_task_of_shared_processors() -> None:
-    """On one core, gradients end at 2, encoding at 4, own decoding at 5, decoding at 7."""
-    cluster = changed(machines(), cores_per_host=1.0)
-    assert ends(ARSGD(codec=Int8()), 1, coding(cluster=cluster)) == pytest.approx([7.0, 7.0])
-    with pytest.raises(ConfigError, match="cluster.codecs.overlap"):
-        coding(overlap=True, cluster=cluster)
 
 
 def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
