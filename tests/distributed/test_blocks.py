@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,11 +60,6 @@ class Lender(nn.Module):
         return x
 
 
-class Work:
-    def __init__(self, events: list[str], what: str) -> None:
-        self.wait = partial(events.append, what)
-
-
 class Lending:
     """The problem of the product of all weights, in ``micro_batches`` equal ones."""
 
@@ -92,7 +88,7 @@ def model() -> Fixture:
 
     def reduce(gradient: Tensor, block: Block) -> Any:
         events.append(f"{block.where.start} leaves with {gradient.item():g}")
-        return Work(events, f"{block.where.start} is reduced")
+        return SimpleNamespace(wait=partial(events.append, f"{block.where.start} is reduced"))
 
     problem: Any = Lending(events)
     in_blocks = InBlocks(problem, blocks, reduce, WaitMeter())
@@ -104,7 +100,7 @@ def step(model: InBlocks, events: list[str], micro_batches: int = 1) -> list[str
     """Return the events of a gradient."""
     events.clear()
     model.arriving = {
-        block: Work(events, f"{block.where.start} is here")  # type: ignore[misc]
+        block: SimpleNamespace(wait=partial(events.append, f"{block.where.start} is here"))
         for block in model.blocks
     }
     model.problem.micro_batches = micro_batches  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,17 +232,10 @@ def test_a_message_begins_when_the_head_of_the_one_before_has_been_moved() -> No
     events: list[str] = []
     queue: SimpleQueue[Callable[[], Transfer] | None] = SimpleQueue()
 
-    class Moved:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def wait(self) -> None:
-            events.append(f"moved {self.name}")
-
     def message(name: str, num_bytes: int) -> Callable[[], Transfer]:
         def move(piece: Tensor) -> Any:
             events.append(f"move {piece.numel()} of {name}")
-            return Moved(f"{piece.numel()} of {name}")
+            return SimpleNamespace(wait=partial(events.append, f"moved {piece.numel()} of {name}"))
 
         return lambda: Transfer(
             1, zeros(num_bytes, dtype=uint8), move, lambda: events.append(f"{name} is complete")

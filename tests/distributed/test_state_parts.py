@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -306,28 +307,22 @@ def test_an_algorithm_of_a_plug_in_is_refused(tmp_path: Path) -> None:
         check_shard(replace(run, algo=Mine()), "state", "auto")
 
 
-class OneOfTwo:
-    """A device of two; the other one has the number 16 and the part [5.0]."""
-
-    def total(self, x: torch.Tensor) -> torch.Tensor:
-        return x + 16
-
-    def gathered(self, part: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part, torch.tensor([5.0])])
-
-
+# A device of two; the other one has the number 16 and the part [5.0].
+ONE_OF_TWO: Any = SimpleNamespace(
+    total=lambda x: x + 16, gathered=lambda part: torch.cat([part, torch.tensor([5.0])])
+)
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,), "b.weight": (2, 4), "b.scale": ()}  # 12, 4, 8, 1
 
 
 def test_pieces_of_tensors_keep_their_kind() -> None:
-    part = PartShapes(SHAPES, slice(5, 14), OneOfTwo())
+    part = PartShapes(SHAPES, slice(5, 14), ONE_OF_TWO)
     assert part == {"a.weight": (7, 1), "a.bias": (2,)}
-    assert PartShapes(SHAPES, slice(14, 25), OneOfTwo()) == {
+    assert PartShapes(SHAPES, slice(14, 25), ONE_OF_TWO) == {
         "a.bias": (2,),
         "b.weight": (2, 4),
         "b.scale": (),
     }
-    assert PartShapes(SHAPES, slice(25, 25), OneOfTwo()) == {}
+    assert PartShapes(SHAPES, slice(25, 25), ONE_OF_TWO) == {}
     assert part.inside(slice(0, 8)) == slice(0, 3)
     assert part.inside(slice(20, 25)) == slice(9, 9)
 
@@ -355,11 +350,11 @@ def test_parts_end_between_tensors_or_at_multiples(
 def test_a_norm_is_over_all_parts() -> None:
     x = torch.tensor([3.0, 0.0])
     assert float(norm(x, {"x": (2,)})) == 3
-    assert float(norm(x, PartShapes({"x": (2,), "y": (1,)}, slice(0, 2), OneOfTwo()))) == 5
+    assert float(norm(x, PartShapes({"x": (2,), "y": (1,)}, slice(0, 2), ONE_OF_TWO))) == 5
 
 
 def test_fragments_of_a_part_are_parts_of_the_fragments() -> None:
-    part = PartShapes(SHAPES, slice(5, 14), OneOfTwo())
+    part = PartShapes(SHAPES, slice(5, 14), ONE_OF_TWO)
     assert [fragment.spans for fragment in fragments_of(SHAPES, 1, "strided", 2)] == [
         [slice(0, 12)],
         [slice(12, 16), slice(16, 24), slice(24, 25)],

@@ -20,9 +20,7 @@ from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, stored
 from sgp_runner.config.experiment import make_experiment as from_configuration
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.worker import Worker
-from sgp_runner.topology.graphs import Phase
 
 
 def make_experiment(results: Path, *overrides: str) -> Experiment:
@@ -71,34 +69,8 @@ class Instrumented:
     dies: bool = False
     is_probe: ClassVar[bool] = False
 
-    @property
-    def message_layout(self) -> str:
-        return self.base.message_layout
-
-    @property
-    def title(self) -> str:
-        return self.base.title
-
-    @property
-    def asynchronous(self) -> bool:
-        return self.base.asynchronous
-
-    @property
-    def servers(self) -> int:
-        return self.base.servers
-
-    @property
-    def reads_clock(self) -> bool:
-        return self.base.reads_clock
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        self.base.check(nodes, optim)
-
-    def phases(self, size: int) -> list[Phase]:
-        return self.base.phases(size)
-
-    def warning(self, steps: int, epochs: float) -> str | None:
-        return self.base.warning(steps, epochs)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base, name)
 
     async def run(self, worker: Worker) -> None:
         if isinstance(worker.runtime, DryRun):
