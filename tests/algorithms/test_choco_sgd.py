@@ -21,12 +21,10 @@ from sgp_runner.topology.graphs import (
 )
 
 
-def test_choco_without_loss_is_d_psgd() -> None:
-    for nodes in (2, 3, 4):
-        assert same(
-            ChocoSGD(Ring(), Identity(), 1.0), DPSGD(Ring(), order="adapt_then_combine"), nodes
-        )
-        assert same(ChocoSGD(Ring(), Identity(), 1.0, layout="released"), DPSGD(Ring()), nodes)
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_choco_without_loss_is_d_psgd(nodes: int) -> None:
+    assert same(ChocoSGD(Ring(), Identity(), 1.0), DPSGD(Ring(), order="adapt_then_combine"), nodes)
+    assert same(ChocoSGD(Ring(), Identity(), 1.0, layout="released"), DPSGD(Ring()), nodes)
 
 
 @pytest.mark.parametrize("cluster", LATE)
@@ -47,11 +45,11 @@ def test_choco(cluster: Cluster, layout: Any) -> None:
     assert_equal(run(algo, 4, STEPS, OPTIM, cluster).x, oracle.x)
 
 
-def test_the_mean_moves_as_without_communication_whatever_the_codec() -> None:
-    for codec in (TopK(k=1, side=8), Int8()):
-        optim = sgd(lr=0.2)
-        x = run(ChocoSGD(Ring(), codec, 0.3), 1, STEPS, optim).x
-        assert_equal(x, run(LocalSGD(None), 1, STEPS, optim).x)
-        result = run(ChocoSGD(Ring(), codec, 0.3), 4, 1, optim)
-        step = np.mean([0.2 * gradient(i, 0, START) for i in range(4)], axis=0)
-        assert_equal(result.x.mean(axis=0), START - step)
+@pytest.mark.parametrize("codec", [TopK(k=1, side=8), Int8()])
+def test_the_mean_moves_as_without_communication_whatever_the_codec(codec: Any) -> None:
+    optim = sgd(lr=0.2)
+    x = run(ChocoSGD(Ring(), codec, 0.3), 1, STEPS, optim).x
+    assert_equal(x, run(LocalSGD(None), 1, STEPS, optim).x)
+    result = run(ChocoSGD(Ring(), codec, 0.3), 4, 1, optim)
+    step = np.mean([0.2 * gradient(i, 0, START) for i in range(4)], axis=0)
+    assert_equal(result.x.mean(axis=0), START - step)

@@ -171,14 +171,14 @@ def test_zeros_stay_zeros(codec: Any) -> None:
     assert coded(codec, [0.0] * 5) == [0.0] * 5
 
 
-def test_two_bits_keep_the_sum_of_each_tensor() -> None:
+@pytest.mark.parametrize("codec", [TwoBit(), TopK(k=10, bits=2)])
+def test_two_bits_keep_the_sum_of_each_tensor(codec: Codec) -> None:
     x = torch.randn(COUNT, generator=torch.Generator().manual_seed(0))
-    for codec in (TwoBit(), TopK(k=10, bits=2)):
-        decoded = codec.decode(codec.encode(x, SHAPES, 0), SHAPES, x, 0)
-        sizes = [70 * 130, 50, 60, 1]
-        kept = x if codec.name == "two_bit" else torch.where(decoded != 0, x, 0.0)
-        for a, b in zip(decoded.split(sizes), kept.split(sizes), strict=True):
-            assert float(a.sum()) == pytest.approx(float(b.sum()), abs=1e-3)
+    decoded = codec.decode(codec.encode(x, SHAPES, 0), SHAPES, x, 0)
+    sizes = [70 * 130, 50, 60, 1]
+    kept = x if codec.name == "two_bit" else torch.where(decoded != 0, x, 0.0)
+    for a, b in zip(decoded.split(sizes), kept.split(sizes), strict=True):
+        assert float(a.sum()) == pytest.approx(float(b.sum()), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -192,15 +192,15 @@ def test_what_is_sent_later_is_less_than_there_was(codec: Any) -> None:
     assert float(lost.norm()) < float(x.norm())
 
 
-def test_a_matrix_of_low_rank_is_kept() -> None:
+@pytest.mark.parametrize(("rank", "kept"), [(2, True), (1, False)])
+def test_a_matrix_of_low_rank_is_kept(rank: int, kept: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b, v = (torch.randn(*n, generator=generator).double() for n in ((9, 2), (2, 7), (5,)))
     x, shapes = torch.cat([(a @ b).reshape(-1), v]), {"a": (9, 7), "b": (5,)}
-    for rank, kept in ((2, True), (1, False)):
-        codec = LowRank(rank)
-        decoded = codec.decode(codec.encode(x, shapes, 4), shapes, x, 4)
-        assert torch.allclose(decoded[:63], x[:63], atol=1e-12) == kept
-        assert torch.equal(decoded[63:], v)
+    codec = LowRank(rank)
+    decoded = codec.decode(codec.encode(x, shapes, 4), shapes, x, 4)
+    assert torch.allclose(decoded[:63], x[:63], atol=1e-12) == kept
+    assert torch.equal(decoded[63:], v)
 
 
 EVERY = [BF16(), FP4(), Identity(), Int8(), LowRank(), Sign(), TopK(k=10), TwoBit()]
@@ -252,11 +252,11 @@ def test_quantisation_is_linear_in_the_largest_magnitude() -> None:
     )
 
 
+@pytest.mark.parametrize("length", [0, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_zeros_and_nothing_survive_quantisation(dtype: torch.dtype) -> None:
-    for length in (0, 3):
-        values = torch.zeros(length, dtype=dtype)
-        assert torch.equal(dequantize8(quantize8(values), values), values)
+def test_zeros_and_nothing_survive_quantisation(length: int, dtype: torch.dtype) -> None:
+    values = torch.zeros(length, dtype=dtype)
+    assert torch.equal(dequantize8(quantize8(values), values), values)
 
 
 def test_the_smallest_numbers_survive_quantisation() -> None:

@@ -67,21 +67,23 @@ def test_diloco_weighted_by_the_examples_of_each_worker() -> None:
     assert_equal(run(algo, 3, 8, OPTIM, each_step=weigh).x, by_hand(8, 4, weights=weights))
 
 
-def test_the_examples_of_a_diloco_worker_are_those_of_its_shard(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("partition", "equal"), [("iid", True), ("dirichlet", False)])
+def test_the_examples_of_a_diloco_worker_are_those_of_its_shard(
+    partition: str, equal: bool, tmp_path: Path
+) -> None:
     settings = ("algo=diloco", "algo.weights=examples", "model=mlp", "nodes=3")
-    for partition, equal in (("iid", True), ("dirichlet", False)):
-        made = make_experiment(tmp_path / partition, *settings, f"data.partition={partition}")
-        problem = build_problem(made.run)
-        examples = [problem.examples(rank) for rank in range(3)]
-        assert sum(examples) == pytest.approx(3) and (examples == [1, 1, 1]) == equal
-        if isinstance(problem.sampler, ShardSampler):
-            sizes = [len(shard) for shard in problem.sampler.shards]
-            assert examples == [size * 3 / 1437 for size in sizes]
+    made = make_experiment(tmp_path / partition, *settings, f"data.partition={partition}")
+    problem = build_problem(made.run)
+    examples = [problem.examples(rank) for rank in range(3)]
+    assert sum(examples) == pytest.approx(3) and (examples == [1, 1, 1]) == equal
+    if isinstance(problem.sampler, ShardSampler):
+        sizes = [len(shard) for shard in problem.sampler.shards]
+        assert examples == [size * 3 / 1437 for size in sizes]
 
 
-def test_diloco_with_plain_outer_steps_is_local_sgd() -> None:
-    for optim in (OPTIM, ADAM):
-        assert same(DiLoCo(4, lr=1.0, momentum=0.0), LocalSGD(4), 3, optim, steps=14)
+@pytest.mark.parametrize("optim", [OPTIM, ADAM])
+def test_diloco_with_plain_outer_steps_is_local_sgd(optim: Any) -> None:
+    assert same(DiLoCo(4, lr=1.0, momentum=0.0), LocalSGD(4), 3, optim, steps=14)
 
 
 def test_diloco_at_every_step_is_ar_sgd() -> None:

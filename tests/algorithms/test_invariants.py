@@ -11,6 +11,7 @@ import numpy as np
 from helpers.clusters import cluster_of
 from helpers.conservation import Scattering, Tallied, tallied
 from helpers.graphs import Literal as Graph
+from helpers.refusals import accepted
 from helpers.tiny import START, Result, run, sgd
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -46,7 +47,6 @@ from sgp_runner.topology.graphs import (
     Torus,
 )
 from sgp_runner.topology.verify import verify
-from sgp_runner.utils.errors import ConfigError
 
 EXACT = 1e-9
 
@@ -195,14 +195,6 @@ def lockstep(draw: st.DrawFn, size: int) -> Algorithm:
     )
 
 
-def works(algo: Algorithm, size: int) -> bool:
-    try:
-        algo.check(size, sgd())
-    except ConfigError:
-        return False
-    return True
-
-
 # What is watched.
 
 
@@ -266,7 +258,7 @@ def test_push_sum_loses_no_mass(
     data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
 ) -> None:
     algo = data.draw(push_sums(size))
-    assume(works(algo, size))
+    assume(accepted(algo.check, size, sgd()))
     optim = noted()
     result = run(algo, size, steps, optim, cluster, faults, check_weights, seed=seed)
     check_nothing_is_left(result)
@@ -316,7 +308,7 @@ def test_what_is_synchronous_does_not_depend_on_time(
     data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
 ) -> None:
     algo = data.draw(lockstep(size))
-    assume(works(algo, size))
+    assume(accepted(algo.check, size, sgd()))
     at_any_time, at_once = (
         run(algo, size, steps, sgd(0.05), cluster, faults, seed=seed),
         run(algo, size, steps, sgd(0.05)),
@@ -354,7 +346,7 @@ def test_the_same_seed_gives_the_same_run(
             algo = GapAware()
         case "lockstep":
             algo = data.draw(lockstep(size))
-    assume(works(algo, size))
+    assume(accepted(algo.check, size, sgd()))
     first, second = (run(algo, size, 4, sgd(0.05), cluster, faults, seed=5) for _ in range(2))
     assert first.trace == second.trace and np.array_equal(first.x, second.x)
 
@@ -388,13 +380,5 @@ def test_a_proof_agrees_with_its_definition(data: st.DataObject, size: int, peri
         reach = reach | (mixing > 0)
         rows = rows and bool(np.allclose(mixing.sum(1), 1))
     connected = bool((np.linalg.matrix_power(reach, size) > 0).all())
-    assert accepted(Graph(out), size, "columns") == connected
-    assert accepted(Graph(out), size, "doubly stochastic") == (connected and rows)
-
-
-def accepted(graph: Graph, size: int, needs: Literal["columns", "doubly stochastic"]) -> bool:
-    try:
-        verify(graph, size, needs)
-    except ConfigError:
-        return False
-    return True
+    assert accepted(verify, Graph(out), size, "columns") == connected
+    assert accepted(verify, Graph(out), size, "doubly stochastic") == (connected and rows)

@@ -13,6 +13,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.topology.graphs import (
     Complete,
     RandomMatching,
+    Topology,
 )
 
 
@@ -29,10 +30,12 @@ def test_noloco(cluster: Cluster) -> None:
     assert_equal(run(algo, 4, STEPS, OPTIM, cluster).x, oracle.x)
 
 
-def test_noloco_on_a_complete_graph_is_diloco_with_a_heavy_ball() -> None:
+@pytest.mark.parametrize(("nodes", "graph"), [(2, RandomMatching()), (3, Complete())])
+def test_noloco_on_a_complete_graph_is_diloco_with_a_heavy_ball(
+    nodes: int, graph: Topology
+) -> None:
     heavy = DiLoCo(4, lr=0.7, momentum=0.5, nesterov=False)
-    for nodes, graph in ((2, RandomMatching()), (3, Complete())):
-        assert same(NoLoCo(graph, period=4), heavy, nodes, steps=14)
+    assert same(NoLoCo(graph, period=4), heavy, nodes, steps=14)
 
 
 def test_the_spread_of_outer_parameters_falls_by_three_tenths_per_exchange() -> None:

@@ -22,6 +22,7 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.core.optim import (
+    SGD,
     Adam,
     Constant,
 )
@@ -37,10 +38,10 @@ def test_sgp_on_two_nodes_is_d_psgd() -> None:
     assert same(SGP(SHIFTS), DPSGD(Ring(), order="adapt_then_combine"), 2)
 
 
+@pytest.mark.parametrize("optim", [OPTIM, Adam(Constant(), lr=0.1)])
 @pytest.mark.parametrize("nodes", [2, 3, 5])
-def test_sgp_on_a_complete_graph_averages_parameters(nodes: int) -> None:
-    for optim in (OPTIM, Adam(Constant(), lr=0.1)):
-        assert same(SGP(Complete()), ARSGD(average="parameters"), nodes, optim)
+def test_sgp_on_a_complete_graph_averages_parameters(optim: SGD | Adam, nodes: int) -> None:
+    assert same(SGP(Complete()), ARSGD(average="parameters"), nodes, optim)
 
 
 def test_peers_follow_their_schedule_by_epoch() -> None:

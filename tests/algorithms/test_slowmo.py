@@ -21,6 +21,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
+    SGD,
     Adam,
     Cosine,
     InverseSqrt,
@@ -32,12 +33,12 @@ from sgp_runner.topology.graphs import (
 from sgp_runner.utils.errors import RankFailed
 
 
+@pytest.mark.parametrize("optim", [OPTIM, Adam(InverseSqrt(warmup_steps=4), lr=0.1)])
 @pytest.mark.parametrize("tau", [1, 3, 5])
-def test_slowmo_without_slow_momentum_over_local_steps_is_local_sgd(tau: int) -> None:
-    for optim in (OPTIM, Adam(InverseSqrt(warmup_steps=4), lr=0.1)):
-        assert same(
-            SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim
-        )
+def test_slowmo_without_slow_momentum_over_local_steps_is_local_sgd(
+    optim: SGD | Adam, tau: int
+) -> None:
+    assert same(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim)
 
 
 def test_slowmo_at_every_step_of_plain_sgd_is_momentum() -> None:

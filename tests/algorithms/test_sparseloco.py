@@ -16,11 +16,9 @@ from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.top_k import TopK
 
 
-def test_sparseloco_without_loss_is_diloco_without_momentum() -> None:
-    for optim in (OPTIM, ADAM):
-        assert same(
-            SparseLoCo(Identity(), 4, lr=0.8), DiLoCo(4, lr=0.8, momentum=0.0), 3, optim, 14
-        )
+@pytest.mark.parametrize("optim", [OPTIM, ADAM])
+def test_sparseloco_without_loss_is_diloco_without_momentum(optim: Any) -> None:
+    assert same(SparseLoCo(Identity(), 4, lr=0.8), DiLoCo(4, lr=0.8, momentum=0.0), 3, optim, 14)
 
 
 @pytest.mark.parametrize("divide_by", ["workers", "senders"])
@@ -38,16 +36,16 @@ def test_sparseloco(divide_by: Any) -> None:
     assert_equal(run(algo, 3, STEPS, OPTIM).x, oracle.x)
 
 
-def test_what_was_sent_and_what_is_left_is_the_sum_of_all_differences() -> None:
+@pytest.mark.parametrize("codec", [TopK(k=1, side=8), TopK(k=2, side=8, bits=2)])
+def test_what_was_sent_and_what_is_left_is_the_sum_of_all_differences(codec: Any) -> None:
     """For a feedback without decay, whatever the codec."""
-    for codec in (TopK(k=1, side=8), TopK(k=2, side=8, bits=2)):
-        result = run(SparseLoCo(codec, 1, beta=1.0), 3, STEPS, sgd(lr=0.2))
-        moved = START - result.x[0]  # the mean of all that was sent
-        left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)
-        steps = np.zeros(D)
-        for k, at in enumerate([START, *result.history[0]][:STEPS]):
-            steps += np.mean([0.2 * gradient(i, k, at) for i in range(3)], axis=0)
-        assert_equal(moved + left, steps)
+    result = run(SparseLoCo(codec, 1, beta=1.0), 3, STEPS, sgd(lr=0.2))
+    moved = START - result.x[0]  # the mean of all that was sent
+    left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)
+    steps = np.zeros(D)
+    for k, at in enumerate([START, *result.history[0]][:STEPS]):
+        steps += np.mean([0.2 * gradient(i, k, at) for i in range(3)], axis=0)
+    assert_equal(moved + left, steps)
 
 
 def test_coded_gradients_with_error_feedback() -> None:

@@ -5,10 +5,10 @@ still under any of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,19 +193,22 @@ def test_messages_overtake_those_of_other_senders_never_those_of_their_own(fault
     assert first == arrivals(*network(faults=faults), *both[::2])
 
 
-def test_an_all_reduce_stands_still_with_any_of_its_ranks() -> None:
-    cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes, after a gradient of 1 s
-    for event, seconds in (
+@pytest.mark.parametrize(
+    ("event", "seconds"),
+    [
         (Event("pause", (1,), 2, 12), 15.0),
         (Event("crash", (0,), 2, 12), 15.0),
         (Event("partition", (1,), 2, 12), 15.0),
         (Event("partition", (1,), 0, 0.5), 5.0),  # healed before it began
         (Event("slow_link", (1,), 2, 4, 2.0), 6.0),
         (Event("pause", (0, 1), 0, 3), 8.0),
-    ):
-        assert run(
-            ARSGD(), 2, 1, cluster=cluster, faults=events(event)
-        ).simulation.clock.now == pytest.approx(seconds), event
+    ],
+)
+def test_an_all_reduce_stands_still_with_any_of_its_ranks(event: Event, seconds: float) -> None:
+    cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes, after a gradient of 1 s
+    assert run(
+        ARSGD(), 2, 1, cluster=cluster, faults=events(event)
+    ).simulation.clock.now == pytest.approx(seconds), event
 
 
 def test_each_round_of_an_all_reduce_is_delayed() -> None:
@@ -405,13 +408,13 @@ def test_asynchronous_workers_use_up_the_budget_without_the_one_that_is_down() -
     assert len(seen) == 2 * (4 * STEPS - 1)  # at the workers and at the server
 
 
-def test_a_crashed_worker_goes_on_from_its_state() -> None:
+@pytest.mark.parametrize("what", ["crash", "pause"])
+def test_a_crashed_worker_goes_on_from_its_state(what: Any) -> None:
     """One worker alone: the same parameters, exactly the crash later."""
-    for what in ("crash", "pause"):
-        faults = events(Event(what, (0,), 1.25, 3.25))  # type: ignore[arg-type]
-        result, undisturbed = run(ARSGD(), 1, 3, faults=faults), run(ARSGD(), 1, 3)
-        assert result.trace == [(1.0, 0, 0), (4.0, 0, 1), (5.0, 0, 2)]
-        assert np.array_equal(result.x, undisturbed.x) and not np.array_equal(result.x[0], START)
+    faults = events(Event(what, (0,), 1.25, 3.25))  # type: ignore[arg-type]
+    result, undisturbed = run(ARSGD(), 1, 3, faults=faults), run(ARSGD(), 1, 3)
+    assert result.trace == [(1.0, 0, 0), (4.0, 0, 1), (5.0, 0, 2)]
+    assert np.array_equal(result.x, undisturbed.x) and not np.array_equal(result.x[0], START)
 
 
 # Settings.
@@ -532,18 +535,11 @@ def test_a_bad_event_is_named(events: str, key: str, sentence: str, tmp_path: Pa
 # Real runs.
 
 
-@dataclass
-class Watchdog:
-    """A clock that a test sets."""
-
-    now: float = 0.0
-
-
 def test_a_real_rank_sleeps_in_proportion_and_through_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
-    rank, watch = object.__new__(Rank), Watchdog(1.0)
+    rank, watch = object.__new__(Rank), SimpleNamespace(now=1.0)
     monkeypatch.setattr("time.sleep", slept.append)
     monkeypatch.setattr(RealClock, "now", property(lambda clock: watch.now))
     rank.slow, rank.awake = RateSchedule(((0.0, INF, 4.0),)), RateSchedule(((5.0, 9.0, INF),))

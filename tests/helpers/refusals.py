@@ -67,3 +67,11 @@ def refusal(call: Callable[..., object], *arguments: Any, **settings: Any) -> Co
     with pytest.raises(ConfigError) as caught:
         call(*arguments, **settings)
     return caught.value
+
+
+def accepted(call: Callable[..., object], *arguments: Any) -> bool:
+    try:
+        call(*arguments)
+    except ConfigError:
+        return False
+    return True

@@ -100,8 +100,7 @@ PASSING, MIXING = {"passing_seconds_per_byte": 1 / 24}, {"mixing_seconds_per_byt
 def test_seconds_of_runs_by_hand(
     algo: Any, nodes: int, steps: int, cluster: Cluster, seconds: float
 ) -> None:
-    now = run(algo, nodes, steps, cluster=cluster).simulation.clock.now
-    assert now == pytest.approx(seconds)
+    assert run(algo, nodes, steps, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
 
 
 def test_a_node_computes_faster_while_the_other_waits() -> None:

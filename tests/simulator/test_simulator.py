@@ -185,32 +185,40 @@ def test_node_factors_and_faults_multiply() -> None:
     assert ends == {0: 4.0, 1: 12.0, 2: 16.0}
 
 
-def test_workers_that_wait_for_each_other_are_a_deadlock() -> None:
-    async def circle(worker: Worker) -> None:
-        await worker.comm.recv((worker.rank + 1) % worker.size)
+async def wait_in_a_circle(worker: Worker) -> None:
+    await worker.comm.recv((worker.rank + 1) % worker.size)
 
+
+async def two_of_three_average(worker: Worker) -> None:
+    if worker.rank == 1:
+        await worker.comm.recv_any(tag=7)
+    await worker.comm.all_reduce(worker.params.clone())
+
+
+@pytest.mark.parametrize(
+    ("body", "waits"),
+    [
+        (
+            wait_in_a_circle,
+            [
+                "  rank 0 waits for a message from rank 1",
+                "  rank 1 waits for a message from rank 0",
+            ],
+        ),
+        (
+            two_of_three_average,
+            [
+                "  rank 0 waits for all-reduce 0, which ranks [1] have not joined",
+                "  rank 1 waits for a message from any rank (tag 7)",
+                "  rank 2 waits for all-reduce 0, which ranks [1] have not joined",
+            ],
+        ),
+    ],
+)
+def test_workers_that_wait_for_each_other_are_a_deadlock(body: Body, waits: list[str]) -> None:
     with pytest.raises(Deadlock) as deadlock:
-        run(Custom(circle), 2, 1)
-    assert str(deadlock.value).splitlines() == [
-        "deadlock: every worker is blocked.",
-        "  rank 0 waits for a message from rank 1",
-        "  rank 1 waits for a message from rank 0",
-    ]
-
-
-def test_an_all_reduce_that_one_does_not_join_is_a_deadlock() -> None:
-    async def two_of_three(worker: Worker) -> None:
-        if worker.rank == 1:
-            await worker.comm.recv_any(tag=7)
-        await worker.comm.all_reduce(worker.params.clone())
-
-    with pytest.raises(Deadlock) as deadlock:
-        run(Custom(two_of_three), 3, 1)
-    assert str(deadlock.value).splitlines()[1:] == [
-        "  rank 0 waits for all-reduce 0, which ranks [1] have not joined",
-        "  rank 1 waits for a message from any rank (tag 7)",
-        "  rank 2 waits for all-reduce 0, which ranks [1] have not joined",
-    ]
+        run(Custom(body), len(waits), 1)
+    assert str(deadlock.value).splitlines() == ["deadlock: every worker is blocked.", *waits]
 
 
 async def writes_while_a_message_travels(worker: Worker) -> None:
@@ -437,7 +445,7 @@ def vectors() -> int:
     [(ARSGD(), 2), (DPSGD(Ring()), 3), (SGP(DirectedExponential()), 2)],
 )
 def test_a_worker_keeps_parameters_momentum_and_what_it_shares_during_a_gradient(
-    monkeypatch: pytest.MonkeyPatch, algo: Algorithm, kept: int
+    algo: Algorithm, kept: int
 ) -> None:
     most = 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from helpers.refusals import accepted
 
 from sgp_runner.topology.equi_topo import EquiDyn
 from sgp_runner.topology.finite_time import Base, HyperHypercube
@@ -43,14 +44,6 @@ ALL: list[Topology] = [
     EquiDyn(),
     EquiDyn(directed=True, eta=0.5),
 ]
-
-
-def supported(topology: Topology, size: int) -> bool:
-    try:
-        topology.check(size)
-    except ConfigError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize(
@@ -142,7 +135,7 @@ def test_a_random_matching_pairs_and_leaves_one_out_of_an_odd_number() -> None:
 
 @pytest.mark.parametrize("topology", ALL, ids=str)
 def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
-    for size in (size for size in range(1, 41) if supported(topology, size)):
+    for size in (size for size in range(1, 41) if accepted(topology.check, size)):
         for k in range(7):
             out = {
                 (rank, peer) for rank in range(size) for peer in topology.out_peers(rank, size, k)
@@ -168,7 +161,7 @@ def test_both_ends_agree_and_weights_sum_to_one(topology: Topology) -> None:
     "topology", [graph for graph in ALL if not isinstance(graph, RandomMatching | EquiDyn)], ids=str
 )
 def test_a_graph_starts_over_after_its_period(topology: Topology) -> None:
-    for size in (size for size in range(1, 20) if supported(topology, size)):
+    for size in (size for size in range(1, 20) if accepted(topology.check, size)):
         ((_, period),) = topology.phases(size)
         for step in range(2 * period):
             assert [topology.out_peers(rank, size, step) for rank in range(size)] == [
@@ -178,7 +171,7 @@ def test_a_graph_starts_over_after_its_period(topology: Topology) -> None:
 
 @pytest.mark.parametrize("topology", ALL, ids=str)
 def test_over_time_everybody_reaches_everybody(topology: Topology) -> None:
-    for size in (size for size in range(2, 34) if supported(topology, size)):
+    for size in (size for size in range(2, 34) if accepted(topology.check, size)):
         reached = {0}
         edges = {
             (rank, peer)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from sgp_runner.topology.graphs import (
     RandomMatching,
     Ring,
     StaticExponential,
+    Topology,
 )
 from sgp_runner.topology.verify import Need, topologies, verify
 from sgp_runner.utils.errors import ConfigError
@@ -178,9 +179,9 @@ def test_every_phase_of_a_schedule_is_proved() -> None:
     verify(DirectedExponential(peers={0: 2, 30: 1}), 9, "doubly stochastic")
 
 
-def test_thousands_of_nodes() -> None:
-    for topology in (DirectedExponential(), RandomMatching()):
-        verify(topology, 4096, "doubly stochastic")
+@pytest.mark.parametrize("topology", [DirectedExponential(), RandomMatching()])
+def test_thousands_of_nodes(topology: Topology) -> None:
+    verify(topology, 4096, "doubly stochastic")
 
 
 # Edges from a file.
@@ -335,16 +336,26 @@ class HeavyHops(EvenHops):
         return (self.share,) * 2
 
 
-def test_a_graph_of_hops_that_cannot_work_is_refused_like_any_other() -> None:
+@pytest.mark.parametrize(
+    ("graph", "size", "how", "sentence"),
+    [
+        (EvenHops(), 8, {}, "in its only step no path leads from node 0 to node 1"),
+        (
+            HeavyHops(),
+            9,
+            {"weighted": True},
+            "in step 0 the weights of node 0 must be positive, and",
+        ),
+        (HeavyHops(share=0.4), 9, {}, "in step 0 the graph gives node 0 others"),
+        (Ring(), 5, {"needs": "odd with even"}, "edges between odd and even ranks only: in step 0"),
+    ],
+)
+def test_a_graph_of_hops_that_cannot_work_is_refused_like_any_other(
+    graph: Circulant, size: int, how: dict[str, Any], sentence: str
+) -> None:
     verify(EvenHops(), 9)
-    with pytest.raises(ConfigError, match="in its only step no path leads from node 0 to node 1"):
-        verify(EvenHops(), 8)
-    with pytest.raises(ConfigError, match="in step 0 the weights of node 0 must be positive, and"):
-        verify(HeavyHops(), 9, weighted=True)
-    with pytest.raises(ConfigError, match="in step 0 the graph gives node 0 others"):
-        verify(HeavyHops(share=0.4), 9)
-    with pytest.raises(ConfigError, match="edges between odd and even ranks only: in step 0"):
-        verify(Ring(), 5, "odd with even")
+    with pytest.raises(ConfigError, match=sentence):
+        verify(graph, size, **how)
 
 
 def test_the_work_of_verifying_a_graph_of_hops_does_not_grow_with_its_nodes() -> None:
