@@ -1,12 +1,17 @@
-"""Commands that are refused: one sentence that names the key, exit code 2, nothing written."""
+"""Commands that are refused: one sentence that names the key, exit code 2, nothing written; and
+what a call is refused with.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sgp_runner.cli.main import main
+from sgp_runner.utils.errors import ConfigError
 
 TINY = [
     "model=quadratic",
@@ -55,3 +60,18 @@ def check_refused(command: str, key: str, sentence: str, capfd: pytest.CaptureFi
     """Check the key of the error and the beginning of its sentence."""
     Path("graph.txt").write_text("0 0\n")
     assert refused(typed(command), capfd).startswith(f"sgp-run: {key}: {sentence}")
+
+
+def refusal(call: Callable[..., object], *arguments: Any, **settings: Any) -> ConfigError:
+    """Return the error of a call that is refused."""
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments, **settings)
+    return caught.value
+
+
+def accepted(call: Callable[..., object], *arguments: Any) -> bool:
+    try:
+        call(*arguments)
+    except ConfigError:
+        return False
+    return True
