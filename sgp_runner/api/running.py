@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
 
 from sgp_runner.api.arguments import literal, overrides_of, split
 from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
@@ -26,10 +28,6 @@ from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import collecting_garbage
 from sgp_runner.utils.messages import logger
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
 
 #: The name of a choice, a file (``./mine.py``), or a class that follows the plug-in contract, or an
 #: instance of such a class.

@@ -25,7 +25,7 @@ from sgp_runner.assembly.simulated.times import (
     simulate_times,
     without_values,
 )
-from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.experiment import Experiment, load_experiment, make_experiment, stored
 from sgp_runner.config.old_names import FLAT
 from sgp_runner.config.run import Run
 from sgp_runner.distributed.private_folder import private_folder
@@ -143,8 +143,6 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     """
     import yaml
 
-    from sgp_runner.config.experiment import make_experiment, stored
-
     trained, summary = finished(folder)
     # The cluster defines the devices of a node.
     config = {**trained.config, "gpus_per_node": 1}
@@ -193,8 +191,6 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
     Raises ConfigError if the run cannot be re-timed.
     """
-    from sgp_runner.config.experiment import load_experiment
-
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
     refusals = {

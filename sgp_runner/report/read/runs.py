@@ -32,6 +32,7 @@ from sgp_runner.config.experiment import (
     FORMAT,
     VERSIONS,
     flat,
+    from_stored,
     other_version,
     settings_of,
     version_of,
@@ -184,8 +185,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
     """Return the facts of an unfinished run that the summary of a finished run contains."""
-    from sgp_runner.config.experiment import from_stored
-
     try:
         return from_stored(config, folder / "config.yaml").facts
     except ConfigError as error:
