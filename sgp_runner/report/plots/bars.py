@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
 from sgp_runner.report.plots.style import MAX_LINES, StyleMap, axis_over, select_lines, stars_of
-from sgp_runner.report.rank.ranking import Ranking, Row, Target
+from sgp_runner.report.rank.ranking import Ranking, Row
 from sgp_runner.report.read.naming import (
     BASELINE,
     CLOCK,
@@ -125,12 +125,15 @@ def time_to_target(ranking: Ranking) -> Plot:
         *(f"×: speed-up over {over}." for over in overs if len(overs) == 1),
         *([f"Not reached by {', '.join(never[:MAX_LINES])}{more}."] if never else []),
     ]
+    least = [  # over the seeds and the rates of the links
+        min([*row.times, *row.setting.times_to(ranking.target.value, "fastest_s")]) for row in drawn
+    ]
     rows, series = rows_of(
         [row.setting for row in drawn],
         [row.name for row in drawn],
         [
-            [time / size for time in (row.time, fastest_to(ranking.target, row), max(row.times))]
-            for row in drawn
+            [time / size for time in (row.time, fastest, max(row.times))]
+            for row, fastest in zip(drawn, least, strict=True)
         ],
         [reached(row) for row in drawn],
     )
@@ -199,11 +202,6 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
         [name for name, setting in zip(names(every), every, strict=True) if setting not in drawn],
         bars,
     )
-
-
-def fastest_to(target: Target, row: Row) -> float:
-    """Return the least time to a target, over the seeds and the rates of the links."""
-    return min([*row.times, *row.setting.times_to(target.value, "fastest_s")])
 
 
 def several_seeds(settings: Sequence[RunGroup]) -> bool:
@@ -318,5 +316,4 @@ def plot_rows(
         Label(value, None, ends.get(row), row) for row, value in zip(rows, values, strict=True)
     ]
     axis = replace(axis, span=(0.0, max(ends.values()))) if bars else axis
-    rows_axis = Axis("", "category")
-    return Plot(name, title, note, axis, rows_axis, series, "x", bars, labels, rest)
+    return Plot(name, title, note, axis, Axis("", "category"), series, "x", bars, labels, rest)

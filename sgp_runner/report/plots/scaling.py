@@ -102,8 +102,8 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
             continue
         lines = select_lines(every, algorithm_of)
         hidden = [label for label, line in every if (label, line) not in lines]
-        look = StyleMap([setting for _, line in lines for setting in line])
         line_settings = [setting for _, line in lines for setting in line]
+        look = StyleMap(line_settings)
         starts = sorted({int(line[0].nodes) for _, line in lines})
         most = max(int(setting.nodes) for setting in line_settings)
         series = []

@@ -120,10 +120,9 @@ def points_of(series: Series) -> dict[str, Any]:
 
 def hover(plot: Plot, series: Series) -> str:
     x, y = (
-        "%{x}" if axis.scale == "category" else f"%{{{name}:.4~g}}"
+        f"%{{{name}}}" if axis.scale == "category" else f"%{{{name}:.4~g}}"
         for name, axis in (("x", plot.x), ("y", plot.y))
     )
-    y = "%{y}" if plot.y.scale == "category" else y
     where = f"{plot.x.title}: {x}" + (f"<br>{plot.y.title}: {y}" if plot.y.title else "")
     details = "<br>%{text}" if series.texts else ""
     return f"<b>{series.name}</b><br>{where}{details}<extra></extra>"
@@ -150,12 +149,10 @@ def axis(of: Axis) -> dict[str, Any]:
     return out
 
 
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def category(value: float | str) -> float | str | None:
-    return value.replace("\n", "<br>") if isinstance(value, str) else finite(value)
+    if isinstance(value, str):
+        return value.replace("\n", "<br>")
+    return value if math.isfinite(value) else None
 
 
 def faint(colour: str | None) -> str:
