@@ -7,7 +7,7 @@ import functools
 import pkgutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 # In a wheel the folder is inside the package, in a clone next to it.
 CONFIGS = next(
@@ -274,8 +274,7 @@ def without_path(group: str, name: str) -> str:
 
 def imported(name: str) -> type[Any]:
     """Return the class whose path is ``name``, in the form ``module:Class``."""
-    cls: type[Any] = pkgutil.resolve_name(name)
-    return cls
+    return cast(type[Any], pkgutil.resolve_name(name))
 
 
 def choice_of(group: str, cls: type[Any]) -> str | None:

@@ -27,7 +27,7 @@ from sgp_runner.config.schema import (
     node_at,
     unknown_key,
 )
-from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.errors import ConfigError, first_line, nearest
 from sgp_runner.utils.messages import logger
 
 #: Overrides of a run -> those without its algorithm, the name of the algorithm, and its node.
@@ -221,7 +221,7 @@ def unclear(error: Exception) -> ConfigError:
     because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
     return ConfigError(
         "settings",
-        f"they cannot be put together: {first_line(error) or type(error).__name__}{because}.",
+        f"they cannot be put together: {first_line(error)}{because}.",
     )
 
 
@@ -233,7 +233,3 @@ def reason(error: Exception) -> str:
     ]
     where = [line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")]
     return " ".join([*sentences, *(f"({key})" for key in where if key)]).rstrip(".")
-
-
-def first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

@@ -22,12 +22,10 @@ from sgp_runner.recording.loggers.mirror import (
     Row,
     count_lines,
     final,
-    first_line,
     grouped_settings,
     stored_id,
-    warn,
 )
-from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.errors import ConfigError, first_line, nearest
 from sgp_runner.utils.files import short_path
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import redacted
@@ -149,8 +147,10 @@ class Wandb:
 
             wandb.teardown(exit_code=1)  # releases the run's id after the failed start
             copy = start("offline")
-            reason = first_line(refused)
-            warn(TITLE, f"did not start online, so this run is recorded offline ({reason})")
+            logger.warning(
+                f"{TITLE} did not start online, so this run is recorded offline "
+                f"({first_line(refused)})"
+            )
             return copy
 
         return Mirror(TITLE, run_dir, start_or_stay_offline, first_step)
