@@ -337,8 +337,7 @@ class Averager:
             return
         parts = resized(states, self.algo.title)
         rank = self.identity["rank"]
-        state = {**states[0], **parts, "rank": rank, "outline": dict(outline(parts))}
-        self.load(state)
+        self.load({**states[0], **parts, "rank": rank, "outline": dict(outline(parts))})
 
     def load(self, state: State) -> None:
         if self.runtime.begun:

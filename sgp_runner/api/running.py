@@ -84,8 +84,7 @@ def run(
             bring(key, value) for key, value in arguments_of(algo, model, data, settings).items()
         ]
         asked = [*split(overrides), *(override for value in values for override in value.overrides)]
-        experiment = experiment_of(named(asked))
-        return execute(dataclasses.replace(experiment, started=started))
+        return execute(dataclasses.replace(experiment_of(named(asked)), started=started))
 
 
 def sweep(
@@ -224,8 +223,7 @@ def plan(
     jobs: list[tuple[str, Experiment]] = []
     for chosen in itertools.product(*per_key):
         several = [value.title for value, values in zip(chosen, per_key, strict=True) if values[1:]]
-        extra = [override for value in chosen for override in value.overrides]
-        asked = named([*overrides, *extra])
+        asked = named([*overrides, *[override for value in chosen for override in value.overrides]])
         with configs():
             settings = parse(asked)
             swept = {setting.name for setting in settings if setting.swept}

@@ -133,8 +133,7 @@ async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
             listener, place = None, [0.0] * 5
             if worker.rank == 1:
                 with suppress(OSError):
-                    server = socket.create_server((listening_address(), 0))
-                    listener = ending.enter_context(server)
+                    listener = ending.enter_context(socket.create_server((listening_address(), 0)))
                     host, port = listener.getsockname()
                     place = [*map(float, host.split(".")), float(port)]
             host, port = address_in(await worker.comm.all_gather(vector(worker, *place)))

@@ -85,12 +85,11 @@ class Finding:
         mark = "FAILS" if self.fails else "warning" if self.fix else "ok"
         first = f"{mark:<{MARK}}{self.subject:<{SUBJECT}}"
         blanks = " " * len(first)
-        parts = [(first, self.text), *([(blanks, self.fix)] if self.fix else [])]
         return "\n".join(
             textwrap.fill(
                 text, WIDTH, initial_indent=head, subsequent_indent=blanks, break_on_hyphens=False
             )
-            for head, text in parts
+            for head, text in [(first, self.text), *([(blanks, self.fix)] if self.fix else [])]
         )
 
 

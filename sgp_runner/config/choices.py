@@ -223,14 +223,13 @@ def retract() -> None:
 @functools.cache
 def own_groups() -> Mapping[str, tuple[str, ...]]:
     """Return group -> its choices in this package; Hydra's groups and studies are omitted."""
-    folders = sorted(
-        path
-        for path in CONFIGS.iterdir()
-        if path.is_dir() and not path.name.startswith((".", "_", "hydra", "study"))
-    )
     return {
         folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml")))
-        for folder in folders
+        for folder in sorted(
+            path
+            for path in CONFIGS.iterdir()
+            if path.is_dir() and not path.name.startswith((".", "_", "hydra", "study"))
+        )
     }
 
 

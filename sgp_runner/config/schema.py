@@ -85,8 +85,7 @@ def brought_by_algorithm(tree: Tree) -> dict[str, object]:
     algo, optim = tree.get("algo"), tree.get("optim")
     if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
         return {}
-    cls = class_at(algo, "algo")
-    return {"optim": {**getattr(cls, "sgd_defaults", {}), **optim}}
+    return {"optim": {**getattr(class_at(algo, "algo"), "sgd_defaults", {}), **optim}}
 
 
 def is_node(value: object, key: str) -> TypeGuard[Tree]:

@@ -212,8 +212,7 @@ def connection_cause(seen: Observation, low: float, high: float) -> Cause:
     if seen.bandwidth is not None and low >= FULL * seen.bandwidth:
         verdict = "excluded"
     if len(seen.streams) > 1:
-        one = seen.streams[min(seen.streams)]
-        fits = PARTIAL * low <= one <= high / PARTIAL
+        fits = PARTIAL * low <= seen.streams[min(seen.streams)] <= high / PARTIAL
         verdict = "excluded" if scaling(seen) < SEVERAL else "likely" if fits else "possible"
         why = carried(seen)
     return Cause(

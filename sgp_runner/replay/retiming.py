@@ -99,12 +99,11 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
     argv = named(argv)  # before Hydra looks for the files that this registers
     with configs():
         search = [] if config_dir is None else [search_in(config_dir)]
-        settings = parse([*search, *argv])[len(search) :]
         single_values = [
             [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
             if setting.swept
             else [typed(setting.line)]
-            for setting in settings
+            for setting in parse([*search, *argv])[len(search) :]
         ]
         return [
             machines_with(arguments, compose(parse([*search, *arguments])))
@@ -157,13 +156,12 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
             raise
         except (OSError, ValueError, TypeError) as error:
             refuse(folder, f"its records cannot be read ({error})")
-    label = f"{experiment.run.label}, re-timed from {folder.name}"
     retimed = {
         **{key: value for key, value in summary.items() if key not in COSTS},
         **experiment.facts,
         "run_dir": str(there),
         **costs,
-        "label": label,
+        "label": f"{experiment.run.label}, re-timed from {folder.name}",
         "retimed_from": str(folder),
     }
     try:

@@ -53,8 +53,7 @@ class Plugin:
     @cached_property
     def code(self) -> Code:
         with explained(self.source):
-            code = self.read()
-            return code
+            return self.read()
 
     @property
     def where(self) -> str:

@@ -83,6 +83,5 @@ class CsvTable:
 
     def rows(self, records: Iterable[Mapping[str, object]]) -> str:
         text = io.StringIO(newline="")
-        table = csv.DictWriter(text, self.columns, lineterminator="\n")
-        table.writerows(records)
+        csv.DictWriter(text, self.columns, lineterminator="\n").writerows(records)
         return text.getvalue()

@@ -99,8 +99,7 @@ def ends_of(ranking: Ranking) -> list[Row]:
     """Return the fastest row and, if its speed-up is over another row, that row."""
     first = ranking.rows[0]
     others = [row for row in ranking.rows[1:] if row.times and row.name == first.over]
-    same = [row for row in others if row.setting.nodes == first.setting.nodes]
-    return [first, *same[:1]]
+    return [first, *[row for row in others if row.setting.nodes == first.setting.nodes][:1]]
 
 
 def time_to_target(ranking: Ranking) -> Plot:
@@ -235,8 +234,7 @@ def table_of(row: str) -> str:
 
 def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) -> Plot:
     rows = [wrap_label(pair.row.removeprefix(f"{table}_")) for pair in pairs]
-    origins = [pair.published.origin for pair in pairs]
-    series = [replace(stars_of(pairs, y=rows), texts=origins)]
+    series = [replace(stars_of(pairs, y=rows), texts=[pair.published.origin for pair in pairs])]
     keys = []
     for ours_is, members in group_by(
         zip(rows, pairs, strict=True), lambda item: item[1].ours_is

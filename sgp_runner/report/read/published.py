@@ -84,11 +84,10 @@ def published() -> Mapping[str, Mapping[str, Published]]:
             if line["paper"] == "sgp" and figure.metric == "hours":
                 assert figure.epochs is not None
                 # An hour has 3.6e6 ms.
-                ms = figure.value * 3.6e6 / (figure.epochs * IMAGENET_STEPS)
                 rows[figure.row]["ms_per_iteration"] = replace(
                     figure,
                     metric="ms_per_iteration",
-                    value=ms,
+                    value=figure.value * 3.6e6 / (figure.epochs * IMAGENET_STEPS),
                     spread=None,
                     unit="ms",
                     derived=True,

@@ -105,12 +105,11 @@ def points_of(series: Series) -> dict[str, Any]:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": style.width}
     if style.shape:
         size = 13 if style.shape == "star" else 9 if style.dash else 12
-        edge = {"width": 0 if style.fill == "full" else 1.5}
         trace["marker"] = {
             "color": style.colour,
             "symbol": style.shape + SYMBOLS[style.fill],
             "size": size,
-            "line": edge,
+            "line": {"width": 0 if style.fill == "full" else 1.5},
         }
         trace["cliponaxis"] = False  # the markers at the ends of the axes are whole
         if style.dash:

@@ -75,8 +75,7 @@ def grid(table: ReportTable) -> Grid:
             out.add_column(name, overflow="fold")
         else:  # only the title may be broken
             widest = max((line.cell_len for row in rows for line in row[place].split()), default=1)
-            title = name.replace(" per ", "\nper ")
-            out.add_column(title, justify="right", min_width=widest)
+            out.add_column(name.replace(" per ", "\nper "), justify="right", min_width=widest)
     for number, row in enumerate(rows):
         best = number == 0 and table.head[0] == RANK
         out.add_row(*row, style="bold" if best else None)
