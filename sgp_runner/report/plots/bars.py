@@ -44,8 +44,7 @@ def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
     for members in group_by(there, lambda ranking: (ranking.task, ranking.clock)).values():
         if len(members) > 1:
             yield networks(members)
-    for ranking in there:
-        yield time_to_target(ranking)
+    yield from map(time_to_target, there)
 
 
 def networks(rankings: Sequence[Ranking]) -> Plot:
@@ -56,20 +55,19 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
     unit, size = time_unit(pairs[0][0].time)
     look = StyleMap([row.setting for pair in pairs for row in pair])
     names_of_rows = [wrap_label(network(ranking)) for ranking in drawn]
-    series = []
     rows = [(name, row) for name, pair in zip(names_of_rows, pairs, strict=True) for row in pair]
-    for algorithm, members in group_by(rows, lambda item: item[1].setting.algorithm).items():
-        series.append(
-            Series(
-                algorithm,
-                look.of(members[0][1].setting, line=False),
-                [row.time / size for _, row in members],
-                [name for name, _ in members],
-                [min(row.times) / size for _, row in members],
-                [max(row.times) / size for _, row in members],
-                [row.name for _, row in members],
-            )
+    series = [
+        Series(
+            algorithm,
+            look.of(members[0][1].setting, line=False),
+            [row.time / size for _, row in members],
+            [name for name, _ in members],
+            [min(row.times) / size for _, row in members],
+            [max(row.times) / size for _, row in members],
+            [row.name for _, row in members],
         )
+        for algorithm, members in group_by(rows, lambda item: item[1].setting.algorithm).items()
+    ]
     first = drawn[0]
     assert first.target is not None
     clock = CLOCK[first.clock]
