@@ -26,9 +26,9 @@ from sgp_runner.recording.loggers.mirror import (
     stored_id,
 )
 from sgp_runner.utils.errors import ConfigError, first_line, nearest
-from sgp_runner.utils.files import short_path
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.user_code import nearby
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -202,7 +202,7 @@ class WandbRun:
                 wandb.teardown()
         if url or not offline:
             return url or ""
-        return f"offline; to send: sgp-sync {short_path(self.run_dir)}" if self.asked else ""
+        return f"offline; to send: sgp-sync {nearby(self.run_dir)}" if self.asked else ""
 
 
 def has_login() -> bool:
