@@ -83,8 +83,13 @@ def run(
         values = [
             bring(key, value) for key, value in arguments_of(algo, model, data, settings).items()
         ]
-        asked = [*split(overrides), *(override for value in values for override in value.overrides)]
-        return execute(dataclasses.replace(experiment_of(named(asked)), started=started))
+        extra = (override for value in values for override in value.overrides)
+        asked = named([*split(overrides), *extra])
+        with configs():
+            parsed = parse(asked)
+            refuse_several(parsed, ": call sgp_runner.sweep.")
+            experiment = called("run", parsed)
+        return execute(dataclasses.replace(experiment, started=started))
 
 
 def sweep(
@@ -206,14 +211,6 @@ def values_in(key: str, value: Any) -> Sequence[Any]:
     if not value:
         raise ConfigError(key, "it has no values to sweep over.")
     return value
-
-
-def experiment_of(overrides: Sequence[str]) -> Experiment:
-    """Return the experiment of these overrides. Raises ConfigError if they make a sweep."""
-    with configs():
-        settings = parse(overrides)
-        refuse_several(settings, ": call sgp_runner.sweep.")
-        return called("run", settings)
 
 
 def plan(

@@ -12,7 +12,7 @@ from hydra import compose
 from hydra.errors import MissingConfigException
 from omegaconf import Container, DictConfig, OmegaConf, read_write
 
-from sgp_runner.config.choices import EXTENSIONS, PRESET, class_of, group_of, groups
+from sgp_runner.config.choices import EXTENSIONS, PRESET, class_of, groups
 from sgp_runner.config.command_line import Setting, no_choice, parse
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.schema import (
@@ -127,7 +127,7 @@ def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
     presets = [choice for choice in choices if choice.name == PRESET]
     others = [choice for choice in choices if choice.name != PRESET]
     tree = tree_of(config)
-    nodes = [(choice, node_at(tree, choice.name)) for choice in others if is_choice(choice.name)]
+    nodes = [(choice, node_at(tree, choice.name)) for choice in others if is_named(choice.name)]
     unknown = [
         (choice, name)
         for choice, node in nodes
@@ -142,11 +142,6 @@ def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
         if isinstance(alone, dict) and name not in alone:
             del OmegaConf.select(config, choice.name)[name]
             warn_of_replaced(f"{choice.name}.{name}", presets[0].text, choice.text)
-
-
-def is_choice(key: str) -> bool:
-    """Return whether ``key`` is a part of a run that has a class by name."""
-    return group_of(key) in groups() and is_named(key)
 
 
 def fields_of_choice(node: Tree, key: str) -> Iterable[str]:

@@ -157,7 +157,6 @@ def near_of(method: Method, fits: bool) -> bool | int:
 
 def grid_entry(method: Method, seconds: list[float | None], fits: bool) -> dict[str, Any]:
     """Return a method of the grid as plain data."""
-    prefix = " ".join(method.overrides[:1])
     return {
         "title": method.title,
         "periodic": method.algorithm in PERIODIC,
@@ -165,7 +164,7 @@ def grid_entry(method: Method, seconds: list[float | None], fits: bool) -> dict[
         "quality": [
             f"{' '.join(overrides.split()[1:])}: {figure.text}".removeprefix(": ")
             for overrides, figures in all_known().items()
-            if overrides.split()[0] == prefix
+            if overrides.split()[0] == method.overrides[0]
             for figure in figures
         ],
         "seconds": seconds,
