@@ -102,8 +102,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         )
     for line, settings in zip(lines, completed([line["settings"] for line in lines]), strict=True):
         line["settings"] = dict(flat(settings))
-    versions = Counter(line["settings"][RESULTS_VERSION] for line in lines)
-    for version, count in versions.items():
+    for version, count in Counter(line["settings"][RESULTS_VERSION] for line in lines).items():
         if version != VERSIONS[FORMAT]:
             skipped.append(
                 f"Runs of version {version}: {count}. They are neither comparable with those of "
