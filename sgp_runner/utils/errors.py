@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
+
+
 def check_least(least: float, group: str, part: object, *names: str) -> None:
     """Raise ConfigError if one of the settings ``names`` of ``part`` is smaller than ``least``.
 
