@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sgp_runner.cli.main import main
+from sgp_runner.utils.errors import ConfigError
 
 TINY = [
     "model=quadratic",
@@ -19,15 +21,6 @@ TINY = [
     "log_every=1",
 ]
 TOO_LONG = "a whole number has at most 20 digits: use a smaller one."
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the test in an empty folder, without variables of launchers."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR", "NOWHERE"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 def typed(command: str) -> list[str]:
@@ -49,6 +42,13 @@ def refused(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     assert "Traceback" not in out + error and error.count("\n") == 1
     assert sorted(str(path) for path in Path().rglob("*")) == before
     return error
+
+
+def refusal(call: Callable[..., object], *arguments: object, **settings: object) -> ConfigError:
+    """Return the error that a call raises."""
+    with pytest.raises(ConfigError) as error:
+        call(*arguments, **settings)
+    return error.value
 
 
 def check_refused(command: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
