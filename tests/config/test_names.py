@@ -131,13 +131,11 @@ def test_one_of_several_words(setting: str) -> None:
 
 
 def test_every_setting_that_may_name_something_is_mistyped_here() -> None:
-    texts = {
+    assert {
         name
         for name, hint in settings()
         if any(kind is str or (kind is Mapping and arms[0] is int) for kind, arms in within(hint))
-    }
-    known = {*NAMES, *FREE, *OF_FAIRSEQ, *OF_HUB, *OF_EPOCHS}
-    assert texts - set(CHOSEN) == known
+    } - set(CHOSEN) == {*NAMES, *FREE, *OF_FAIRSEQ, *OF_HUB, *OF_EPOCHS}
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -161,9 +159,9 @@ def test_a_name_among_any_text(setting: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("group", groups())
 def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = NESTED.get(group, group)
-    around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}
-    arguments = [*around.get(key, []), f"{key}={TYPED}"]
-    assert refused(arguments, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
+    around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}.get(key, [])
+    said = refused([*around, f"{key}={TYPED}"], capsys)
+    assert said.startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
 
 
 @pytest.mark.parametrize(
@@ -209,5 +207,6 @@ def test_a_name_elsewhere(arguments: str, key: str, capsys: pytest.CaptureFixtur
 def test_a_model_that_is_timed_is_known_with_its_size(
     arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = refused(["model=timing_only", *arguments.split()], capsys)
-    assert error == f"sgp-run: timed_as.{sentence}\n"
+    assert refused(["model=timing_only", *arguments.split()], capsys) == (
+        f"sgp-run: timed_as.{sentence}\n"
+    )

@@ -65,11 +65,10 @@ def test_a_second_process_is_refused_and_changes_nothing(capfd: pytest.CaptureFi
         capfd.readouterr()
         for arguments, code in ((TINY, 2), ([*TINY, "resume=never"], 2), (["-m", *TINY], 1)):
             assert main(arguments) == code
-            sentence = (
-                "name: another process is at work in results/runs/mine; wait for it, or choose "
-                "another name.\n"
+            assert capfd.readouterr().err == (
+                "sgp-run: name: another process is at work in results/runs/mine; wait for it, or "
+                "choose another name.\n"
             )
-            assert capfd.readouterr().err == f"sgp-run: {sentence}"
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert not (directory / FILE).exists()
     assert main(TINY) == 0
@@ -96,9 +95,11 @@ def is_locked(directory: Path) -> bool:
 def test_the_lock_is_free_once_the_last_of_its_holders_is_killed() -> None:
     directory = Path("run").absolute()
     for shared in ("shared", "own"):
-        command = [sys.executable, "-c", HOLDER, str(directory), shared]
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOLDER, str(directory), shared],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as holder:
             assert holder.stdout is not None and holder.stdin is not None
             holder.stdout.readline()
