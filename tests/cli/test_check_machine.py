@@ -215,8 +215,7 @@ def test_the_network_of_several_machines(
     for name, value in variables.items():
         machine.setenv(f"{name}_SOCKET_IFNAME", value)
     code, bad = check(capsys, *NCCL)
-    assert code == int(bool(fix))
-    assert bad.endswith(fix) and bool(bad) == bool(fix)
+    assert (code, bool(bad)) == (int(bool(fix)), bool(fix)) and bad.endswith(fix)
     assert check(capsys, "network=gloo", "nodes=4", "logger=jsonl")[0] == 0  # over loopback
 
 
@@ -263,16 +262,14 @@ def test_shared_memory_of_nccl(
 ) -> None:
     set_disks(machine, 300 * GB, shared=free)
     done, bad = check(capsys, *NCCL)
-    assert done == code
-    assert bad.endswith("docker run --shm-size=8g, or --ipc=host.") == (free < GB)
+    assert done == code and bad.endswith("docker run --shm-size=8g, or --ipc=host.") == (free < GB)
     assert check(capsys, "network=gloo", "logger=jsonl") == (0, "")
 
 
 def test_disks(machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     set_disks(machine, 10**6)
     code, bad = check(capsys, *NCCL)
-    assert code == 1
-    assert bad.endswith("Use results= on another disk, or a smaller checkpoint.keep.")
+    assert code == 1 and bad.endswith("Use results= on another disk, or a smaller checkpoint.keep.")
     assert check(capsys, *NCCL, "checkpoint.every_minutes=null")[0] == 0
     set_disks(machine, 300 * GB)
     Path("file").touch()
@@ -299,10 +296,12 @@ def test_the_login_of_wandb(
 ) -> None:
     machine.setattr("sgp_runner.recording.loggers.wandb.has_login", lambda: True)
     assert check(capsys) == (0, "")
-    machine.setattr("sgp_runner.recording.loggers.wandb.has_login", lambda: False)
-    machine.setattr(check_machine, "has_login", lambda: False)
-    warning = "warning logger W&B offline, no login Run wandb login, or logger=jsonl."
-    assert check(capsys) == (0, warning)
+    for place in ("sgp_runner.recording.loggers.wandb", "sgp_runner.cli.check_machine"):
+        machine.setattr(f"{place}.has_login", lambda: False)
+    assert check(capsys) == (
+        0,
+        "warning logger W&B offline, no login Run wandb login, or logger=jsonl.",
+    )
     machine.setenv("WANDB_MODE", "offline")
     assert check(capsys) == (0, "")
 

@@ -156,14 +156,13 @@ def test_runs_that_no_loop_can_make_are_refused(
 
 
 def test_folders_and_files_that_cannot_work_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refusal(folder: Path, file: Path) -> str:
         assert main(["export", str(folder), "--to", "ddp", str(file)]) == 2
         return capsys.readouterr().err
 
     file = tmp_path / "averaging.py"
-    monkeypatch.chdir(tmp_path)
     usual = "write results/runs/NAME or results/studies/NAME.\n"
     assert refusal(Path("none"), file) == f"sgp-run: export: there is no folder none: {usual}"
     assert refusal(Path("."), file) == (

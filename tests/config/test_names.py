@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -15,6 +14,8 @@ from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.choices import NESTED, groups
 from sgp_runner.config.schema import fields_of
 from sgp_runner.utils.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 TYPED = "mistyped"
 SMALL = ["nodes=2", "logger=none", "epochs=0.01"]
@@ -143,11 +144,6 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Traceback" not in error
     return error
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("setting", sorted(NAMES))

@@ -14,14 +14,11 @@ from sgp_runner.jobs.job_pool import RunJob, run_all
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.utils.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = ("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1")
 FOLDER = Path("results/runs/mine")
 OLD = "of version 0.2, neither comparable with this version nor resumable"
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def change(**settings: object) -> None:

@@ -118,8 +118,8 @@ def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     assert records[0] == records[1]
 
 
-def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_a_real_rank_is_profiled() -> None:
     overrides = ["network=gloo", "algo=sgp", "trace_steps=1-6", "name=run", "logger=jsonl"]
     assert main([*TINY, *overrides]) == 0
     waits = []

@@ -19,6 +19,8 @@ from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import DIVERGED, Diverged
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = [
     "model=quadratic",
     "data.samples=64",
@@ -30,11 +32,6 @@ TINY = [
     "log_every=1",
 ]
 HOPELESS = [*TINY, "optim.lr=30"]
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def the_run() -> Path:

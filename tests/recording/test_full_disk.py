@@ -17,6 +17,8 @@ from sgp_runner.recording.checkpoint import invalid_reason, saved_steps
 from sgp_runner.recording.recorder import Position, Recorder, read_metrics, write_summary
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = [
     "model=quadratic",
     "data.samples=64",
@@ -27,11 +29,6 @@ TINY = [
     "log_every=1",
     "name=mine",
 ]
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @contextmanager

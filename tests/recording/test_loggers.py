@@ -187,10 +187,10 @@ def test_a_recorded_run_is_copied_afterwards(
     assert [point[:2] for point in after] == [point[:2] for point in before]
 
 
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_logger_that_is_chosen_later_copies_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     tiny = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
     assert main([*tiny, "logger=csv"]) == 0
     table = Path("results/runs/run/metrics.csv")
@@ -229,8 +229,8 @@ def test_a_logger_is_no_part_of_a_name(tmp_path: Path) -> None:
     assert settings_of({"logger": {"name": "csv"}, "nodes": 2}) == {"nodes": 2}
 
 
-def test_no_logger_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_no_logger_leaves_no_copy() -> None:
     overrides = ["model=quadratic", "data.samples=64", "nodes=2", "epochs=1", "name=run"]
     assert main([*overrides, "logger=none"]) == 0
     assert {path.name for path in Path("results/runs/run").iterdir()} == {

@@ -23,6 +23,8 @@ from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.files import checksum
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 RUN = Path("results/runs/mine")
 TINY = [
     "model=quadratic",
@@ -35,11 +37,6 @@ TINY = [
     "name=mine",
 ]
 OFTEN = "checkpoint.every_steps=4"
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 class Killed(SystemExit):

@@ -174,13 +174,10 @@ def test_an_activity_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_run_warns_at_its_first_checkpoint(
-    network: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    network: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     before, loop, names = LOST["a mapping of messages"]
     Path("mine.py").write_text(text(before, loop))
     assert main(["algo=./mine.py", *TINY, f"network={network}"]) == 0
@@ -189,10 +186,10 @@ def test_a_run_warns_at_its_first_checkpoint(
 
 
 @pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_lost_state_is_named_again_at_the_resume_and_marked_in_the_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     before, loop, names = LOST["changed in place"]
     Path("mine.py").write_text(text(before, loop))
     command = ["algo=./mine.py", *TINY, "epochs=9", "logger=jsonl", "name=mine"]

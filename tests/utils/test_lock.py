@@ -14,6 +14,8 @@ from sgp_runner.cli.main import main
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.lock import FILE, locked
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = [
     "model=quadratic",
     "data.samples=64",
@@ -34,11 +36,6 @@ with locked(Path(sys.argv[1])):
     print(child.pid, flush=True)
     time.sleep(1000)
 """
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_file_system_without_locks_is_a_warning(

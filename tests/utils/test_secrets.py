@@ -34,8 +34,7 @@ TINY = ["model=mlp", "nodes=2", "epochs=0.2", "checkpoint.every_steps=1", "check
 
 
 @pytest.fixture(autouse=True)
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def planted(in_an_empty_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of W&B in another test of this process
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
