@@ -15,7 +15,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sgp_runner.report.read.published import published
-from sgp_runner.studies.audit import Gain, gain_of, is_inside, is_shown, signed, tuned_effect
+from sgp_runner.studies.audit import Gain, gain_of, is_inside, signed, tuned_effect
 from sgp_runner.studies.measures import Measure
 from sgp_runner.studies.statistics import Interval
 from sgp_runner.studies.study_file import SHIPPED, StudyFile, read_study
@@ -60,7 +60,8 @@ class AuditRow:
 
     effect: of the searched arms in the first measure; plus is better
     gain: None without published settings
-    answer: of the study, in sentences
+    level: of a two-sided test
+    answer: of the study, in sentences, with its amendments
     """
 
     name: str
@@ -68,6 +69,7 @@ class AuditRow:
     measure: Measure
     effect: Interval
     gain: Gain | None
+    level: float
     answer: str
     seeds: int
 
@@ -88,8 +90,13 @@ def row_in(path: Path) -> AuditRow:
         findings = study.findings
         first = findings.compared[0]
         effect, gain = tuned_effect(study.study, first), gain_of(findings.done, first)
-        answer, seeds = findings.answer, len(findings.done.seeds)
-        return AuditRow(path.stem, study.study, first.measure, effect, gain, answer, seeds)
+        level = first.comparisons[study.study.primary].level
+        amended = (f"Amended on {when[:10]}: {why}" for when, why in study.record.amendments)
+        answer = "\n\n".join((findings.answer, *amended))
+        return AuditRow(
+            *(path.stem, study.study, first.measure, effect, gain, level),
+            *(answer, len(findings.done.seeds)),
+        )
 
 
 def page(rows: Sequence[AuditRow], designs: dict[str, StudyFile]) -> str:
@@ -155,8 +162,8 @@ def paper_line(text: str, difference: str, sign: int, row: AuditRow | None) -> s
     """Return a line of the table. sign: of the published difference; 0: published as none."""
     if row is None:
         return f"| {text} | {difference} | not run yet | |"
-    ours = (row.effect.mean > 0) - (row.effect.mean < 0) if is_shown(row.effect) else 0
-    if row.study.matters and is_inside(row.effect, row.study.matters):
+    ours = (row.effect.mean > 0) - (row.effect.mean < 0) if row.effect.p <= row.level else 0
+    if row.study.matters and is_inside(row.effect, row.study.matters, row.level):
         shown = "agrees" if sign == 0 else "no difference"
     else:
         shown = "not shown" if ours == 0 else "agrees" if ours == sign else "opposite"

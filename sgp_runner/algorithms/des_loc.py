@@ -50,10 +50,7 @@ class DESLOC(Algorithm):
     source: ClassVar[str] = "iacob2025"
 
     def __post_init__(self) -> None:
-        check_least(1, "algo", self, "period")
-        for key in ("period_u", "period_v"):
-            if (value := getattr(self, key)) is not None and value < 1:
-                raise ConfigError(f"algo.{key}", f"{value} must be at least 1 step, or null.")
+        check_least(1, "algo", self, "period", "period_u", "period_v")
 
     def check(self, nodes: int, optim: Optimizer) -> None:
         if optim.name == "sgd" and self.period_v is not None:

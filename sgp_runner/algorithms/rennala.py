@@ -22,12 +22,12 @@ from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.ringmaster import (
     ANSWER,
     RESTART,
-    check_optional,
     release,
     send_parameters,
     work,
 )
 from sgp_runner.core.worker import Worker
+from sgp_runner.utils.errors import check_least
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Rennala(Algorithm):
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def __post_init__(self) -> None:
-        check_optional("batch", self.batch)
+        check_least(1, "algo", self, "batch")
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else work(worker, restarts=True))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.core.worker import Worker
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class Ringmaster(Algorithm):
     sgd_defaults: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     def __post_init__(self) -> None:
-        check_optional("limit", self.limit)
+        check_least(1, "algo", self, "limit")
 
     async def run(self, worker: Worker) -> None:
         await (self.serve(worker) if worker.is_server else work(worker, self.stop))
@@ -70,12 +70,6 @@ class Ringmaster(Algorithm):
                     sent[j] = k
         if self.stop:
             release(server)
-
-
-def check_optional(name: str, value: int | None) -> None:
-    """Raise ConfigError if the setting ``name`` is a number below 1."""
-    if value is not None and value < 1:
-        raise ConfigError(f"algo.{name}", f"{value} must be at least 1, or null.")
 
 
 async def work(worker: Worker, restarts: bool) -> None:

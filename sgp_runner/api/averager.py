@@ -317,7 +317,14 @@ class Averager:
         Raises ConfigError, before anything is replaced, for a damaged state and for that of another
         model, optimizer, algorithm or rank.
         """
-        self.load(state)
+        if self.runtime.begun:
+            raise RuntimeError("a state must be loaded before the first step")
+        check_state(state, self.identity)
+        worker, vector = self.runtime.worker, self.runtime.vector
+        vector.view(worker.params)  # PyTorch casts the optimizer's state to their precision
+        self.optimizer.load_state_dict(vector.sharded(state["optimizer"], self.optimizer))
+        worker.load_state_dict(state["worker"])
+        vector.bind(worker.params)
 
     @torch.no_grad()
     def load_states(self, states: Sequence[dict[str, Any]]) -> None:
@@ -333,22 +340,12 @@ class Averager:
         """
         states = by_rank(states, self.identity)
         if len(states) == self.size:
-            self.load(states[self.rank])
-            return
-        parts = resized(states, self.algo.title)
-        rank = self.identity["rank"]
-        state = {**states[0], **parts, "rank": rank, "outline": dict(outline(parts))}
-        self.load(state)
-
-    def load(self, state: State) -> None:
-        if self.runtime.begun:
-            raise RuntimeError("a state must be loaded before the first step")
-        check_state(state, self.identity)
-        worker, vector = self.runtime.worker, self.runtime.vector
-        vector.view(worker.params)  # PyTorch casts the optimizer's state to their precision
-        self.optimizer.load_state_dict(vector.sharded(state["optimizer"], self.optimizer))
-        worker.load_state_dict(state["worker"])
-        vector.bind(worker.params)
+            state = states[self.rank]
+        else:
+            parts = resized(states, self.algo.title)
+            rank = self.identity["rank"]
+            state = {**states[0], **parts, "rank": rank, "outline": dict(outline(parts))}
+        self.load_state_dict(state)
 
 
 def algorithm_of(

@@ -54,8 +54,7 @@ def torch_as_usual() -> Iterator[None]:
         torch.get_num_threads(),
         torch.get_default_device(),
     )
-    smallest = sys.float_info.min
-    flushed = smallest * 0.5 == 0.0
+    flushed = sys.float_info.min * 0.5 == 0.0
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.inference_mode(False))

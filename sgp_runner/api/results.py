@@ -10,17 +10,19 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
+from sgp_runner.recording.recorder import read_metrics
+from sgp_runner.report.plots.figure import Plot
+from sgp_runner.report.rank.ranking import Ranking, Row, rankings
+from sgp_runner.report.read.run_folders import run_folders
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
+from sgp_runner.report.read.runs import Runs, read_runs
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.extras import require
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
-
-    from sgp_runner.report.plots.figure import Plot
-    from sgp_runner.report.rank.ranking import Ranking, Row
-    from sgp_runner.report.read.run_groups import RunGroup
-    from sgp_runner.report.read.runs import Runs
 
 #: The horizontal axis of a plot of quality.
 Against = Literal["time", "epochs", "bytes", "nodes"]
@@ -41,8 +43,6 @@ class Results:
 
     @cached_property
     def _read(self) -> Runs:
-        from sgp_runner.report.read.runs import read_runs
-
         if not self.folders:
             raise ConfigError("results", "no run has results; failed has their errors.")
         return read_runs(self.folders)
@@ -64,10 +64,6 @@ class Results:
     @cached_property
     def records(self) -> pd.DataFrame:
         """All records in the ``metrics.jsonl`` of all runs, with columns ``run`` and ``folder``."""
-        import pandas as pd
-
-        from sgp_runner.recording.recorder import read_metrics
-
         return pd.DataFrame(
             [
                 {"run": run, "folder": folder, **record}
@@ -90,17 +86,11 @@ class Results:
         run's clock. ``ranked_by`` is ``time``, or the metric if fewer than five evaluations before
         the target make the times too coarse to rank by.
         """
-        import pandas as pd
-
-        from sgp_runner.report.rank.ranking import rankings
-
-        tables = rankings(self._settings)
-        return pd.DataFrame([line_of(row, ranking) for ranking in tables for row in ranking.rows])
+        ranked = rankings(self._settings)
+        return pd.DataFrame([line_of(row, ranking) for ranking in ranked for row in ranking.rows])
 
     @cached_property
     def _settings(self) -> list[RunGroup]:
-        from sgp_runner.report.read.run_groups import settings_in
-
         return settings_in(self._read)
 
     def plot(self, against: Against = "time") -> Figure:
@@ -110,7 +100,6 @@ class Results:
         """
         require("plot", "report", "matplotlib")
         from sgp_runner.report.plots import quality, scaling
-        from sgp_runner.report.rank.ranking import rankings
         from sgp_runner.report.render.pictures import drawn
 
         ranked = rankings(self._settings)
@@ -185,8 +174,6 @@ def load(*places: str | Path) -> Results:
     Damaged runs are left out; `Results.skipped` has a sentence about each. Raises ConfigError if
     there is no run.
     """
-    from sgp_runner.report.read.run_folders import run_folders
-
     paths: list[Path] = []
     for place in places or ("results/runs",):
         matches = sorted(map(Path, glob.glob(str(place))))

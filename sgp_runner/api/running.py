@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
 
 from sgp_runner.api.arguments import literal, overrides_of, split
 from sgp_runner.api.isolation import alone, saving_on_interrupt, torch_as_usual
@@ -26,10 +28,6 @@ from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import ConfigError, Stopped
 from sgp_runner.utils.memory import collecting_garbage
 from sgp_runner.utils.messages import logger
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
 
 #: The name of a choice, a file (``./mine.py``), or a class that follows the plug-in contract, or an
 #: instance of such a class.
@@ -85,8 +83,12 @@ def run(
         values = [
             bring(key, value) for key, value in arguments_of(algo, model, data, settings).items()
         ]
-        asked = [*split(overrides), *(override for value in values for override in value.overrides)]
-        experiment = experiment_of(named(asked))
+        extra = (override for value in values for override in value.overrides)
+        asked = named([*split(overrides), *extra])
+        with configs():
+            parsed = parse(asked)
+            refuse_several(parsed, ": call sgp_runner.sweep.")
+            experiment = called("run", parsed)
         return execute(dataclasses.replace(experiment, started=started))
 
 
@@ -211,14 +213,6 @@ def values_in(key: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def experiment_of(overrides: Sequence[str]) -> Experiment:
-    """Return the experiment of these overrides. Raises ConfigError if they make a sweep."""
-    with configs():
-        settings = parse(overrides)
-        refuse_several(settings, ": call sgp_runner.sweep.")
-        return called("run", settings)
-
-
 def plan(
     overrides: Sequence[str], per_key: Sequence[Sequence[Value]]
 ) -> list[tuple[str, Experiment]]:
@@ -226,8 +220,7 @@ def plan(
     jobs: list[tuple[str, Experiment]] = []
     for chosen in itertools.product(*per_key):
         several = [value.title for value, values in zip(chosen, per_key, strict=True) if values[1:]]
-        extra = [override for value in chosen for override in value.overrides]
-        asked = named([*overrides, *extra])
+        asked = named([*overrides, *[override for value in chosen for override in value.overrides]])
         with configs():
             settings = parse(asked)
             swept = {setting.name for setting in settings if setting.swept}

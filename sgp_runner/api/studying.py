@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sgp_runner.api.isolation import alone, torch_as_usual
 from sgp_runner.studies.run_study import run_study
 from sgp_runner.studies.study_file import read_study, study_of
-
-if TYPE_CHECKING:
-    from sgp_runner.studies.study_page import StudyPage
+from sgp_runner.studies.study_page import StudyPage
 
 
 def study(

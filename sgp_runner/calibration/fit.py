@@ -45,8 +45,7 @@ def fit_line(measured: Repeats, through: int | None = None) -> Line:
     if through is not None and (repeats := measured.get(through)):
         x, y = float(through), median(repeats)
     across = sum(weight * (size - x) * (seconds - y) for size, seconds, weight in points)
-    square = sum(weight * (size - x) ** 2 for size, _, weight in points)
-    slope = across / square
+    slope = across / sum(weight * (size - x) ** 2 for size, _, weight in points)
     if slope > 0 and y >= slope * x:
         return Line(y - slope * x, slope)
     return fit_proportion(measured, through)

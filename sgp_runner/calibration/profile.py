@@ -93,12 +93,11 @@ def head(measurement: Measured, setting: CalibratedSetting) -> Iterator[str]:
     yield f"# Measured by {setting.command}"
     yield f"# on {setting.where}, {setting.when}."
     yield f"# It holds for {measurement.nodes} nodes of these machines and for this model."
-    errors = (
-        leave_one_out(points_of(repeats, measurement.num_bytes))
-        for repeats in (measurement.exchanges, measurement.all_reduces)
-    )
     yield "# Leave-one-out error, mean over sizes: messages {:.1%}, all-reduces {:.1%}.".format(
-        *errors
+        *(
+            leave_one_out(points_of(repeats, measurement.num_bytes))
+            for repeats in (measurement.exchanges, measurement.all_reduces)
+        )
     )
 
 

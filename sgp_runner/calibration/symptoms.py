@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -133,27 +133,21 @@ async def rates_of_streams(worker: Worker, seconds: float) -> dict[int, float]:
             listener, place = None, [0.0] * 5
             if worker.rank == 1:
                 with suppress(OSError):
-                    server = socket.create_server((listening_address(), 0))
-                    listener = ending.enter_context(server)
+                    listener = ending.enter_context(socket.create_server((listening_address(), 0)))
                     host, port = listener.getsockname()
                     place = [*map(float, host.split(".")), float(port)]
-            host, port = address_in(await worker.comm.all_gather(vector(worker, *place)))
+            places = await worker.comm.all_gather(vector(worker, *place))
+            *numbers, port = map(round, places[1].tolist())
             rate = 0.0
             with suppress(OSError):
                 if listener is not None:
                     rate = received(listener, count)
                 elif worker.rank == 0:
-                    sent((host, port), count, seconds)
+                    sent((".".join(map(str, numbers)), port), count, seconds)
             rates = await worker.comm.all_gather(vector(worker, rate))
         if float(rates[1]):
             by_count[count] = float(rates[1])
     return by_count
-
-
-def address_in(places: Sequence[torch.Tensor]) -> tuple[str, int]:
-    """Return the address that rank 1 gave."""
-    *host, port = map(round, places[1].tolist())
-    return ".".join(map(str, host)), port
 
 
 def listening_address() -> str:

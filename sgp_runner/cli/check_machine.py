@@ -15,9 +15,9 @@ import shutil
 import socket
 import subprocess
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from sgp_runner._version import __version__
@@ -48,7 +48,7 @@ from sgp_runner.utils.network_interfaces import (
     is_loopback,
     own_address,
 )
-from sgp_runner.utils.provenance import gpu_versions
+from sgp_runner.utils.provenance import gpu_versions, installed_version
 from sgp_runner.utils.units import counted, num_bytes
 
 HELP = """usage: sgp-run check [KEY=VALUE ...]
@@ -85,12 +85,11 @@ class Finding:
         mark = "FAILS" if self.fails else "warning" if self.fix else "ok"
         first = f"{mark:<{MARK}}{self.subject:<{SUBJECT}}"
         blanks = " " * len(first)
-        parts = [(first, self.text), *([(blanks, self.fix)] if self.fix else [])]
         return "\n".join(
             textwrap.fill(
                 text, WIDTH, initial_indent=head, subsequent_indent=blanks, break_on_hyphens=False
             )
-            for head, text in parts
+            for head, text in [(first, self.text), *([(blanks, self.fix)] if self.fix else [])]
         )
 
 
@@ -147,9 +146,7 @@ class RunHere:
 
         needed = self.needed_gpus
         properties = [torch.cuda.get_device_properties(number) for number in range(self.gpus)]
-        counts = {(card.name, num_bytes(card.total_memory)): 0 for card in properties}
-        for card in properties:
-            counts[card.name, num_bytes(card.total_memory)] += 1
+        counts = Counter((card.name, num_bytes(card.total_memory)) for card in properties)
         text = "; ".join(f"{n} x {name}, {size} each" for (name, size), n in counts.items())
         if self.gpus < needed:
             have = text or "none"
@@ -341,18 +338,11 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def versions() -> Finding:
-    packages = {name: installed(name) for name in ("torch", "torchvision")}
+    packages = {name: installed_version(name) for name in ("torch", "torchvision")}
     text = ", ".join(f"{name} {number or 'missing'}" for name, number in packages.items())
     missing = packages["torch"] is None
     summary = f"Python {platform.python_version()}, sgp-run {__version__}, {text}"
     return Finding("versions", summary, "pip install torch." if missing else "", fails=missing)
-
-
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def slurm() -> Finding:

@@ -66,8 +66,7 @@ def candidates(line: str) -> list[str]:
     elif value.startswith(FILES):
         completions = [f"{key}={path}" for path in CompletionPlugin.complete_files(value)]
     else:
-        before = value.rpartition(",")
-        done = "".join(before[:2])
+        done = "".join(value.rpartition(",")[:2])
         completions = starting(
             plain, (f"{key}={done}{completion}" for completion in values(tree, key, search))
         )

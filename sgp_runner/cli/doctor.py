@@ -58,13 +58,12 @@ def measured(argv: Sequence[str]) -> int:
         return 0
     symptoms = Symptoms.from_json((experiment.directory / SYMPTOMS).read_text(encoding="utf-8"))
     observation = [*observed_words(symptoms), *claimed]
-    last = f"The same from these numbers: sgp-run doctor {' '.join(observation)}"
     lines = [
         *text_lines(diagnose(read_observation(observation))),
         "",
         all_reduce_text(symptoms),
         "",
-        last,
+        f"The same from these numbers: sgp-run doctor {' '.join(observation)}",
     ]
     put("\n".join(map(folded, lines)))
     return 0

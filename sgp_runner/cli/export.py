@@ -76,8 +76,7 @@ def experiment_in(folder: Path) -> Experiment:
     from sgp_runner.studies.study_file import study_of
     from sgp_runner.studies.study_record import read_versions
 
-    versions = read_versions(folder / "study.json")
-    study = study_of(versions[-1]["content"], folder.name)
+    study = study_of(read_versions(folder / "study.json")[-1]["content"], folder.name)
     import pandas as pd
 
     from sgp_runner.studies.arms import RunMaker

@@ -49,10 +49,9 @@ CFG_INDENT = 32
 def descriptions(cls: type[Any]) -> Mapping[str, str]:
     """Map each field of ``cls`` to its description, on one line."""
     texts = (inspect.cleandoc(base.__doc__ or "") for base in reversed(cls.__mro__))
-    matches = re.findall(r"^(\w+): (.+(?:\n +.+)*)", "\n".join(texts), re.MULTILINE)
     return {
         name: " ".join(text.replace("``", "").split())
-        for name, text in matches
+        for name, text in re.findall(r"^(\w+): (.+(?:\n +.+)*)", "\n".join(texts), re.MULTILINE)
         if name in fields_of(cls, "")
     }
 

@@ -58,10 +58,9 @@ def write_cluster(argv: Sequence[str]) -> str:
         raise ConfigError("new", f"there is a '{path}' here already.") from None
     except OSError as error:
         raise ConfigError("new", f"cannot write to {path}: {error.strerror}.") from error
-    total = len(regions) * int(nodes)
     return (
         f"{path}: {counted(len(regions), 'region')}; run it with\n"
-        f"  sgp-run cluster=./{path} nodes={total}"
+        f"  sgp-run cluster=./{path} nodes={len(regions) * int(nodes)}"
     )
 
 

@@ -14,7 +14,7 @@ from sgp_runner.cli.exits import print_error, run_command
 from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import CannotWrite
 from sgp_runner.utils.secrets import refuse_secrets
-from sgp_runner.utils.units import counted
+from sgp_runner.utils.units import counted, duration
 
 FILE = "replays.jsonl"  # in the folder of the run
 EXAMPLES = """examples
@@ -106,7 +106,6 @@ def time_again(directory: Path, overrides: Sequence[str]) -> int:
     for override in overrides:
         refuse_secrets(override.partition("="), override.partition("=")[0])
     from sgp_runner.replay.what_if import retime
-    from sgp_runner.utils.units import duration
 
     result = retime(directory, overrides)
     keep(directory, {"kind": "retimed", "with": list(overrides), **result.facts})

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from sgp_runner.cli.argparser import put
 from sgp_runner.cli.exits import print_error
-from sgp_runner.utils.errors import ConfigError, printable
-from sgp_runner.utils.units import counted
+from sgp_runner.studies.study_file import SHIPPED, read_study, study_of
+from sgp_runner.utils.errors import ConfigError, nearest, printable
+from sgp_runner.utils.units import counted, duration
 
 if TYPE_CHECKING:
     from sgp_runner.studies.study_page import StudyPage
@@ -92,8 +93,6 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(
             key, "a study takes its settings from its file: write sgp-run study FILE."
         )
-    from sgp_runner.studies.study_file import read_study
-
     study = read_study(Path(arguments[0]))
     hours = dict(pairs).get("--hours")
     if "--dry-run" in flags:
@@ -133,7 +132,6 @@ def new(arguments: Sequence[str], options: Options) -> int:
     """Write the file of a study and check it."""
     from sgp_runner.studies.arms import RunMaker, check_arms
     from sgp_runner.studies.new_file import content_of, text_of
-    from sgp_runner.studies.study_file import study_of
 
     path, settings = Path(*arguments[:1]), arguments[1:]
     if not settings:
@@ -205,10 +203,6 @@ def board(folders: Sequence[str], options: Options) -> int:
 
 def audit(arguments: Sequence[str], options: Options) -> int:
     """Make the rows of the audit that are missing, or print their hours."""
-    from sgp_runner.studies.study_file import SHIPPED, read_study
-    from sgp_runner.utils.errors import nearest
-    from sgp_runner.utils.units import duration
-
     if arguments:
         raise ConfigError("study", f"audit takes its rows as --rows={arguments[0]}.")
     rows = {path.stem: path for path in sorted(SHIPPED.glob("audit/*.yaml"))}

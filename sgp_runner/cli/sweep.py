@@ -207,7 +207,9 @@ def plan(settings: Sequence[Setting]) -> Plan:
         of_preset = parse([f"{key}={value}" for key, value in params.items()])
         settings = [*(entry for entry in of_preset if entry.name not in asked), *settings]
         for_hydra.append(f"{PARAMS}=null")
-    names = swept_names(settings)
+    names = {setting.name for setting in settings if setting.swept}
+    # For algo.osgp.tau, a job has algo.tau.
+    names |= {condition[2] for name in names if (condition := condition_of(name))}
     combined = combinations(settings)
     announce(len(combined))
     runs = narrowed([parse([*for_hydra, *lines]) for lines in combined], asked)
@@ -241,12 +243,6 @@ def of_other_jobs(key: str, settings: Sequence[Setting]) -> str:
 def describe_settings(settings: Sequence[Setting], names: Collection[str]) -> str:
     """Return those settings whose names are in ``names``, as a user types them."""
     return " ".join(setting.typed for setting in settings if setting.name in names)
-
-
-def swept_names(settings: Sequence[Setting]) -> set[str]:
-    """Return the keys with several values; ``algo.osgp.tau`` also yields ``algo.tau``."""
-    names = {setting.name for setting in settings if setting.swept}
-    return names | {condition[2] for name in names if (condition := condition_of(name))}
 
 
 def check_plugins(node: Mapping[str, object], key: str = "hydra") -> None:

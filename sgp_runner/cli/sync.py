@@ -19,16 +19,12 @@ from sgp_runner.config.plugins.loading import named
 from sgp_runner.utils.errors import ConfigError
 
 
-def parser() -> Parser:
-    out = Parser(prog="sgp-sync", description="Copy recorded runs to their loggers again.")
-    out.add_argument("folders", nargs="+", type=Path, metavar="RUN_DIR", help="in results/runs")
-    add_plugins(out)
-    return out
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code, which is 1 if a copy failed."""
-    asked = parser().parse_args(argv)
+    parser = Parser(prog="sgp-sync", description="Copy recorded runs to their loggers again.")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN_DIR", help="in results/runs")
+    add_plugins(parser)
+    asked = parser.parse_args(argv)
     return run_command("sgp-sync", lambda: sync_all(asked.folders, asked.plugin))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sgp_runner.cluster.checks import check_each_not_negative, check_rate
 from sgp_runner.cluster.collective_laws import Library
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.units import BitsPerSecond, Bytes, Seconds
 
 CollectiveAlgorithm = Literal[
@@ -61,8 +61,7 @@ class Collectives:
             if (rate := getattr(self, name)) is not None:
                 check_rate(f"{key}.{name}", rate)
         check_each_not_negative(self, key, "all_reduce_latency_seconds", "connect_seconds")
-        if self.bucket_bytes < 1:
-            raise ConfigError(f"{key}.bucket_bytes", f"{self.bucket_bytes} must be at least 1.")
+        check_least(1, key, self, "bucket_bytes")
         for name in ("overlap", "exchange_overlap", "fragment_overlap"):
             if not 0 <= (share := getattr(self, name)) < 1:
                 raise ConfigError(f"{key}.{name}", f"{share} must be in [0, 1).")

@@ -41,8 +41,7 @@ class LogNormalTime:
 
     def sample(self, mean: float, random: Generator, count: int) -> list[float]:
         variance = log(1 + self.cv**2)
-        times = mean * random.lognormal(-variance / 2, variance**0.5, count)
-        return list(map(float, times))
+        return list(map(float, mean * random.lognormal(-variance / 2, variance**0.5, count)))
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ class WorkSchedule(Protocol):
     """Interface of a schedule of work that slows down, stops and resumes."""
 
     def finish(self, begin: float, end: float) -> float: ...
-    def clear(self, moment: float) -> float: ...
+    def clear(self, moment: float) -> float:
+        """Return the first time from ``moment`` on at which work does not stop."""
+        return self.finish(moment, moment)
 
 
 @dataclass(frozen=True)
-class RateSchedule:
+class RateSchedule(WorkSchedule):
     """A schedule in which the time for a second of work is piecewise constant.
 
     pieces: (from, to, factor), disjoint and in order; a second of work takes ``factor`` seconds,
@@ -46,10 +48,6 @@ class RateSchedule:
             else:
                 end += (stop - at) * (1 - 1 / factor)
         return end
-
-    def clear(self, moment: float) -> float:
-        """Return the first time from ``moment`` on at which work does not stop."""
-        return self.finish(moment, moment)
 
 
 STEADY = RateSchedule()

@@ -8,7 +8,7 @@ from math import inf, prod
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.errors import ConfigError, check_least, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -100,11 +100,9 @@ class TimedAs:
     bytes_per_parameter: float | None = None
 
     def __post_init__(self) -> None:
+        check_least(1, "timed_as", self, "num_parameters", "batch_size")
         for key in ("num_parameters", "batch_size"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ConfigError(f"timed_as.{key}", f"{value} must be at least 1.")
-            if value is not None and value >= 2**63:
+            if (value := getattr(self, key) or 1) >= 2**63:
                 raise ConfigError(f"timed_as.{key}", f"{value} must be less than 2**63.")
         if not 0 < (self.bytes_per_parameter or 1) < inf or self.bytes_per_parameter == 0:
             raise ConfigError(

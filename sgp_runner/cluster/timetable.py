@@ -86,7 +86,7 @@ class Timetable:
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class Interrupted(WorkSchedule):
     """The schedule ``usual`` of ``events``, interrupted while any of ``ranks`` is absent.
 
     factor: maps the events at a time to the time that a second of work takes
@@ -117,9 +117,6 @@ class Interrupted:
                 return later
             done = later
         return inf
-
-    def clear(self, moment: float) -> float:
-        return self.finish(moment, moment)
 
 
 def halted(events: Iterable[Event], rank: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.units import Minutes
 
 
@@ -25,14 +25,9 @@ class Checkpoints:
     keep_last: bool = False
 
     def __post_init__(self) -> None:
-        if self.every_steps is not None and self.every_steps < 1:
-            raise ConfigError(
-                "checkpoint.every_steps", f"{self.every_steps} must be at least 1 step, or null."
-            )
+        check_least(1, "checkpoint", self, "every_steps", "keep")
         if self.every_minutes is not None and not 0 < self.every_minutes < float("inf"):
             raise ConfigError(
                 "checkpoint.every_minutes",
                 f"{self.every_minutes} must be positive and finite, or null.",
             )
-        if self.keep < 1:
-            raise ConfigError("checkpoint.keep", f"{self.keep} must be at least 1.")

@@ -7,7 +7,7 @@ import functools
 import pkgutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 # In a wheel the folder is inside the package, in a clone next to it.
 CONFIGS = next(
@@ -223,14 +223,13 @@ def retract() -> None:
 @functools.cache
 def own_groups() -> Mapping[str, tuple[str, ...]]:
     """Return group -> its choices in this package; Hydra's groups and studies are omitted."""
-    folders = sorted(
-        path
-        for path in CONFIGS.iterdir()
-        if path.is_dir() and not path.name.startswith((".", "_", "hydra", "study"))
-    )
     return {
         folder.name: tuple(sorted(path.stem for path in folder.glob("*.yaml")))
-        for folder in folders
+        for folder in sorted(
+            path
+            for path in CONFIGS.iterdir()
+            if path.is_dir() and not path.name.startswith((".", "_", "hydra", "study"))
+        )
     }
 
 
@@ -274,8 +273,7 @@ def without_path(group: str, name: str) -> str:
 
 def imported(name: str) -> type[Any]:
     """Return the class whose path is ``name``, in the form ``module:Class``."""
-    cls: type[Any] = pkgutil.resolve_name(name)
-    return cls
+    return cast(type[Any], pkgutil.resolve_name(name))
 
 
 def choice_of(group: str, cls: type[Any]) -> str | None:

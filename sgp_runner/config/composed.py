@@ -12,7 +12,7 @@ from hydra import compose
 from hydra.errors import MissingConfigException
 from omegaconf import Container, DictConfig, OmegaConf, read_write
 
-from sgp_runner.config.choices import EXTENSIONS, PRESET, class_of, group_of, groups
+from sgp_runner.config.choices import EXTENSIONS, PRESET, class_of, groups
 from sgp_runner.config.command_line import Setting, no_choice, parse
 from sgp_runner.config.plugins import composition
 from sgp_runner.config.schema import (
@@ -27,7 +27,7 @@ from sgp_runner.config.schema import (
     node_at,
     unknown_key,
 )
-from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.errors import ConfigError, first_line, nearest
 from sgp_runner.utils.messages import logger
 
 #: Overrides of a run -> those without its algorithm, the name of the algorithm, and its node.
@@ -127,7 +127,7 @@ def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
     presets = [choice for choice in choices if choice.name == PRESET]
     others = [choice for choice in choices if choice.name != PRESET]
     tree = tree_of(config)
-    nodes = [(choice, node_at(tree, choice.name)) for choice in others if is_choice(choice.name)]
+    nodes = [(choice, node_at(tree, choice.name)) for choice in others if is_named(choice.name)]
     unknown = [
         (choice, name)
         for choice, node in nodes
@@ -142,11 +142,6 @@ def leave_out_replaced(config: DictConfig, choices: Sequence[Setting]) -> None:
         if isinstance(alone, dict) and name not in alone:
             del OmegaConf.select(config, choice.name)[name]
             warn_of_replaced(f"{choice.name}.{name}", presets[0].text, choice.text)
-
-
-def is_choice(key: str) -> bool:
-    """Return whether ``key`` is a part of a run that has a class by name."""
-    return group_of(key) in groups() and is_named(key)
 
 
 def fields_of_choice(node: Tree, key: str) -> Iterable[str]:
@@ -221,7 +216,7 @@ def unclear(error: Exception) -> ConfigError:
     because = f" ({first_line(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
     return ConfigError(
         "settings",
-        f"they cannot be put together: {first_line(error) or type(error).__name__}{because}.",
+        f"they cannot be put together: {first_line(error)}{because}.",
     )
 
 
@@ -233,7 +228,3 @@ def reason(error: Exception) -> str:
     ]
     where = [line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")]
     return " ".join([*sentences, *(f"({key})" for key in where if key)]).rstrip(".")
-
-
-def first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")

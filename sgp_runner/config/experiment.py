@@ -19,7 +19,7 @@ from sgp_runner.config.old_names import KEY as CLUSTER
 from sgp_runner.config.old_names import flattened
 from sgp_runner.config.plugins.from_python import InMemory
 from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
-from sgp_runner.config.plugins.loading import Plugin, check_stored, hashes, named
+from sgp_runner.config.plugins.loading import Plugin, check_stored, named
 from sgp_runner.config.run import Run
 from sgp_runner.config.schema import IDENTITY, RESIZED, Tree, join
 from sgp_runner.utils.errors import ConfigError
@@ -256,7 +256,8 @@ def make_experiment(tree: Tree, group: str | None = None) -> Experiment:
     assert isinstance(run, Run)
     config = plain(part, run)
     used = [(key, plugin) for key, plugin in extensions_in(part, "") if plugin.hash is not None]
-    digests = hashes(plugin for key, plugin in used if key not in NOT_IN_NAME)
+    hashes = {plugin.name: plugin.hash for key, plugin in used if key not in NOT_IN_NAME}
+    digests = {name: hashes[name] for name in sorted(hashes)}
     identity = {KEY_OF_PLUGINS: digests, RESIZED: tree.get(RESIZED)}
     config |= {key: value for key, value in identity.items() if value}
     return Experiment(run, config, group, plugins=list(dict.fromkeys(plugin for _, plugin in used)))

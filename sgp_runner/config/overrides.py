@@ -32,7 +32,6 @@ from sgp_runner.config.composed import (
     chosen,
     chosen_once,
     compose_algorithms,
-    first_line,
     is_fixed,
     tree_of,
 )
@@ -53,7 +52,7 @@ from sgp_runner.config.schema import (
     unknown_key,
 )
 from sgp_runner.config.sources import PathChoices, Sources
-from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.errors import ConfigError, first_line, nearest
 from sgp_runner.utils.secrets import refuse_secrets
 from sgp_runner.utils.units import refuse_unlikely
 

@@ -28,7 +28,7 @@ from sgp_runner.models.hub_model import HubModel
 from sgp_runner.models.timing_only import TimingOnly
 from sgp_runner.topology.verify import topologies
 from sgp_runner.utils.devices import settled
-from sgp_runner.utils.errors import ConfigError, nearest
+from sgp_runner.utils.errors import ConfigError, check_least, nearest
 from sgp_runner.utils.launchers import Launched
 
 if TYPE_CHECKING:
@@ -143,9 +143,7 @@ class Run:
         self.cluster.codecs.check(CODECS)
         check_row("row", [self.row] if self.row is not None else [])
         check_row("cluster.validated.fitted_on", self.cluster.validated.fitted_on)
-        for key in ("nodes", "gpus_per_node", "batch_size", "log_every"):
-            if getattr(self, key) < 1:
-                raise ConfigError(key, f"{getattr(self, key)} must be at least 1.")
+        check_least(1, "", self, "nodes", "gpus_per_node", "batch_size", "log_every")
         if self.micro_batch is not None:
             self.check_micro_batch(self.micro_batch)
         if self.trace_steps is not None:

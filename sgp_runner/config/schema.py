@@ -55,7 +55,10 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     """Return ``node`` and its parts with all defaults; settings are in the order of the fields."""
     cls = class_at(node, key)
     fields = {} if cls is None else fields_of(cls, key)
-    values = {**{name: {} for name in OWN_PARTS if not key}, **without_aliases(node, cls)}
+    aliases: Mapping[str, str] = getattr(cls, "aliases", {})
+    # Each setting by its first name; of two names the later one holds.
+    named = {aliases.get(name, name): value for name, value in node.items()}
+    values: dict[str, object] = {**{name: {} for name in OWN_PARTS if not key}, **named}
     if not key:
         values |= brought_by_algorithm(values)
     values = {
@@ -77,19 +80,12 @@ def completed(node: Tree, key: str = "") -> dict[str, object]:
     return {name: values.get(name, defaults.get(name)) for name in names} | values
 
 
-def without_aliases(node: Tree, cls: type[Any] | None) -> dict[str, object]:
-    """Return ``node`` with each setting by its first name; of two names the later one holds."""
-    aliases: Mapping[str, str] = getattr(cls, "aliases", {})
-    return {aliases.get(name, name): value for name, value in node.items()}
-
-
 def brought_by_algorithm(tree: Tree) -> dict[str, object]:
     """Return ``optim`` with the algorithm's defaults for SGD; empty if it is not SGD."""
     algo, optim = tree.get("algo"), tree.get("optim")
     if not isinstance(algo, Mapping) or not isinstance(optim, Mapping) or optim.get(NAME) != "sgd":
         return {}
-    cls = class_at(algo, "algo")
-    return {"optim": {**getattr(cls, "sgd_defaults", {}), **optim}}
+    return {"optim": {**getattr(class_at(algo, "algo"), "sgd_defaults", {}), **optim}}
 
 
 def is_node(value: object, key: str) -> TypeGuard[Tree]:

@@ -142,9 +142,6 @@ class ConsoleListener:
         self._started = time.monotonic()
         self._display.start()
 
-    def stop(self) -> None:
-        self._display.stop()
-
     def write(self, record: Mapping[str, object]) -> None:
         kind, first = record["kind"], record.get("rank") == 0
         self._time_s = max(self._time_s, number(record.get("time_s")) or 0.0)
@@ -163,7 +160,7 @@ class ConsoleListener:
 
     def finish(self, summary: Mapping[str, object] | None) -> None:
         self._done = summary is not None
-        self.stop()
+        self._display.stop()
 
     def _announce(self, seconds: float) -> None:
         """Print once, if evaluation takes a large share of the ``seconds`` of a long run, so."""

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from io import StringIO
-from pathlib import Path
 
 from rich.box import ROUNDED
 from rich.console import Console
@@ -14,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from sgp_runner.recording.throughput import RATES
-from sgp_runner.utils.files import short_path
 from sgp_runner.utils.launchers import under_launcher
 from sgp_runner.utils.units import (
     counted,
@@ -25,6 +23,7 @@ from sgp_runner.utils.units import (
     percent,
     with_prefix,
 )
+from sgp_runner.utils.user_code import nearby
 
 CLOCKS: dict[str | None, str] = {"simulated": "simulated time", "wall": "wall-clock time"}
 
@@ -65,9 +64,7 @@ def summary_table(summary: Mapping[str, object]) -> Table:
         return None if value is None else form(value)
 
     # A path on an unfolded line of its own below the frame can be copied.
-    results = (
-        [f"results in {short_path(Path(str(summary['run_dir'])))}"] if "run_dir" in summary else []
-    )
+    results = [f"results in {nearby(str(summary['run_dir']))}"] if "run_dir" in summary else []
     notes = "\n".join(note for note in (_text(summary, "label"), *results) if note)
     names = [_text(summary, key) for key in ("algorithm", "model", "data")]
     size = text("nodes", lambda nodes: counted(nodes, "node"))

@@ -13,7 +13,7 @@ from sgp_runner.data.label_settings import Classified
 from sgp_runner.data.sampler import partition_of
 from sgp_runner.data.tasks import Classification
 from sgp_runner.utils.cores import share_of_cores
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.files import is_hidden
 
 if TYPE_CHECKING:
@@ -41,12 +41,8 @@ class ImageFolders(Classified):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_size < 1:
-            raise ConfigError(
-                "data.image_size", f"must be at least 1 pixel, not {self.image_size}."
-            )
-        if self.workers is not None and self.workers < 0:
-            raise ConfigError("data.workers", f"must be 0 or more processes, not {self.workers}.")
+        check_least(1, "data", self, "image_size")
+        check_least(0, "data", self, "workers")
 
 
 def classes_in(folder: Path) -> list[str]:

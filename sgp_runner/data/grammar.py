@@ -73,7 +73,7 @@ class Grammar:
         if not 3 <= self.nouns <= 1000:
             raise ConfigError("data.nouns", f"must be between 3 and 1000, not {self.nouns}.")
         if not self.concentration > 0:
-            raise ConfigError("data.concentration", f"must be above 0, not {self.concentration}.")
+            raise ConfigError("data.concentration", f"{self.concentration} must be above 0.")
 
     @property
     def languages(self) -> list[Language]:

@@ -86,10 +86,7 @@ class Dirichlet:
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
-            raise ConfigError(
-                "data.alpha",
-                f"the concentration must be above 0, not {self.alpha}. Use data.alpha=0.1.",
-            )
+            raise ConfigError("data.alpha", f"{self.alpha} must be above 0. Use data.alpha=0.1.")
 
     def sampler(self, split: Labelled, workers: int, batch_size: int, seed: int) -> Sampler:
         steps = full_steps(len(split), workers, batch_size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sgp_runner.data.dataset import Dataset
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import check_least
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,10 +47,7 @@ class TimingOnly:
     trains: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for key in ("grain", "sample_steps"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ConfigError(f"model.{key}", f"{value} must be at least 1.")
+        check_least(1, "model", self, "grain", "sample_steps")
 
     def build(self, dataset: Dataset) -> nn.Module:
         from sgp_runner.models.vector import Placeholder

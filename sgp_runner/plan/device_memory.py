@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.units import num_bytes
 
 # The part of a method's named state; all other state is "other".
 STATE = {
@@ -85,7 +84,3 @@ class DeviceMemory:
 
     def fits(self, parts: Mapping[str, float]) -> bool:
         return self.limit is None or sum(parts.values()) <= self.limit
-
-
-def parts_text(parts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {num_bytes(count)}" for name, count in parts.items())

@@ -121,7 +121,10 @@ def diagnose(seen: Observation) -> Diagnosis:
     causes: list[Cause] = []
     if seen.gap(nodes) > 0:
         causes = [*network_causes(seen, nodes), *other_causes(seen, nodes)]
-    explains = None if seen.small is None else in_proportion(seen, nodes)
+    explains = None
+    if seen.small is not None:
+        share, gap = seen.small
+        explains = gap <= IN_PROPORTION * share * seen.gap(nodes)
     if explains is not None or not one_rate:
         wrong = explains is False or not one_rate
         by = "the smaller model" if one_rate else "the other number of nodes"
@@ -131,13 +134,6 @@ def diagnose(seen: Observation) -> Diagnosis:
         ]
     causes.sort(key=lambda cause: ORDER.index(cause.verdict))
     return Diagnosis(seen, rates, one_rate, explains, tuple(causes))
-
-
-def in_proportion(seen: Observation, nodes: int) -> bool:
-    """Return whether the gap shrinks in proportion to the size of the model."""
-    assert seen.small is not None
-    share, gap = seen.small
-    return gap <= IN_PROPORTION * share * seen.gap(nodes)
 
 
 def refuted(cause: Cause, by: str) -> Cause:
@@ -216,8 +212,7 @@ def connection_cause(seen: Observation, low: float, high: float) -> Cause:
     if seen.bandwidth is not None and low >= FULL * seen.bandwidth:
         verdict = "excluded"
     if len(seen.streams) > 1:
-        one = seen.streams[min(seen.streams)]
-        fits = PARTIAL * low <= one <= high / PARTIAL
+        fits = PARTIAL * low <= seen.streams[min(seen.streams)] <= high / PARTIAL
         verdict = "excluded" if scaling(seen) < SEVERAL else "likely" if fits else "possible"
         why = carried(seen)
     return Cause(

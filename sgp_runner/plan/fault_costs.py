@@ -54,7 +54,6 @@ def whole_seconds(run: Run) -> float:
     from sgp_runner.assembly.build import timing_problem
     from sgp_runner.assembly.simulated.times import simulate_times
 
-    problem = timing_problem(run, Study(None, sum(steps_of(run)) + TAIL))
-    simulation, _ = simulate_times(run, problem)
+    simulation, _ = simulate_times(run, timing_problem(run, Study(None, sum(steps_of(run)) + TAIL)))
     simulation.run()
     return float(simulation.now())

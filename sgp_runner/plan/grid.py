@@ -70,8 +70,7 @@ def including(values: Sequence[float], point: float) -> list[float]:
     def distance(value: float) -> float:
         return abs(log(max(value, LEAST_LATENCY) / max(point, LEAST_LATENCY)))
 
-    nearest = min(values, key=distance)
-    return sorted({point, *values} - ({nearest} - {point}))
+    return sorted({point, *values} - ({min(values, key=distance)} - {point}))
 
 
 def can_plan(arguments: Sequence[str], search: Sequence[str]) -> bool:
@@ -158,19 +157,14 @@ def near_of(method: Method, fits: bool) -> bool | int:
 
 def grid_entry(method: Method, seconds: list[float | None], fits: bool) -> dict[str, Any]:
     """Return a method of the grid as plain data."""
-    prefix = " ".join(method.overrides[:1])
-    catalogue = {
-        overrides: figures
-        for overrides, figures in all_known().items()
-        if overrides.split()[0] == prefix
-    }
     return {
         "title": method.title,
         "periodic": method.algorithm in PERIODIC,
         "near": near_of(method, fits),
         "quality": [
             f"{' '.join(overrides.split()[1:])}: {figure.text}".removeprefix(": ")
-            for overrides, figures in catalogue.items()
+            for overrides, figures in all_known().items()
+            if overrides.split()[0] == method.overrides[0]
             for figure in figures
         ],
         "seconds": seconds,

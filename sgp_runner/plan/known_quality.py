@@ -104,11 +104,8 @@ def near_until(method: Method) -> int:
     """Return the largest H at which a method is near, whose own H is any; 0: at none."""
     rest, _ = without_period(method.overrides)
     known = {without_period(overrides.split())[1] for overrides in all_known()}
-    return max((h for h in known if is_close(known_quality(with_period(rest, h)))), default=0)
-
-
-def with_period(rest: Sequence[str], period: int) -> Method:
-    return Method("", (*rest[:1], f"{PERIOD}{period}", *rest[1:]))
+    methods = {h: Method("", (*rest[:1], f"{PERIOD}{h}", *rest[1:])) for h in known}
+    return max((h for h in known if is_near(methods[h])), default=0)
 
 
 def apart(figure: Known, parameters: float, replicas: int) -> tuple[float, float]:
@@ -139,11 +136,6 @@ def extrapolated(method: Method, parameters: float, replicas: int) -> str:
 
 
 def is_near(method: Method) -> bool:
-    """Return whether all published figures of a method are at most `NEAR` worse."""
-    return is_close(known_quality(method))
-
-
-def is_close(figures: Sequence[Known]) -> bool:
-    """Return whether there are published figures, each at most `NEAR` worse."""
-    losses = [figure.worse for figure in figures if figure.worse is not None]
+    """Return whether there are published figures of a method, each at most `NEAR` worse."""
+    losses = [figure.worse for figure in known_quality(method) if figure.worse is not None]
     return bool(losses) and max(losses) <= NEAR

@@ -91,17 +91,16 @@ class Observation:
         hidden: whether all of the gradient's time hides the all-reduce, or none
         over: ranks of the ring
         """
-        collectives = Collectives(
-            library="nccl",
-            ring_over="devices" if over == "devices" else "nodes",
-            overlap=1 - 1e-12 if hidden else 0.0,
-            bucket_bytes=1,
-        )
         return Cluster(
             ConstantTime(),
             StepTimes({"default": self.alone}),
             Links(rate, self.latency),
-            collectives,
+            Collectives(
+                library="nccl",
+                ring_over="devices" if over == "devices" else "nodes",
+                overlap=1 - 1e-12 if hidden else 0.0,
+                bucket_bytes=1,
+            ),
             devices_per_node=self.devices,
         )
 
@@ -121,8 +120,7 @@ class Observation:
 
     def rates(self, nodes: int) -> tuple[float, float]:
         """Return the rates that explain a step: all of the all-reduce was hidden, or nothing."""
-        together = self.together[nodes]
-        return self.rate_for(nodes, together), self.rate_for(nodes, self.gap(nodes))
+        return self.rate_for(nodes, self.together[nodes]), self.rate_for(nodes, self.gap(nodes))
 
 
 def read_observation(arguments: Sequence[str]) -> Observation:

@@ -106,7 +106,9 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
             "between sites, then inside, one after the other (an upper bound)."
         )
     model, parameters, notes = model_overrides(settings, cluster)
-    study = settings.text("quality")
+    study, budget = settings.text("quality"), steps_of_budget(settings, nodes)
+    prices = (settings.number(key) for key in ("price_per_hour", "watts", "kwh_price"))
+    names = {key: text for key in ("precision", "shard") if (text := settings.text(key))}
     return Request(
         nodes,
         cluster.devices_per_node,
@@ -114,18 +116,12 @@ def read_request(arguments: Sequence[str], search: Sequence[str] = ()) -> Reques
         parameters,
         cluster,
         ("model=timing_only", *machines, *model),
-        budget_of(settings, nodes),
+        TrainingBudget(budget, *prices),
         methods,
         (*assumed, *notes),
         None if study is None else read_quality(Path(study)),
-        memory_of(settings),
+        DeviceMemory(limit=settings.number("device_memory"), **names),
     )
-
-
-def memory_of(settings: PlanSettings) -> DeviceMemory:
-    """Return what a device can hold. Raises ConfigError for an unknown way to hold it."""
-    names = {key: text for key in ("precision", "shard") if (text := settings.text(key))}
-    return DeviceMemory(limit=settings.number("device_memory"), **names)
 
 
 def check_needed(settings: PlanSettings) -> None:
@@ -268,16 +264,6 @@ def from_flops(settings: PlanSettings, cluster: Cluster, parameters: int) -> flo
             )
         flops = float(FLOPS_PER_PARAMETER_AND_TOKEN) * parameters * tokens
     return flops / (rate * cluster.devices_per_node)
-
-
-def budget_of(settings: PlanSettings, nodes: int) -> TrainingBudget:
-    """Return the budget of a plan."""
-    return TrainingBudget(
-        steps_of_budget(settings, nodes),
-        settings.number("price_per_hour"),
-        settings.number("watts"),
-        settings.number("kwh_price"),
-    )
 
 
 def steps_of_budget(settings: PlanSettings, nodes: int) -> int | None:

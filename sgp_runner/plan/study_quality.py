@@ -63,8 +63,7 @@ def read_quality(path: Path) -> StudyQuality:
     try:
         texts = texts_of(path)
         content = json.loads(texts[RECORD])["versions"][-1]["content"]
-        lines = [*csv.DictReader(io.StringIO(texts[TABLE]))]
-        losses = losses_of(content["arms"], lines)
+        losses = losses_of(content["arms"], [*csv.DictReader(io.StringIO(texts[TABLE]))])
         setting = ", ".join(
             f"{key}={content[key]}" for key in ("model", "data", "nodes") if key in content
         )

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from sgp_runner.console.summary import plain_lines
 from sgp_runner.plan.comparison import MethodCost, PlannedMethods
-from sgp_runner.plan.device_memory import parts_text
 from sgp_runner.plan.fault_costs import AWAY_STEPS, SLOWER
 from sgp_runner.plan.known_quality import is_comparable, known_quality
 from sgp_runner.plan.methods import SAVES
@@ -145,7 +144,8 @@ def memory(plan: PlannedMethods) -> Iterator[str]:
     )
     base = plan.data_parallel
     for row in (base,) if plan.best in (None, base) else (plan.best, base):
-        yield from folded(f"- {row.title}: {parts_text(row.memory)}", "  ")
+        parts = (f"{name} {num_bytes(count)}" for name, count in row.memory.items())
+        yield from folded(f"- {row.title}: {', '.join(parts)}", "  ")
 
 
 def quality(plan: PlannedMethods, rows: Sequence[MethodCost]) -> Iterator[str]:

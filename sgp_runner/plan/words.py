@@ -71,7 +71,7 @@ class PlanSettings:
 def read_settings(
     arguments: Sequence[str],
     keys: Mapping[str, Key],
-    aliases: Mapping[str, str] | None = None,
+    aliases: Mapping[str, str],
     groups: Sequence[str] = (),
 ) -> PlanSettings:
     """Read a command line.
@@ -86,7 +86,7 @@ def read_settings(
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise ConfigError(word, "this is not a setting; write key=value, for example nodes=4.")
-        written, name = name, (aliases or {}).get(name, name)
+        written, name = name, aliases.get(name, name)
         if name.partition(".")[0] in groups:
             refuse_unlikely(name, plain_number(text, short=False))
             passed.append(f"{name}={text}")
@@ -154,7 +154,9 @@ def value_of(name: str, text: str, key: Key) -> float | int | str:
     if number is None:
         number = plain_number(text, unit is None)
     if number is None and key.kind == "rate":
-        raise no_rate(name, text)
+        match = re.fullmatch(r"([\d.]+) ?([kMGT]?).*", text)
+        meant = f"{match[1]}{match[2] or 'G'}bit/s" if match and ".." not in text else "10Gbit/s"
+        raise ConfigError(name, f"'{text}' is not a rate: write {name}={meant}, for example.")
     if number is None or not isfinite(number):
         example = "7e9 or 110M" if unit is None else unit.example
         what = "negative" if text.startswith("-") and text[1:2].isdigit() else "not a number"
@@ -178,10 +180,3 @@ def plain_number(text: str, short: bool) -> float | None:
     if match is None or (match[2] and not short):
         return None
     return float(match[1]) * SUFFIXES[match[2]]
-
-
-def no_rate(name: str, text: str) -> ConfigError:
-    """Return the error of a text that is not a rate, with the rate that is probably meant."""
-    match = re.fullmatch(r"([\d.]+) ?([kMGT]?).*", text)
-    meant = f"{match[1]}{match[2] or 'G'}bit/s" if match and ".." not in text else "10Gbit/s"
-    return ConfigError(name, f"'{text}' is not a rate: write {name}={meant}, for example.")

@@ -295,10 +295,9 @@ def invalid_reason(path: Path, run: str, only: Sequence[str] | None = None) -> s
 
 def extendable(folder: Path, run: str) -> list[Path]:
     """Return the checkpoints of ``run`` that a run with more epochs can continue, newest first."""
-    steps = (folder / f"step-{number}" for number in saved_steps(folder))
     return [
         path
-        for path in steps
+        for path in (folder / f"step-{number}" for number in saved_steps(folder))
         if invalid_reason(path, run) is None and read_json(path / MANIFEST).get("longer") is True
     ]
 

@@ -80,30 +80,25 @@ class SimulatedTrace:
         """Record the events of ``simulation`` from now on."""
         machines, clock = simulation.machines, simulation.clock
         self.size = simulation.size
-        start, transmit = machines.start_gradient, machines.fabric.transmit
-        contribute = machines.collectives.contribute
-
-        def on_start(gradient: Any, contribution: Any) -> None:
-            self.on_start(gradient.rank, gradient.step, clock.now)
-            start(gradient, contribution)
 
         def on_send(sent: Any, num_bytes: float) -> None:
             if len(self.beyond) < self.size:
                 self.sent[id(sent)] = clock.now, num_bytes
-            transmit(sent, num_bytes)
 
         def on_join(number: int, *arguments: Any) -> None:
             if len(self.beyond) < self.size:
                 self.joined.setdefault(number, clock.now)
-            contribute(number, *arguments)
 
         def on_gradient_end(rank: int, step: int) -> None:
             if (rank, step) in simulation.gradients:  # not abandoned
                 self.on_end(rank, step, clock.now)
 
-        machines.start_gradient = on_start
-        machines.fabric.transmit = on_send
-        machines.collectives.contribute = on_join
+        machines.start_gradient = both(
+            lambda gradient, contribution: self.on_start(gradient.rank, gradient.step, clock.now),
+            machines.start_gradient,
+        )
+        machines.fabric.transmit = both(on_send, machines.fabric.transmit)
+        machines.collectives.contribute = both(on_join, machines.collectives.contribute)
         before: dict[str, Callable[..., None]] = {
             "gradient ends": on_gradient_end,
             "joins": lambda number, rank, step, num_bytes, ready: self.on_end(rank, step, ready),
@@ -205,20 +200,17 @@ class ProfiledSteps:
         self.listener.start_of_step(worker)
         step = worker.step + 1
         if step in (self.steps.start - 1, self.steps.start) and self.profiler is None:
-            self.profiler = self.prepared()
+            from torch._C._profiler import _ExperimentalConfig
+            from torch.profiler import profile
+
+            config = _ExperimentalConfig(profile_all_threads=True)
+            self.profiler = profile(experimental_config=config)
+            self.profiler.prepare_trace()
         if step == self.steps.start and self.profiler is not None:
             from torch.profiler import record_function
 
             self.profiler.start_trace()
             mark_spans(record_function)
-
-    def prepared(self) -> profile:
-        from torch._C._profiler import _ExperimentalConfig
-        from torch.profiler import profile
-
-        profiler = profile(experimental_config=_ExperimentalConfig(profile_all_threads=True))
-        profiler.prepare_trace()
-        return profiler
 
     def end_of_step(self, worker: Worker) -> None:
         if self.profiler is not None and worker.step >= self.steps[-1]:

@@ -16,10 +16,11 @@ from sgp_runner.config.plugins.loading import KEY as KEY_OF_PLUGINS
 from sgp_runner.core.problem import Problem
 from sgp_runner.recording.checkpoint import read
 from sgp_runner.utils.errors import CannotWrite, ConfigError
-from sgp_runner.utils.files import replacing, short_path
+from sgp_runner.utils.files import replacing
 from sgp_runner.utils.lock import lock
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.units import counted
+from sgp_runner.utils.user_code import nearby
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +53,7 @@ def pretrain(problem: Problem, experiment: Experiment, results: Path | None = No
         problem.flat.start_from(saved["params"], saved["buffers"])
     except (OSError, ValueError, LookupError) as error:
         raise ConfigError(
-            "pretrain", f"{short_path(path)} is damaged ({error}): delete this file."
+            "pretrain", f"{nearby(path)} is damaged ({error}): delete this file."
         ) from error
 
 

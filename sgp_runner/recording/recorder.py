@@ -92,8 +92,7 @@ class LineFile:
                 rest = rest[self.file.write(rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
-                size = os.fstat(self.file.fileno()).st_size
-                self.file.truncate(size - (len(lines) - len(rest)))
+                self.file.truncate(os.fstat(self.file.fileno()).st_size - (len(lines) - len(rest)))
             raise CannotWrite(self.path, error) from error
         self.size += len(lines)
         self.checksum.update(lines)

@@ -118,12 +118,10 @@ def replay(directory: Path, each_step: Callable[[Worker], None] = lambda worker:
     ranks = [ReplayedRank(problem, network, run, recording, each_step) for recording in recordings]
     with closing(problem):
         network.turns.run([rank.repeat for rank in ranks])
-    ended = all(recording.footer.ended for recording in recordings)
-    same = [checksum_of(rank.worker.push_sum) == rank.recording.footer.parameters for rank in ranks]
     return Replayed(
         [rank.worker for rank in ranks],
-        ended,
-        same,
+        all(recording.footer.ended for recording in recordings),
+        [checksum_of(rank.worker.push_sum) == rank.recording.footer.parameters for rank in ranks],
         any(rank.worker.comm.collectives for rank in ranks),
     )
 

@@ -25,7 +25,7 @@ from sgp_runner.assembly.simulated.times import (
     simulate_times,
     without_values,
 )
-from sgp_runner.config.experiment import Experiment
+from sgp_runner.config.experiment import Experiment, load_experiment, make_experiment, stored
 from sgp_runner.config.old_names import FLAT
 from sgp_runner.config.run import Run
 from sgp_runner.distributed.private_folder import private_folder
@@ -99,12 +99,11 @@ def machines_in(argv: Sequence[str], config_dir: str | None = None) -> list[Mach
     argv = named(argv)  # before Hydra looks for the files that this registers
     with configs():
         search = [] if config_dir is None else [search_in(config_dir)]
-        settings = parse([*search, *argv])[len(search) :]
         single_values = [
             [f"{setting.name}={value}" for value in setting.override.sweep_string_iterator()]
             if setting.swept
             else [typed(setting.line)]
-            for setting in settings
+            for setting in parse([*search, *argv])[len(search) :]
         ]
         return [
             machines_with(arguments, compose(parse([*search, *arguments])))
@@ -143,8 +142,6 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
     """
     import yaml
 
-    from sgp_runner.config.experiment import make_experiment, stored
-
     trained, summary = finished(folder)
     # The cluster defines the devices of a node.
     config = {**trained.config, "gpus_per_node": 1}
@@ -159,13 +156,12 @@ def retime(folder: Path, machines: Machines, out: Path) -> Path:
             raise
         except (OSError, ValueError, TypeError) as error:
             refuse(folder, f"its records cannot be read ({error})")
-    label = f"{experiment.run.label}, re-timed from {folder.name}"
     retimed = {
         **{key: value for key, value in summary.items() if key not in COSTS},
         **experiment.facts,
         "run_dir": str(there),
         **costs,
-        "label": label,
+        "label": f"{experiment.run.label}, re-timed from {folder.name}",
         "retimed_from": str(folder),
     }
     try:
@@ -193,8 +189,6 @@ def finished(folder: Path) -> tuple[Experiment, dict[str, object]]:
 
     Raises ConfigError if the run cannot be re-timed.
     """
-    from sgp_runner.config.experiment import load_experiment
-
     experiment, summary = load_experiment(folder / "config.yaml", None), read_summary(folder)
     run = experiment.run
     refusals = {

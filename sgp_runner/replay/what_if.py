@@ -11,7 +11,7 @@ no time, as in every simulation. There is no queueing, because recorded delays i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -151,28 +151,24 @@ def simulated_time(run: Run, recordings: Sequence[Recording]) -> tuple[int, floa
     )
     problem = timing_problem(run, Study(None, steps))
     message_seconds = RecordedDelays(delays) if delays else None
-    times = GivenTimes(1.0, RecordedGradients(recordings[: run.nodes]), message_seconds)
+    times = GivenTimes(1.0, recorded_gradients(recordings[: run.nodes]), message_seconds)
     simulation, _ = simulate_times(run, problem, times)
     simulation.run()
     return steps, simulation.clock.now
 
 
-class RecordedGradients:
-    """The recorded durations of gradients; a call returns the duration of a rank's next gradient.
+def recorded_gradients(recordings: Sequence[Recording]) -> Callable[[int], float]:
+    """Return a function that returns the recorded duration of a rank's next gradient.
 
     The durations of a rank are in their recorded order and repeat."""
-
-    def __init__(self, recordings: Sequence[Recording]) -> None:
-        by_rank = [
-            [event.seconds for event in recording.events if event.kind == "gradient"]
-            for recording in recordings
-        ]
-        together = [seconds for durations in by_rank for seconds in durations]
-        # A node may have drawn no step from a shared budget.
-        self.seconds = [cycle(durations or together) for durations in by_rank]
-
-    def __call__(self, rank: int) -> float:
-        return next(self.seconds[rank])
+    by_rank = [
+        [event.seconds for event in recording.events if event.kind == "gradient"]
+        for recording in recordings
+    ]
+    together = [seconds for durations in by_rank for seconds in durations]
+    # A node may have drawn no step from a shared budget.
+    seconds = [cycle(durations or together) for durations in by_rank]
+    return lambda rank: next(seconds[rank])
 
 
 class RecordedDelays:

@@ -1,8 +1,8 @@
 """The verdict on a published gain: at its published settings, and after both arms were searched.
 
 A gain is the effect of the study's primary arm against its baseline in the claimed direction, which
-is that of better results. It is shown if its two-sided p-value is at most 5 %, and it is inside the
-margin if two one-sided tests show it (TOST).
+is that of better results. It is shown if its two-sided p-value is at most 5 %, or 2.5 % after a
+second look at the results, and it is inside the margin if two one-sided tests show it (TOST).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sgp_runner.studies.comparisons import Compared
 from sgp_runner.studies.conduct import Conducted
 from sgp_runner.studies.measures import Measure
 from sgp_runner.studies.power import WANTED, power
-from sgp_runner.studies.statistics import LEVEL, Between, Interval, paired
+from sgp_runner.studies.statistics import LEVEL, Between, Interval
 from sgp_runner.studies.study_file import StudyFile
 
 GainVerdict: TypeAlias = Literal[
@@ -34,6 +34,7 @@ class Gain:
     """A gain at transferred settings and after a search; positive effects are better.
 
     margin: the smallest difference that matters
+    level: of a two-sided test; looks at the results share 5 %
     unbracketed: the searched arms whose optimum lies at an edge of what was tried
     """
 
@@ -42,18 +43,20 @@ class Gain:
     tuned: Interval
     margin: float
     unbracketed: tuple[str, ...] = ()
+    level: float = 2 * LEVEL
 
     @property
     def verdict(self) -> GainVerdict:
         tuned = self.tuned.mean
-        inside = is_inside(self.tuned, self.margin)
-        if is_shown(self.tuned) and tuned < 0 and not inside:
+        inside = is_inside(self.tuned, self.margin, self.level)
+        shown = self.tuned.p <= self.level
+        if shown and tuned < 0 and not inside:
             return "reverses"
-        if not (is_shown(self.transferred) and self.transferred.mean > 0):
+        if not (self.transferred.p <= self.level and self.transferred.mean > 0):
             return "not replicated"
         if inside:
             return "collapses"
-        if is_shown(self.tuned):
+        if shown:
             return "survives" if tuned >= KEPT_SHARE * self.transferred.mean else "attenuated"
         return "undecided"
 
@@ -80,13 +83,9 @@ def signed(measure: Measure, effect: Interval) -> str:
     return f"{mean} [{low}, {high}]"
 
 
-def is_shown(effect: Interval) -> bool:
-    return effect.p <= 2 * LEVEL
-
-
-def is_inside(effect: Interval, margin: float) -> bool:
+def is_inside(effect: Interval, margin: float, level: float) -> bool:
     """Return whether two one-sided tests show that an effect is smaller than a margin."""
-    return Between(-margin, margin).inside(effect) <= LEVEL
+    return Between(-margin, margin).inside(effect) <= level / 2
 
 
 def gain_of(done: Conducted, first: Compared) -> Gain | None:
@@ -98,10 +97,10 @@ def gain_of(done: Conducted, first: Compared) -> Gain | None:
     names = [study.transferred.get(name) for name in (study.primary, study.baseline)]
     if None in names or study.matters is None:
         return None
-    ours, theirs = (first.values[str(name)] for name in names)
-    at, after = better(first.measure, paired(ours, theirs)), tuned_effect(study, first)
-    edges = [arm.arm.name for arm in done.arms if arm.tuned.at_the_edge]
-    return Gain(first.measure, at, after, study.matters, tuple(edges))
+    at = better(first.measure, first.effect(*map(str, names)))
+    edges = tuple(arm.arm.name for arm in done.arms if arm.tuned.at_the_edge)
+    level = first.comparisons[study.primary].level
+    return Gain(first.measure, at, tuned_effect(study, first), study.matters, edges, level)
 
 
 def tuned_effect(study: StudyFile, first: Compared) -> Interval:

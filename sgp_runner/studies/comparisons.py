@@ -1,29 +1,32 @@
 """Comparisons of the arms of a study with its baseline, their tests, and the answer.
 
 The primary comparison is tested alone at 5 %; the p-values of all others are adjusted by Holm's
-method. Intervals are not adjusted.
+method. Intervals are not adjusted. Qualities of arms with diverged runs are compared by ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import inf, isclose
-from statistics import fmean
-from typing import Literal
+from statistics import fmean, median
+from typing import Literal, TypeAlias
 
 from sgp_runner.studies.conduct import Conducted
 from sgp_runner.studies.measures import Measure, Pairing, RunResult, pairing, reached_by
 from sgp_runner.studies.power import wanted
 from sgp_runner.studies.statistics import (
     LEVEL,
+    MIN_RANKED,
     Between,
     Interval,
     Reached,
     exactly,
     holm,
     paired,
+    ranked,
     ranks,
 )
 from sgp_runner.utils.units import counted
@@ -38,6 +41,7 @@ MAX_NAMED = 3  # arms that a headline calls best
 ROUNDING = 1e-5  # relative, of a loss or an accuracy after training in float32
 WORST_COST = 1e100  # of a diverged run, for ranks: above every cost, and its square is finite
 Verdict = Literal["better", "worse", "equal", "undecided"]
+Effect: TypeAlias = Callable[[str, str], Interval]
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,9 @@ class Compared:
     ranks: for each arm its rank; arms that are not separated can share it
     comparisons: for each arm but the baseline its comparison
     by_cluster: whether the values depend on the cluster
+    effect: gives the difference of two arms, by their names
     diverged: names of the arms of which all runs diverged
+    outliers: names of the arms with diverged runs, whose values are compared by ranks
     """
 
     measure: Measure
@@ -100,7 +106,13 @@ class Compared:
     ranks: Mapping[str, int]
     comparisons: Mapping[str, Comparison]
     by_cluster: bool
+    effect: Effect
     diverged: Collection[str] = ()
+    outliers: Collection[str] = ()
+
+    def centre(self, name: str) -> float:
+        """Return the mean of an arm over the seeds; with diverged runs, the median."""
+        return (median if name in self.outliers else fmean)(self.values[name])
 
     def text(self, name: str) -> str:
         """Format the mean of an arm; ``never`` if no run reaches the target."""
@@ -108,7 +120,7 @@ class Compared:
             return "never"
         if name in self.diverged and not self.measure.cost:
             return "diverged"
-        return self.measure.text(fmean(self.values[name]))
+        return self.measure.text(self.centre(name))
 
     def share(self, name: str) -> str:
         """Return how many runs reach the target; empty if all runs of all arms do."""
@@ -120,19 +132,23 @@ class Compared:
     def order(self, name: str) -> tuple[int, float]:
         """Return a key that sorts arms: first those that reach the target with more runs."""
         missing = len(self.values[name]) - self.reached[name].count if self.reached else 0
-        return missing, (1 if self.measure.less_is_better else -1) * fmean(self.values[name])
+        return missing, (1 if self.measure.less_is_better else -1) * self.centre(name)
 
     @property
     def best(self) -> str:
         return min(self.values, key=self.order)
 
 
-def compare(done: Conducted, looks: int = 1) -> list[Compared]:
+def compare(done: Conducted, looks: int = 1, by_ranks: bool = True) -> list[Compared]:
     """Return all comparisons, that of the first measure on the first cluster first.
 
     looks: number of looks at the results, which share the level of 5 %
+    by_ranks: whether qualities of arms with diverged runs are compared by ranks, which takes six
+        seeds
     """
     study = done.study
+    by_ranks &= len(done.seeds) >= MIN_RANKED
+    outliers = {arm.arm.name for arm in done.arms if by_ranks and arm.diverged}
     places = [
         (measure, cluster)
         for measure in study.measures
@@ -149,7 +165,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
     differing = {measure for measure, *_, values in columns if values != first[measure]}
     columns = [column for column in columns if column[1] == 0 or column[0] in differing]
     effects = {
-        (place, arm.name): difference(*pair(arm.name, study.baseline), measure)
+        (place, arm.name): difference(pair, measure, outliers, arm.name, study.baseline)
         for place, (measure, _, _, pair, _) in enumerate(columns)
         for arm in study.arms
         if arm.name != study.baseline
@@ -168,7 +184,7 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
             cluster,
             values,
             reached(runs, measure),
-            ranks([*runs], partial(lower, pair, measure), 2 * LEVEL / looks),
+            ranks([*runs], partial(lower, pair, measure, outliers), 2 * LEVEL / looks),
             {
                 name: Comparison(
                     name,
@@ -184,7 +200,9 @@ def compare(done: Conducted, looks: int = 1) -> list[Compared]:
                 if where == place
             },
             measure in differing,
+            partial(difference, pair, measure, outliers),
             [arm.arm.name for arm in done.arms if arm.diverged == len(arm.runs[0])],
+            set() if measure.cost else outliers,
         )
         for place, (measure, cluster, runs, pair, values) in enumerate(columns)
     ]
@@ -206,11 +224,14 @@ def same_to_rounding(
     )
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float], measure: Measure) -> Interval:
+def difference(
+    pair: Pairing, measure: Measure, outliers: Set[str], ours: str, theirs: str
+) -> Interval:
     """Return the difference; a cost that is the same for all seeds, such as time, is exact."""
-    if inf in (*ours, *theirs):  # a diverged run has no cost
-        return Interval(inf if inf in ours else -inf, -inf, inf, len(ours))
-    effect = paired(ours, theirs)
+    samples = pair(ours, theirs)
+    if inf in chain(*samples):  # a diverged run has no cost
+        return Interval(inf if inf in samples[0] else -inf, -inf, inf, len(samples[0]))
+    effect = test_of(measure, outliers, ours, theirs)(*samples)
     return exactly(effect.mean) if effect.spreadless and measure.cost else effect
 
 
@@ -241,17 +262,26 @@ def reached(runs: Mapping[str, Sequence[RunResult]], measure: Measure) -> dict[s
     return {name: reached_by(results, measure) for name, results in runs.items()}
 
 
-def lower(pair: Pairing, measure: Measure, ours: str, theirs: str) -> Interval:
+def lower(pair: Pairing, measure: Measure, outliers: Set[str], ours: str, theirs: str) -> Interval:
     """Return a difference whose sign makes lower better; a run without a cost is the worst."""
-    effect = paired(*([min(v, WORST_COST) for v in sample] for sample in pair(ours, theirs)))
+    samples = ([min(v, WORST_COST) for v in sample] for sample in pair(ours, theirs))
+    effect = test_of(measure, outliers, ours, theirs)(*samples)
     return effect if measure.less_is_better else effect.mirrored
 
 
-def divergence(done: Conducted) -> str:
+def test_of(
+    measure: Measure, outliers: Set[str], *arms: str
+) -> Callable[[Sequence[float], Sequence[float]], Interval]:
+    """Return Student's test, or that by ranks for a quality of arms with diverged runs."""
+    return ranked if outliers & {*arms} and not measure.cost else paired
+
+
+def divergence(done: Conducted, first: Compared) -> str:
     """Return a sentence about the arms of which runs diverged; empty if none did."""
     counts = [(arm.arm.name, arm.diverged, len(arm.runs[0])) for arm in done.arms if arm.diverged]
     runs = (f"{count} of {seeds} runs of {name}" for name, count, seeds in counts)
-    return f"Diverged: {', '.join(runs)}." if counts else ""
+    how = "; these arms have medians and are compared by ranks" if first.outliers else ""
+    return f"Diverged: {', '.join(runs)}{how}." if counts else ""
 
 
 def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
@@ -259,7 +289,9 @@ def answer(done: Conducted, first: Compared, cluster: str, clock: str) -> str:
 
     The arguments are those of `conclusion`.
     """
-    return " ".join(filter(None, (conclusion(done, first, cluster, clock), divergence(done))))
+    return " ".join(
+        filter(None, (conclusion(done, first, cluster, clock), divergence(done, first)))
+    )
 
 
 def conclusion(done: Conducted, first: Compared, cluster: str, clock: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from math import isfinite
-from statistics import fmean
 
 import pandas as pd
 
@@ -105,7 +104,7 @@ def booktabs(
 def tex_cell(column: Compared, name: str) -> str:
     values = column.values[name]
     value = escaped(column.text(name))
-    if fmean(values) == fmean(column.values[column.best]):
+    if column.centre(name) == column.centre(column.best):
         value = f"\\textbf{{{value}}}"
     comparison = column.comparisons.get(name)
     mark = MARKS[comparison.verdict] if comparison else ""
@@ -114,6 +113,8 @@ def tex_cell(column: Compared, name: str) -> str:
         return f"{value}{mark} {{\\scriptsize ({reached.count}/{len(reached.at)})}}"
     if not all(map(isfinite, values)):
         return value
+    if name in column.outliers:
+        return f"{value}{mark} {{\\scriptsize median}}"
     interval = mean_of(values)
     if interval.spreadless:
         return f"{value}{mark}"
@@ -261,6 +262,12 @@ def methods_tex(
         sentences.append(
             f"A difference below {study.matters:g} counts as none, which two one-sided tests "
             "show~\\cite{schuirmann1987}."
+        )
+    if any(column.outliers for column in compared):
+        sentences.append(
+            "A diverged run counts as the worst one, so arms with such runs are shown as medians "
+            "and compared by Wilcoxon's signed-rank test, with Hodges and Lehmann's "
+            "estimate~\\cite{wilcoxon1945,hodges1963,lachin1999}."
         )
     if any(column.reached for column in compared):
         sentences.append(

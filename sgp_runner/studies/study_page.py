@@ -77,7 +77,7 @@ class StudyPage:
 def findings_of(maker: RunMaker, done: Conducted, record: StudyRecord) -> Findings:
     """Return the comparisons and the tables of a study with all its runs."""
     clusters, clock = cluster_names(maker), maker.run(done.study.arms[0]).network.clock
-    compared = compare(done, record.looks)
+    compared = compare(done, record.looks, record.by_ranks)
     gain = gain_of(done, compared[0])
     sentences = answer(done, compared[0], clusters[0], clock), "" if gain is None else str(gain)
     return Findings(

@@ -21,7 +21,7 @@ from sgp_runner.utils.provenance import environment
 from sgp_runner.utils.reading import read_json, read_text
 
 FILE = "study.json"
-LOSS, SEARCH = "loss", 2
+LOSS, SEARCH, RANKS = "loss", 2, "ranks"
 ENDS = ("summary", "diverged")  # files of a run that has ended
 SEED = re.compile(r"^seed: (\d+)$", re.MULTILINE)
 
@@ -32,8 +32,9 @@ class StudyRecord:
 
     versions: of each version its ``digest``, its ``content``, the reason (``amended``), the studies
         from which it was merged (``merged``), the measure by which searches decide
-        (``searched_by``), the number of their rule (``search``), whether runs that decide had ended
-        (``results``), and code, machine, command and time (UTC) as in ``environment.json``
+        (``searched_by``), the number of their rule (``search``), how diverged runs count
+        (``diverged``), whether runs that decide had ended (``results``), and code, machine,
+        command and time (UTC) as in ``environment.json``
     """
 
     versions: Sequence[Mapping[str, Any]]
@@ -79,6 +80,11 @@ class StudyRecord:
         return int(self.versions[0].get("search", 1))
 
     @property
+    def by_ranks(self) -> bool:
+        """Whether diverged runs count by their rank; in earlier records, by a value in means."""
+        return self.versions[-1].get("diverged") == RANKS
+
+    @property
     def commit(self) -> str:
         """The commit of the code when the study was set down; empty outside a clone."""
         git = self.versions[0].get("git") or {}
@@ -97,23 +103,25 @@ def set_down(study: StudyFile) -> StudyRecord:
     """
     path = study.folder / FILE
     versions = read_versions(path)
+    reasons = {"", *(str(version.get("amended")) for version in versions)}
+    is_new = study.amended not in reasons
     if versions and versions[-1]["digest"] == study.digest:
-        return StudyRecord(versions)
-    if versions:
-        reasons = {str(version.get("amended")) for version in versions}
-        if not study.amended or study.amended in reasons:
-            raise ConfigError(
-                "study",
-                f"{', '.join(changed(versions[-1]['content'], study.content))} changed after the "
-                f"study in {study.folder} was set down: give the file another name, or say in "
-                "amended: what was changed and why.",
-            )
+        if StudyRecord(versions).by_ranks or not is_new:
+            return StudyRecord(versions)
+    elif versions and not is_new:
+        raise ConfigError(
+            "study",
+            f"{', '.join(changed(versions[-1]['content'], study.content))} changed after the "
+            f"study in {study.folder} was set down: give the file another name, or say in "
+            "amended: what was changed and why.",
+        )
     version = {
         "digest": study.digest,
         "content": study.content,
         "amended": study.amended,
         "searched_by": str(study.tune.by or LOSS),
         "search": SEARCH,
+        "diverged": RANKS,
         "results": has_results(study.folder),
         **environment(),
     }

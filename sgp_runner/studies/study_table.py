@@ -65,7 +65,7 @@ def comparison_table(
             f" {study.primary} against {study.baseline} by {heads[0]} is tested alone, all others "
             "by Holm's method."
         )
-    note = " ".join(filter(None, (note, divergence(done))))
+    note = " ".join(filter(None, (note, divergence(done, compared[0]))))
     raw = [line for arm in arms for line in raw_lines(done, arm, compared, clusters, clock)]
     return ReportTable(
         "table", "Comparison", note, pd.DataFrame(raw), ["#", "arm", *heads], rows, ("arm",)
@@ -86,10 +86,10 @@ def arm_cell(done: Conducted, arm: ArmResult) -> Cell:
 
 
 def value_cell(column: Compared, name: str) -> Cell:
-    """Return the mean over the seeds, with the difference to the baseline below it."""
-    mean = fmean(column.values[name])
+    """Return the mean over the seeds, or the median, with the difference to the baseline below."""
+    value = column.centre(name)
     notes = [reached_note(column, name), difference_note(column.comparisons.get(name))]
-    best = isfinite(mean) and mean == fmean(column.values[column.best])
+    best = isfinite(value) and value == column.centre(column.best)
     return replace(text(column.text(name), "; ".join(filter(None, notes))), strong=best)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sgp_runner.topology.graphs import Peers, Topology, Weights
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import check_least
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Tree(Topology):
     symmetric: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.branches < 1:
-            raise ConfigError("algo.topology.branches", f"{self.branches} must be at least 1.")
+        check_least(1, "algo.topology", self, "branches")
 
     def neighbours(self, rank: int, size: int) -> Iterator[int]:
         """Yield the parent and the children of a node, in order."""

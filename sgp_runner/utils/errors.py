@@ -29,19 +29,22 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
+
+
 def check_least(least: float, group: str, part: object, *names: str) -> None:
     """Raise ConfigError if one of the settings ``names`` of ``part`` is smaller than ``least``.
 
-    None is no number, and passes. group: the group of ``part``, which is the first word of the key
+    None is no number, and passes. group: the group of ``part``, which is the first word of the
+    key; empty: none
     """
     for name in names:
         if (value := getattr(part, name)) is not None and value < least:
-            sentence = (
-                f"must be at least {least}, not {value}."
-                if least
-                else f"must not be negative, but is {value}."
-            )
-            raise ConfigError(f"{group}.{name}", sentence)
+            hint = ", or null" if getattr(type(part), name, least) is None else ""
+            key = f"{group}.{name}".removeprefix(".")
+            raise ConfigError(key, f"{value} must be at least {least}{hint}.")
 
 
 @contextmanager

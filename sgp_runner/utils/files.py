@@ -41,12 +41,6 @@ class HashingWriter:
         return self.hash.hexdigest()
 
 
-def short_path(path: Path) -> str:
-    """Return ``path``, relative to the working directory if it lies below this directory."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 def replace_file(path: Path, text: str) -> None:
     """Write a file atomically. Raises CannotWrite."""
     with replacing(path) as file:

@@ -50,8 +50,7 @@ def tensor_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
 def as_bytes(tensor: Tensor) -> bytes:
     import torch
 
-    values = tensor.detach().cpu().contiguous().reshape(-1)
-    data: bytes = values.view(torch.uint8).numpy().tobytes()
+    data: bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return data
 
 

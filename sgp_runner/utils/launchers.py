@@ -229,14 +229,13 @@ def first_host(environment: Environment) -> str:
             "neither it nor SLURM_STEP_NODELIST is set inside srun; set it to the host of rank 0.",
         )
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["scontrol", "show", "hostnames", nodes],
             check=True,
             capture_output=True,
             text=True,
             timeout=60,
-        )
-        return done.stdout.split()[0]
+        ).stdout.split()[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise LaunchError(
             name,

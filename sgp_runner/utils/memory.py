@@ -20,7 +20,10 @@ def most_bytes() -> int:
     """Return the largest amount of memory that a process can have here, swap space included."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    most = min([physical, *limits_of_groups()]) + swap_bytes()
+    swap = system_bytes("SwapTotal")
+    if swap is None:  # on macOS, where its size is not fixed
+        swap = shutil.disk_usage("/").free
+    most = min([physical, *limits_of_groups()]) + swap
     return most if limit == resource.RLIM_INFINITY else min(most, limit)
 
 
@@ -52,12 +55,6 @@ def limits_of_groups(root: Path = Path("/")) -> Iterator[int]:
                 continue
             if text.isdecimal():  # not "max"
                 yield int(text)
-
-
-def swap_bytes() -> int:
-    """Return the swap space; on macOS, where its size is not fixed, return the free disk space."""
-    swap = system_bytes("SwapTotal")
-    return shutil.disk_usage("/").free if swap is None else swap
 
 
 def system_bytes(name: str) -> int | None:

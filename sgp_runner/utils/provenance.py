@@ -55,7 +55,7 @@ def environment(command: Sequence[str] = ()) -> dict[str, object]:
         "sgp_run": __version__,
         "git": _git(SOURCE),
         "python": platform.python_version(),
-        "packages": {name: _version(package) for name, package in PACKAGES.items()},
+        "packages": {name: installed_version(package) for name, package in PACKAGES.items()},
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "processor": processor(),
@@ -146,7 +146,8 @@ def version_of_files(folder: Path, files: Iterable[str]) -> dict[str, object]:
 
 
 @cache
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from functools import cache
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,10 @@ def parse_json(text: str) -> Any:
         value = DECODER.decode(text)
     except RecursionError:
         raise too_deep() from None
-    if text.count("{") + text.count("[") > MAX_DEPTH:
-        check_depth(value)
+    brackets = text.count("{") + text.count("[")
+    if brackets > MAX_DEPTH and next(islice(levels(value), MAX_DEPTH, None), None) is not None:
+        raise too_deep()
     return value
-
-
-def check_depth(value: object) -> None:
-    for depth, _ in enumerate(levels(value)):
-        if depth == MAX_DEPTH:
-            raise too_deep()
 
 
 def levels(value: object) -> Iterator[list[object]]:

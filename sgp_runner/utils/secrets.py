@@ -44,17 +44,12 @@ PATTERNS = tuple(
 MASK = "***"
 
 
-def secrets() -> Iterator[str]:
-    """Yield the secret values of the environment, longest first."""
-    named = {
-        value for name, value in os.environ.items() if NAME.fullmatch(name) and len(value) >= LENGTH
-    }
-    yield from sorted(named, key=len, reverse=True)
-
-
 def redacted(text: str) -> str:
     """Return ``text`` with its secrets masked."""
-    for secret in secrets():
+    secrets = {
+        value for name, value in os.environ.items() if NAME.fullmatch(name) and len(value) >= LENGTH
+    }
+    for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     for pattern in PATTERNS:
         text = pattern.sub(rf"\g<1>{MASK}", text)

@@ -187,8 +187,9 @@ def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[N
             if asked and not signal_state.deferred:
                 signal_state.interrupted = True
                 raise KeyboardInterrupt
-            if not asked:
-                announce_stop()
+            talks = signal_state.command or not signal_state.deferred  # else another process does
+            if not asked and signal_state.reports and talks:
+                write(f"\n{STOPPING}\n")
             asked = True
         handler(number, frame)
 
@@ -221,12 +222,6 @@ def report(sentence: str) -> None:
     if signal_state.command:
         write(f"{signal_state.command}: {sentence}\n")
     signal_state.command = ""
-
-
-def announce_stop() -> None:
-    """Write a line about the effect of the first Ctrl-C, unless another process writes it."""
-    if signal_state.reports and (signal_state.command or not signal_state.deferred):
-        write(f"\n{STOPPING}\n")
 
 
 def write(text: str) -> None:
@@ -271,9 +266,7 @@ def exit_with_code() -> None:
     if signal_state.code is None:
         return
     with suppress(OSError, ValueError):  # which the interpreter reports
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(signal_state.code)
+        end_at_once(signal_state.code)
 
 
 def restore_defaults() -> None:

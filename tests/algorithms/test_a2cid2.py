@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from math import cos, exp, pi, sqrt
-from typing import ClassVar
 
 import numpy as np
 import pytest
-import torch
-from helpers.conservation import Tallied
+from helpers.conservation import Scattering, tallied
 from helpers.recursion import LATE, OPTIM, STEPS, assert_equal
 from helpers.tiny import START, D, Momentum, gradient, machines, run
-from torch import Tensor
 
 from sgp_runner.algorithms.a2cid2 import A2CiD2, consensus_rates
 from sgp_runner.algorithms.ad_psgd import ADPSGD, partner
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.core.optim import SGD, Constant, Shapes
+from sgp_runner.core.optim import Constant
 from sgp_runner.topology.graphs import BipartiteExponential, Ring, Topology
 
 
@@ -85,14 +81,16 @@ def test_a2cid2_by_hand(topology: Topology, averages: float, seconds: tuple[floa
     assert_equal(result.x, ByHand(algo, seconds).run(12 * n))
 
 
+@pytest.mark.parametrize(("topology", "n"), [(Ring(), 6), (BipartiteExponential(), 8)])
 @pytest.mark.parametrize("cluster", LATE, ids=["at once", "log-normal", "gamma"])
 @pytest.mark.parametrize("averages", [0.5, 2.0])
-def test_a2cid2_without_mixing_is_ad_psgd(averages: float, cluster: Cluster) -> None:
-    for topology, n in ((Ring(), 6), (BipartiteExponential(), 8)):
-        plain = run(ADPSGD(topology, averages), n, STEPS, OPTIM, cluster)
-        mixing = run(A2CiD2(topology, averages, eta=0.0), n, STEPS, OPTIM, cluster)
-        assert np.array_equal(mixing.x, plain.x) and mixing.trace == plain.trace
-        assert not np.allclose(run(A2CiD2(topology, averages), n, STEPS, OPTIM, cluster).x, plain.x)
+def test_a2cid2_without_mixing_is_ad_psgd(
+    topology: Topology, n: int, averages: float, cluster: Cluster
+) -> None:
+    plain = run(ADPSGD(topology, averages), n, STEPS, OPTIM, cluster)
+    mixing = run(A2CiD2(topology, averages, eta=0.0), n, STEPS, OPTIM, cluster)
+    assert np.array_equal(mixing.x, plain.x) and mixing.trace == plain.trace
+    assert not np.allclose(run(A2CiD2(topology, averages), n, STEPS, OPTIM, cluster).x, plain.x)
 
 
 @pytest.mark.parametrize("averages", [0.5, 1.0])
@@ -109,29 +107,14 @@ def test_rates_of_a2cid2_on_a_ring(n: int, averages: float) -> None:
 
 def test_a2cid2_conserves_the_sum_of_models_mixed_to_the_same_time() -> None:
     """With equally fast workers, and messages that take no time."""
-    optim = Tallied(OPTIM)
-    result = run(A2CiD2(Ring(), 0.75), 6, 10, optim, machines())  # type: ignore[arg-type]
+    optim = tallied()
+    result = run(A2CiD2(Ring(), 0.75), 6, 10, optim, machines())
     eta, _ = consensus_rates(Ring(), 6, 0.75)
     total = np.zeros(D)
     for worker in result.workers:
         q = exp(-2 * eta * (20.0 - worker.state["mixed_at"]))
         total += ((1 + q) * worker.params + (1 - q) * worker.state["x_tilde"]).numpy() / 2
     assert_equal(total, 6 * START - optim.total.numpy())
-
-
-@dataclass(frozen=True)
-class Scattering(SGD):
-    """One step in a random direction for each worker, and no other."""
-
-    name: ClassVar[str] = "sgd"
-
-    def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
-    ) -> Tensor:
-        if not torch.equal(params, torch.from_numpy(START)):
-            return torch.zeros_like(g)
-        seed = int(1e6 * g.abs().sum())  # of this worker's first gradient
-        return torch.from_numpy(np.random.default_rng(seed).normal(size=D))
 
 
 def test_a2cid2_agrees_faster_than_ad_psgd_on_a_ring() -> None:
@@ -148,3 +131,13 @@ def test_bytes_of_a2cid2() -> None:
     averages = sum(worker.counter("averages") for worker in result.workers)
     assert averages == 4 * STEPS
     assert sum(worker.comm.num_bytes_sent for worker in result.workers) == 8 * D * 2 * averages
+
+
+@pytest.mark.parametrize("nodes", [2, 7, 16])
+@pytest.mark.parametrize("algo", [ADPSGD, A2CiD2])
+def test_as_many_goodbyes_as_workers(algo: type[ADPSGD] | type[A2CiD2], nodes: int) -> None:
+    result = run(algo(BipartiteExponential()), nodes, 3)  # type: ignore[arg-type]
+    averages = sum(worker.counter("averages") for worker in result.workers)
+    sent = sum(worker.comm.num_sent for worker in result.workers)
+    passive = nodes - nodes // 2
+    assert sent - 2 * averages == nodes // 2 + passive - 1

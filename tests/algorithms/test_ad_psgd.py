@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied
+from helpers.conservation import ROUGH, tallied
 from helpers.recursion import OPTIM
 from helpers.tiny import START, machines, run
 
@@ -18,10 +18,10 @@ from sgp_runner.topology.graphs import (
 
 @pytest.mark.parametrize(("name", "cluster", "faults"), ROUGH, ids=[name for name, *_ in ROUGH])
 def test_pairwise_averages_conserve_the_sum(name: str, cluster: Cluster, faults: Faults) -> None:
-    optim = Tallied(OPTIM)
+    optim = tallied()
     result = run(
         ADPSGD(BipartiteExponential(), averages_per_gradient=2), 6, 10, optim, cluster, faults
-    )  # type: ignore[arg-type]
+    )
     np.testing.assert_allclose(result.x.sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9)
 
 

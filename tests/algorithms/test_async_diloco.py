@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
+from helpers.recursion import DelayedNesterov, assert_equal
+from helpers.tiny import START, Momentum, gradient, machines, run, sgd
 from torch import Tensor
 
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
@@ -19,7 +20,6 @@ from sgp_runner.core.optim import (
     SGD,
     Adam,
     AdamW,
-    Constant,
     InverseSqrt,
     Schedule,
     WarmupCosine,
@@ -44,34 +44,19 @@ SPEEDS = tuple(1 / seconds for seconds in TOY)
 def test_async_diloco_with_equal_speeds_is_diloco(n: int, grace: float, optim: SGD) -> None:
     """Also with a last period of fewer steps, and a learning rate that changes."""
     result = run(AsyncDiLoCo(period=4, grace=grace), n, 10, optim)
-    expected = run(DiLoCo(period=4), n, 10, optim).x[0]
-    np.testing.assert_allclose(result.x, np.tile(expected, (n + 1, 1)), rtol=0, atol=1e-12)
+    assert_equal(result.x, np.tile(run(DiLoCo(period=4), n, 10, optim).x[0], (n + 1, 1)))
     assert [worker.steps_taken for worker in result.workers] == [*([10] * n), 10 * n]
     assert result.simulation.clock.now == pytest.approx(10 + 3 * grace)
 
 
-class DelayedNesterov:
-    """The oracle: the server's recursion in numpy."""
-
-    def __init__(self, algo: AsyncDiLoCo, nodes: int) -> None:
-        self.algo, self.n = algo, algo.delay or nodes
-        self.theta, self.m = START.copy(), np.zeros(D)
-        self.arrived: list[np.ndarray] = []
-
-    def arrive(self, g: np.ndarray) -> None:
-        algo, n, share = self.algo, self.n, self.algo.c
-        self.arrived.append(g)
-        if len(self.arrived) == n:
-            self.m = algo.momentum * self.m + np.mean(self.arrived, axis=0)
-            share = 1 - algo.c * n + algo.c
-            self.arrived = []
-        self.theta = self.theta - algo.lr * (share * algo.momentum * self.m + g / n)
+def server_of(algo: AsyncDiLoCo, nodes: int) -> DelayedNesterov:
+    return DelayedNesterov(algo.lr, algo.momentum, algo.delay or nodes, algo.c)
 
 
 def simulated_by_hand(algo: AsyncDiLoCo, seconds: tuple[float, ...], total: int) -> np.ndarray:
     """The server's parameters after ``total`` gradients of workers that take ``seconds`` each."""
     n, optim = len(seconds), sgd(momentum=0.9, nesterov=True)
-    server, locals_ = DelayedNesterov(algo, n), [Momentum(optim) for _ in range(n)]
+    server, locals_ = server_of(algo, n), [Momentum(optim) for _ in range(n)]
     x, start = [START.copy() for _ in range(n)], [START.copy() for _ in range(n)]
     inner, taken, begun = [0] * n, [0] * n, n
     ends = [(seconds[i], i) for i in range(n)]
@@ -84,7 +69,7 @@ def simulated_by_hand(algo: AsyncDiLoCo, seconds: tuple[float, ...], total: int)
             for i in answered:
                 server.arrive(start[i] - x[i])
             for i in answered:
-                x[i], start[i], inner[i] = server.theta.copy(), server.theta.copy(), 0
+                x[i], start[i], inner[i] = server.x, server.x, 0
                 if begun < total:
                     heapq.heappush(ends, (now + seconds[i], i))
                     begun += 1
@@ -99,7 +84,7 @@ def simulated_by_hand(algo: AsyncDiLoCo, seconds: tuple[float, ...], total: int)
         else:
             closes = min(closes, now + algo.grace)
             batch.append(i)
-    return server.theta
+    return server.x
 
 
 ALGORITHMS = [
@@ -119,8 +104,7 @@ def test_async_diloco_with_unequal_speeds_by_hand(
     """The outer gradients of a batch are applied in the order of arrival, not that of ranks."""
     cluster = machines(factors=dict(enumerate(seconds)))
     result = run(algo, 4, 12, sgd(momentum=0.9, nesterov=True), cluster)
-    expected = simulated_by_hand(algo, seconds, 48)
-    np.testing.assert_allclose(result.x[4], expected, rtol=0, atol=1e-12)
+    assert_equal(result.x[4], simulated_by_hand(algo, seconds, 48))
     taken = [worker.steps_taken for worker in result.workers]
     assert taken[4] == sum(taken[:4]) == 48
 
@@ -141,34 +125,41 @@ def test_async_diloco_is_delayed_nesterov_under_random_delays(c: float) -> None:
     algo = Noting(period=3, c=c, grace=0.2)
     cluster = machines(LogNormalTime(0.6), latency=0.3, factors={1: 2.0})
     result = run(algo, 4, 20, sgd(momentum=0.9), cluster)
-    oracle = DelayedNesterov(algo, 4)
+    oracle = server_of(algo, 4)
     for g in algo.noted:
         oracle.arrive(g)
-    np.testing.assert_allclose(result.x[4], oracle.theta, rtol=0, atol=1e-12)
+    assert_equal(result.x[4], oracle.x)
     assert result.workers[4].counter("arrivals") == len(algo.noted) > 80 / 3
 
 
-def test_the_steps_of_dylu() -> None:
-    def steps(algo: AsyncDiLoCo, nodes: int) -> list[int]:
-        algo.check(nodes, sgd())
-        return [algo.inner_steps(rank) for rank in range(nodes)]
+@pytest.mark.parametrize(
+    ("algo", "steps"),
+    [
+        (AsyncDiLoCo(), [50, 50, 50]),
+        (AsyncDiLoCo(speeds=SPEEDS), [50, 38, 19, 8]),
+        (AsyncDiLoCo(period=10, speeds=(0.1, 0.3, 1.0, 0.001)), [1, 3, 10, 1]),
+    ],
+)
+def test_the_steps_of_dylu(algo: AsyncDiLoCo, steps: list[int]) -> None:
+    algo.check(len(steps), sgd())
+    assert [algo.inner_steps(rank) for rank in range(len(steps))] == steps
 
-    assert steps(AsyncDiLoCo(), 3) == [50, 50, 50]
-    assert steps(AsyncDiLoCo(speeds=SPEEDS), 4) == [50, 38, 19, 8]
-    assert steps(AsyncDiLoCo(period=10, speeds=(0.1, 0.3, 1.0, 0.001)), 4) == [1, 3, 10, 1]
 
-
-def test_the_grace_period_batches_workers_that_finish_within_it() -> None:
+@pytest.mark.parametrize(
+    ("grace", "restarts"),
+    [
+        (0.0, [(1.0, 0), (1.25, 1), (1.75, 2), (2.0, 0)]),
+        (0.5, [(1.5, 0), (1.5, 1), (2.25, 2), (3.0, 0)]),
+        (0.8, [(1.8, 0), (1.8, 1), (1.8, 2), (3.6, 0)]),
+    ],
+)
+def test_the_grace_period_batches_workers_that_finish_within_it(
+    grace: float, restarts: list[tuple[float, int]]
+) -> None:
     """Workers take 1, 1.25 and 1.75 s; with 0.5 s the first two restart together, at 1.5 s."""
-
-    def restarts(grace: float) -> list[tuple[float, int]]:
-        cluster = machines(factors={1: 1.25, 2: 1.75})
-        trace = run(AsyncDiLoCo(period=1, grace=grace), 3, 2, cluster=cluster).trace
-        return [(time, rank) for time, rank, _ in trace if rank < 3][:4]
-
-    assert restarts(0.0) == [(1.0, 0), (1.25, 1), (1.75, 2), (2.0, 0)]
-    assert restarts(0.5) == [(1.5, 0), (1.5, 1), (2.25, 2), (3.0, 0)]
-    assert restarts(0.8) == [(1.8, 0), (1.8, 1), (1.8, 2), (3.6, 0)]
+    cluster = machines(factors={1: 1.25, 2: 1.75})
+    trace = run(AsyncDiLoCo(period=1, grace=grace), 3, 2, cluster=cluster).trace
+    assert [(time, rank) for time, rank, _ in trace if rank < 3][:4] == restarts
 
 
 def test_the_learning_rate_follows_the_own_shard() -> None:
@@ -187,15 +178,3 @@ def test_the_learning_rate_follows_the_own_shard() -> None:
     assert rates[0][:8] == rates[1]
     assert rates[0][11:] == [0.5] * 5
     assert rates[1][-1] > 0.6
-
-
-def test_learning_rates_that_end_above_zero_are_allowed() -> None:
-    for kept in (Constant(), InverseSqrt(), WarmupCosine()):
-        AsyncDiLoCo().check(4, sgd(schedule=kept))
-
-
-def test_a_run_shorter_than_a_period_is_a_warning() -> None:
-    assert AsyncDiLoCo(period=50).warning(50, 1.0) is None
-    assert AsyncDiLoCo(period=50).warning(49, 1.0) == (
-        "Async DiLoCo exchanges once in 49 steps: algo.period=50 is longer than the run."
-    )

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.recursion import LATE, OPTIM, STEPS, Oracle, assert_equal, same
-from helpers.tiny import START, Result, gradient, run, sgd
+from helpers.recursion import LATE, OPTIM, STEPS, Oracle, assert_equal, largest, same
+from helpers.tiny import START, gradient, run, sgd
 
 from sgp_runner.algorithms.choco_sgd import ChocoSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
@@ -16,18 +16,15 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.codecs.casts import Identity
 from sgp_runner.core.codecs.quantised import Int8
 from sgp_runner.core.codecs.top_k import TopK
-from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import (
     Ring,
 )
 
 
-def test_choco_without_loss_is_d_psgd() -> None:
-    for nodes in (2, 3, 4):
-        assert same(
-            ChocoSGD(Ring(), Identity(), 1.0), DPSGD(Ring(), order="adapt_then_combine"), nodes
-        )
-        assert same(ChocoSGD(Ring(), Identity(), 1.0, layout="released"), DPSGD(Ring()), nodes)
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_choco_without_loss_is_d_psgd(nodes: int) -> None:
+    assert same(ChocoSGD(Ring(), Identity(), 1.0), DPSGD(Ring(), order="adapt_then_combine"), nodes)
+    assert same(ChocoSGD(Ring(), Identity(), 1.0, layout="released"), DPSGD(Ring()), nodes)
 
 
 @pytest.mark.parametrize("cluster", LATE)
@@ -42,28 +39,17 @@ def test_choco(cluster: Cluster, layout: Any) -> None:
             if late:
                 x = x + 0.3 * (w @ x_hat - x_hat)
             else:
-                q = x - x_hat
-                largest = np.abs(q).argmax(axis=1)
-                kept = np.zeros_like(q)
-                kept[range(4), largest] = q[range(4), largest].astype(np.float32)
-                x_hat = x_hat + kept
+                x_hat = x_hat + largest(x - x_hat)
         oracle.x = x
     algo = ChocoSGD(Ring(), TopK(k=1, side=8), 0.3, layout=layout)
     assert_equal(run(algo, 4, STEPS, OPTIM, cluster).x, oracle.x)
 
 
-def test_the_mean_moves_as_without_communication_whatever_the_codec() -> None:
-    for codec in (TopK(k=1, side=8), Int8()):
-        steps: list[np.ndarray] = []
-
-        def look(result: Result, worker: Worker, steps: list[np.ndarray] = steps) -> None:
-            if worker.rank == 0:
-                steps.append(result.x.mean(axis=0))
-
-        optim = sgd(lr=0.2)
-        x = run(ChocoSGD(Ring(), codec, 0.3), 1, STEPS, optim).x
-        assert_equal(x, run(LocalSGD(None), 1, STEPS, optim).x)
-        before = np.tile(START, (4, 1))
-        result = run(ChocoSGD(Ring(), codec, 0.3), 4, 1, optim)
-        step = np.mean([0.2 * gradient(i, 0, before[i]) for i in range(4)], axis=0)
-        assert_equal(result.x.mean(axis=0), START - step)
+@pytest.mark.parametrize("codec", [TopK(k=1, side=8), Int8()])
+def test_the_mean_moves_as_without_communication_whatever_the_codec(codec: Any) -> None:
+    optim = sgd(lr=0.2)
+    x = run(ChocoSGD(Ring(), codec, 0.3), 1, STEPS, optim).x
+    assert_equal(x, run(LocalSGD(None), 1, STEPS, optim).x)
+    result = run(ChocoSGD(Ring(), codec, 0.3), 4, 1, optim)
+    step = np.mean([0.2 * gradient(i, 0, START) for i in range(4)], axis=0)
+    assert_equal(result.x.mean(axis=0), START - step)

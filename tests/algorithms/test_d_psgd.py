@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from helpers.recursion import OPTIM, SIZES, STEPS, SYMMETRIC, Oracle, assert_equal
 from helpers.tiny import run
@@ -13,8 +15,9 @@ from sgp_runner.topology.graphs import (
 )
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("topology", SYMMETRIC, ids=str)
+@pytest.mark.parametrize(
+    ("topology", "n"), [*product(SYMMETRIC, SIZES), (BipartiteExponential(), 6)], ids=str
+)
 def test_d_psgd(topology: Topology, n: int) -> None:
     oracle, adapt_first = Oracle(n), Oracle(n)
     for k in range(STEPS):
@@ -22,10 +25,3 @@ def test_d_psgd(topology: Topology, n: int) -> None:
         adapt_first.x = oracle.p(topology, k) @ (adapt_first.x - adapt_first.d(k))
     assert_equal(run(DPSGD(topology), n, STEPS, OPTIM).x, oracle.x)
     assert_equal(run(DPSGD(topology, order="adapt_then_combine"), n, STEPS, OPTIM).x, adapt_first.x)
-
-
-def test_d_psgd_on_pairs() -> None:
-    oracle = Oracle(6)
-    for k in range(STEPS):
-        oracle.x = oracle.p(BipartiteExponential(), k) @ oracle.x - oracle.d(k)
-    assert_equal(run(DPSGD(BipartiteExponential()), 6, STEPS, OPTIM).x, oracle.x)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.experiments import make_experiment
+from helpers.experiments import make_experiment, summary_of
 from helpers.recursion import ADAM, OPTIM, STEPS, assert_equal, same
 from helpers.tiny import START, D, gradient, run
 
@@ -15,7 +15,6 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.des_loc import DESLOC
 from sgp_runner.algorithms.local_sgd import LocalSGD
 from sgp_runner.algorithms.slowmo import SlowMo
-from sgp_runner.assembly.start import execute
 from sgp_runner.core.optim import AdamW, Constant
 
 ADAMW = AdamW(Constant(), lr=0.05, weight_decay=0.0, clip=0.5)
@@ -79,8 +78,7 @@ def test_volume_of_des_loc_is_the_published_one(tmp_path: Path) -> None:
         des_loc,
         (*des_loc, "algo.period_u=256", "algo.period_v=256"),
     ):
-        summary = execute(make_experiment(tmp_path, *overrides, *size, *algo))
-        assert summary is not None
-        sent.append(float(str(summary["bytes_per_node"])))
+        summary = summary_of(make_experiment(tmp_path, *overrides, *size, *algo))
+        sent.append(summary["bytes_per_node"])
     assert sent[0] / sent[1] == pytest.approx(170.667, abs=0.001)
     assert sent[2] / sent[1] == 2

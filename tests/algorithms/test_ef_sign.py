@@ -9,14 +9,13 @@ import pytest
 import torch
 from helpers.recursion import STEPS, assert_equal
 from helpers.shaped import SPANS, START, D, gradient, trained
-from helpers.tiny import Result, sgd
+from helpers.tiny import sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.ef_sign import EFSign
 from sgp_runner.core.codecs.quantised import Sign
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import Steps
-from sgp_runner.core.worker import Worker
 
 LR = 0.25  # a power of two, so that scales are multiplied without rounding
 
@@ -47,13 +46,8 @@ def test_ef_sign_with_a_constant_rate_is_ar_sgd_with_the_same_codec(codec: Any) 
 
 
 def test_coded_steps_of_ef_sign_and_the_error_left_are_the_sum_of_mean_steps() -> None:
-    models = [START]
-
-    def note(_: Result, worker: Worker) -> None:
-        if worker.rank == 0:
-            models.append(worker.params.numpy().copy())
-
-    result = trained(EFSign(), 3, STEPS, sgd(lr=LR), each_step=note)
+    result = trained(EFSign(), 3, STEPS, sgd(lr=LR))
+    models = [START, *result.history[0]]
     left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)
     means = [np.mean([gradient(i, t, models[t]) for i in range(3)], axis=0) for t in range(STEPS)]
     assert_equal(START - models[-1] + left, LR * np.sum(means, axis=0))

@@ -21,6 +21,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.compute_variation import LogNormalTime
 from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.simulator.engine import Loop, Vmap
 from sgp_runner.topology.graphs import (
     BipartiteExponential,
@@ -45,15 +46,16 @@ EVERY: list[Algorithm] = [
 ]
 
 
+@pytest.mark.parametrize("cluster", [machines(), machines(LogNormalTime(0.3), latency=0.4)])
 @pytest.mark.parametrize("algo", [*EVERY, ADPSGD(BipartiteExponential())], ids=str)
-def test_every_algorithm_may_give_its_gradients_away_under_vmap(algo: Algorithm) -> None:
-    rough = machines(LogNormalTime(0.3), latency=0.4)
-    for cluster in (machines(), rough):
-        loop, vmap = (
-            run(algo, 4, STEPS, OPTIM, cluster, engine=engine).x
-            for engine in (Loop, lambda problem: Vmap(problem, 3))
-        )
-        np.testing.assert_allclose(vmap, loop, rtol=0, atol=1e-12)
+def test_every_algorithm_may_give_its_gradients_away_under_vmap(
+    cluster: Cluster, algo: Algorithm
+) -> None:
+    loop, vmap = (
+        run(algo, 4, STEPS, OPTIM, cluster, engine=engine).x
+        for engine in (Loop, lambda problem: Vmap(problem, 3))
+    )
+    np.testing.assert_allclose(vmap, loop, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("algo", EVERY, ids=str)
@@ -91,29 +93,28 @@ def test_the_oracle_of_momentum_is_pytorchs() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=0, atol=1e-13)
 
 
-def test_the_budget_is_shared_and_spent_exactly() -> None:
-    for algo in (ADPSGD(BipartiteExponential()), GapAware("none")):
-        result = run(
-            algo, 6, 20, sgd(), machines(LogNormalTime(0.4), latency=0.3), Faults({2: 5.0}, {})
-        )
-        taken = [worker.steps_taken for worker in result.workers[:6]]
-        assert sum(taken) == 6 * 20
-        assert sorted(step for _, rank, step in result.trace if rank < 6) == list(range(120))
-        assert (
-            taken[2] < 10 < min(taken[:2] + taken[3:])
-        )  # the slow one does less, the others its share
+@pytest.mark.parametrize("algo", [ADPSGD(BipartiteExponential()), GapAware("none")])
+def test_the_budget_is_shared_and_spent_exactly(algo: Algorithm) -> None:
+    result = run(
+        algo, 6, 20, sgd(), machines(LogNormalTime(0.4), latency=0.3), Faults({2: 5.0}, {})
+    )
+    taken = [worker.steps_taken for worker in result.workers[:6]]
+    assert sum(taken) == 6 * 20
+    assert sorted(step for _, rank, step in result.trace if rank < 6) == list(range(120))
+    assert (
+        taken[2] < 10 < min(taken[:2] + taken[3:])
+    )  # the slow one does less, the others its share
 
 
-def test_a_slow_node_hardly_delays_asynchronous_algorithms() -> None:
-    for algo in (ADPSGD(BipartiteExponential()), GapAware()):
-        normal, slow = (
-            run(algo, 8, 40, faults=Faults(nodes, {})).simulation.clock.now
-            for nodes in ({}, {0: 4.0})
-        )
-        assert normal == 40.0
-        assert (
-            slow < 40 * 8 / 7.25 + 4.0
-        )  # seven nodes and a quarter, and at most one slow gradient at the end
+@pytest.mark.parametrize("algo", [ADPSGD(BipartiteExponential()), GapAware()])
+def test_a_slow_node_hardly_delays_asynchronous_algorithms(algo: Algorithm) -> None:
+    normal, slow = (
+        run(algo, 8, 40, faults=Faults(nodes, {})).simulation.clock.now for nodes in ({}, {0: 4.0})
+    )
+    assert normal == 40.0
+    assert (
+        slow < 40 * 8 / 7.25 + 4.0
+    )  # seven nodes and a quarter, and at most one slow gradient at the end
 
 
 def test_the_learning_rate_follows_the_global_count() -> None:

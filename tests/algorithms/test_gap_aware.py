@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -73,15 +73,17 @@ def test_equal_steps_in_one_direction_make_the_gap_the_staleness_plus_one(
     assert torch.allclose(gaps, torch.full((4,), 1.0 + missed, dtype=torch.float64), rtol=1e-12)
 
 
-def test_gaps_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("gap", "gaps"),
+    [
+        ("parameter", [4.0, 3.0, 3.0]),
+        ("layer", pytest.approx([1 + 5**0.5, 1 + 5**0.5, 3.0])),
+        ("global", pytest.approx([1 + (61 / 14) ** 0.5] * 3)),
+    ],
+)
+def test_gaps_by_hand(gap: Any, gaps: Any) -> None:
     moved, typical = torch.tensor([3.0, -4.0, 6.0]), torch.tensor([1.0, 2.0, 3.0])
-
-    def gaps(algo: GapAware) -> list[float]:
-        return algo.gap_of(moved.clone(), typical, (2, 1)).tolist()
-
-    assert gaps(GapAware()) == [4.0, 3.0, 3.0]
-    assert gaps(GapAware(gap="layer")) == pytest.approx([1 + 5**0.5, 1 + 5**0.5, 3.0])
-    assert gaps(GapAware(gap="global")) == pytest.approx([1 + (61 / 14) ** 0.5] * 3)
+    assert GapAware(gap=gap).gap_of(moved, typical, (2, 1)).tolist() == gaps
 
 
 class Growing:
@@ -167,8 +169,7 @@ def test_golden_trace_of_gap_aware() -> None:
     """Compute times 1 and 2 s, messages 0.25 s; rank 2 is the server, whose steps are the gradients
     in their order of arrival.
     """
-    result = run(GapAware(), 2, 5, cluster=machines(latency=0.25, factors={1: 2.0}))
-    assert result.trace == [
+    assert run(GapAware(), 2, 5, cluster=machines(latency=0.25, factors={1: 2.0})).trace == [
         (1.25, 2, 0),
         (1.5, 0, 0),
         (2.25, 2, 1),

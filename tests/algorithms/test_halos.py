@@ -7,34 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.recursion import assert_equal
+from helpers.recursion import DelayedNesterov, assert_equal
 from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 
 from sgp_runner.algorithms.async_diloco import AsyncDiLoCo
 from sgp_runner.algorithms.halos import HALoS
 from sgp_runner.cluster.compute_variation import LogNormalTime
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import Region, region_of_each
 
 OPTIM = sgd(lr=0.2, momentum=0.9, nesterov=True)
 # No two messages arrive at the same time.
 SECONDS = (0.58, 0.75113, 1.51317, 3.33191, 0.6317)
-
-
-class DelayedNesterov:
-    """Outer steps of one server."""
-
-    def __init__(self, lr: float, momentum: float, delay: int) -> None:
-        self.lr, self.momentum, self.delay = lr, momentum, delay
-        self.x, self.m, self.arrived = START, np.zeros(D), list[np.ndarray]()
-
-    def arrive(self, g: np.ndarray) -> None:
-        self.arrived.append(g)
-        step = g / self.delay
-        if len(self.arrived) == self.delay:
-            self.m = self.momentum * self.m + np.mean(self.arrived, axis=0)
-            step = step + self.momentum * self.m
-            self.arrived = []
-        self.x = self.x - self.lr * step
 
 
 class RegionByHand:
@@ -152,22 +136,23 @@ def test_halos_by_hand(algo: HALoS, latency: float) -> None:
     assert result.workers[-1].counter("arrivals") == hand.updates
 
 
+@pytest.mark.parametrize(
+    "times", [machines(factors=dict(enumerate(SECONDS))), machines(LogNormalTime(0.5))]
+)
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("arrivals", [1, 3, 100])
-def test_one_region_of_halos_is_async_diloco(arrivals: int, alpha: float) -> None:
+def test_one_region_of_halos_is_async_diloco(times: Cluster, arrivals: int, alpha: float) -> None:
     """With instant links, and a global server that adds up updates."""
     algo = HALoS(1, 3, None, 0.7, 0.9, 4, arrivals, alpha, 1.0, 0.0, 1)
-    for times in (machines(factors=dict(enumerate(SECONDS))), machines(LogNormalTime(0.5))):
-        plain = run(AsyncDiLoCo(3, delay=4), 4, 20, OPTIM, times).x
-        result = run(algo, 4, 20, OPTIM, times)
-        assert_equal(result.x[:5], plain)
-        assert_equal(result.x[5], plain[4])
+    plain = run(AsyncDiLoCo(3, delay=4), 4, 20, OPTIM, times).x
+    result = run(algo, 4, 20, OPTIM, times)
+    assert_equal(result.x[:5], plain)
+    assert_equal(result.x[5], plain[4])
 
 
 def test_bytes_of_halos() -> None:
     """In float64: a change and a number of steps up, a model down, on each level."""
-    algo = HALoS(2, 2, arrivals=3)
-    result = run(algo, 4, 12, OPTIM, machines(factors={1: 1.1}))
+    result = run(HALoS(2, 2, arrivals=3), 4, 12, OPTIM, machines(factors={1: 1.1}))
     first, second, above = (worker.counter("arrivals") for worker in result.workers[4:])
     arrivals = first + second
     assert arrivals >= 24 and above == -(-first // 3) - (-second // 3)

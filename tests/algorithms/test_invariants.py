@@ -5,14 +5,14 @@ simulations, the same ones each time.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from helpers.clusters import cluster_of
+from helpers.conservation import Scattering, Tallied, tallied
 from helpers.graphs import Literal as Graph
-from helpers.tiny import START, D, Result, run, sgd
+from helpers.refusals import accepted
+from helpers.tiny import START, Result, run, sgd
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -32,7 +32,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.core.optim import SGD, Constant, Shapes
+from sgp_runner.core.optim import Constant
 from sgp_runner.core.worker import Worker
 from sgp_runner.topology.graphs import (
     BidirectionalExponential,
@@ -47,7 +47,6 @@ from sgp_runner.topology.graphs import (
     Torus,
 )
 from sgp_runner.topology.verify import verify
-from sgp_runner.utils.errors import ConfigError
 
 EXACT = 1e-9
 
@@ -196,33 +195,11 @@ def lockstep(draw: st.DrawFn, size: int) -> Algorithm:
     )
 
 
-def works(algo: Algorithm, size: int) -> bool:
-    try:
-        algo.check(size, sgd())
-    except ConfigError:
-        return False
-    return True
-
-
 # What is watched.
 
 
-@dataclass(frozen=True)
-class Noted(SGD):
-    """SGD that adds up all steps that were taken."""
-
-    total: np.ndarray = field(default_factory=lambda: np.zeros(D))
-
-    def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
-    ) -> Tensor:
-        step = super().direction(g, params, buffers, lr, shapes)
-        self.total[:] += step.numpy()
-        return step
-
-
-def noted() -> Noted:
-    return Noted(Constant(), lr=0.05, momentum=0.5, weight_decay=0.01)
+def noted() -> Tallied:
+    return tallied(sgd(lr=0.05, momentum=0.5, weight_decay=0.01))
 
 
 def travelling(result: Result) -> list[Tensor]:
@@ -258,12 +235,11 @@ def check_nothing_is_left(result: Result) -> None:
     assert not any(mailbox.state_dict() or mailbox.waiting for mailbox in simulation.mailboxes)
 
 
-def check_sum(result: Result, optim: Noted) -> None:
+def check_sum(result: Result, optim: Tallied) -> None:
     """Numerators have changed by local steps alone."""
+    expected = len(result.workers) * START - optim.total.numpy()
     numerators = (result.x * result.w[:, None]).sum(0)
-    assert np.abs(numerators - (len(result.workers) * START - optim.total)).max() < EXACT * len(
-        result.workers
-    )
+    assert np.abs(numerators - expected).max() < EXACT * len(result.workers)
 
 
 # The properties.
@@ -282,7 +258,7 @@ def test_push_sum_loses_no_mass(
     data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
 ) -> None:
     algo = data.draw(push_sums(size))
-    assume(works(algo, size))
+    assume(accepted(algo.check, size, sgd()))
     optim = noted()
     result = run(algo, size, steps, optim, cluster, faults, check_weights, seed=seed)
     check_nothing_is_left(result)
@@ -332,7 +308,7 @@ def test_what_is_synchronous_does_not_depend_on_time(
     data: st.DataObject, size: int, cluster: Cluster, faults: Faults, steps: int, seed: int
 ) -> None:
     algo = data.draw(lockstep(size))
-    assume(works(algo, size))
+    assume(accepted(algo.check, size, sgd()))
     at_any_time, at_once = (
         run(algo, size, steps, sgd(0.05), cluster, faults, seed=seed),
         run(algo, size, steps, sgd(0.05)),
@@ -370,25 +346,9 @@ def test_the_same_seed_gives_the_same_run(
             algo = GapAware()
         case "lockstep":
             algo = data.draw(lockstep(size))
-    assume(works(algo, size))
+    assume(accepted(algo.check, size, sgd()))
     first, second = (run(algo, size, 4, sgd(0.05), cluster, faults, seed=5) for _ in range(2))
     assert first.trace == second.trace and np.array_equal(first.x, second.x)
-
-
-@dataclass(frozen=True)
-class Scattering(SGD):
-    """A step of its own for each worker first, and no other."""
-
-    taken: list[np.ndarray] = field(default_factory=list)
-    name: ClassVar[str] = "sgd"
-
-    def direction(
-        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
-    ) -> Tensor:
-        if not torch.equal(params, torch.from_numpy(START)):
-            return torch.zeros_like(g)
-        self.taken.append(np.random.default_rng(len(self.taken)).normal(size=D))
-        return torch.from_numpy(self.taken[-1])
 
 
 @often(60)
@@ -420,13 +380,5 @@ def test_a_proof_agrees_with_its_definition(data: st.DataObject, size: int, peri
         reach = reach | (mixing > 0)
         rows = rows and bool(np.allclose(mixing.sum(1), 1))
     connected = bool((np.linalg.matrix_power(reach, size) > 0).all())
-    assert accepted(Graph(out), size, "columns") == connected
-    assert accepted(Graph(out), size, "doubly stochastic") == (connected and rows)
-
-
-def accepted(graph: Graph, size: int, needs: Literal["columns", "doubly stochastic"]) -> bool:
-    try:
-        verify(graph, size, needs)
-    except ConfigError:
-        return False
-    return True
+    assert accepted(verify, Graph(out), size, "columns") == connected
+    assert accepted(verify, Graph(out), size, "doubly stochastic") == (connected and rows)

@@ -13,7 +13,7 @@ from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.topology.graphs import (
     Complete,
     RandomMatching,
-    matrix,
+    Topology,
 )
 
 
@@ -21,27 +21,26 @@ from sgp_runner.topology.graphs import (
 def test_noloco(cluster: Cluster) -> None:
     oracle, graph = Oracle(4), RandomMatching(seed=5)
     phi, m = oracle.x.copy(), np.zeros((4, D))
-    for k in range(STEPS):
-        oracle.x = oracle.x - oracle.d(k)
-        if (k + 1) % 3 == 0:
-            w = np.array(matrix(graph, 4, k // 3))
-            m = 0.5 * m + 0.7 * w @ (oracle.x - phi) - 0.6 * (phi - w @ phi)
-            phi = phi + m
-            oracle.x = phi.copy()
+    for k in oracle.exchanges(STEPS, 3):
+        w = oracle.p(graph, k)
+        m = 0.5 * m + 0.7 * w @ (oracle.x - phi) - 0.6 * (phi - w @ phi)
+        phi = phi + m
+        oracle.x = phi.copy()
     algo = NoLoCo(graph, period=3, lr=0.7, momentum=0.5, gamma=0.6)
     assert_equal(run(algo, 4, STEPS, OPTIM, cluster).x, oracle.x)
 
 
-def test_noloco_on_a_complete_graph_is_diloco_with_a_heavy_ball() -> None:
+@pytest.mark.parametrize(("nodes", "graph"), [(2, RandomMatching()), (3, Complete())])
+def test_noloco_on_a_complete_graph_is_diloco_with_a_heavy_ball(
+    nodes: int, graph: Topology
+) -> None:
     heavy = DiLoCo(4, lr=0.7, momentum=0.5, nesterov=False)
-    for nodes, graph in ((2, RandomMatching()), (3, Complete())):
-        assert same(NoLoCo(graph, period=4), heavy, nodes, steps=14)
+    assert same(NoLoCo(graph, period=4), heavy, nodes, steps=14)
 
 
 def test_the_spread_of_outer_parameters_falls_by_three_tenths_per_exchange() -> None:
     """Asymptotically, for a momentum of 0.5 and gamma 0.7, with gradients of zero."""
-    generator = np.random.default_rng(0)
-    phi, m, variances = generator.normal(size=(4096, 2)), np.zeros((4096, 2)), []
+    phi, m, variances = np.random.default_rng(0).normal(size=(4096, 2)), np.zeros((4096, 2)), []
     for exchange in range(40):
         w = RandomMatching()
         partners = [w.out_peers(rank, 4096, exchange)[0] for rank in range(4096)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied, mass
+from helpers.conservation import ROUGH, mass, tallied
 from helpers.recursion import OPTIM, SHIFTS, STEPS, Oracle, assert_equal
 from helpers.tiny import START, D, Result, machines, run
 
@@ -22,16 +22,16 @@ from sgp_runner.topology.graphs import (
 )
 
 
+@pytest.mark.parametrize("latency", [0.0, 0.3, 2.5])
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6])
-def test_osgp_without_delay_is_sgp(nodes: int) -> None:
-    for latency in (0.0, 0.3, 2.5):
-        late = machines(LogNormalTime(0.3), latency=latency)
-        a, b = (
-            run(OSGP(SHIFTS, tau=0), nodes, STEPS, OPTIM, late),
-            run(SGP(SHIFTS), nodes, STEPS, OPTIM, late),
-        )
-        assert np.array_equal(a.x, b.x)
-        assert a.simulation.clock.now == b.simulation.clock.now
+def test_osgp_without_delay_is_sgp(latency: float, nodes: int) -> None:
+    late = machines(LogNormalTime(0.3), latency=latency)
+    a, b = (
+        run(OSGP(SHIFTS, tau=0), nodes, STEPS, OPTIM, late),
+        run(SGP(SHIFTS), nodes, STEPS, OPTIM, late),
+    )
+    assert np.array_equal(a.x, b.x)
+    assert a.simulation.clock.now == b.simulation.clock.now
 
 
 @pytest.mark.parametrize(("name", "cluster", "faults"), ROUGH, ids=[name for name, *_ in ROUGH])
@@ -40,29 +40,24 @@ def test_osgp_without_delay_is_sgp(nodes: int) -> None:
 def test_push_sum_mass_is_conserved_whatever_is_late(
     layout: Literal["paper", "released"], tau: int, name: str, cluster: Cluster, faults: Faults
 ) -> None:
-    nodes, steps = 6, 10
-    optim = Tallied(OPTIM)
-    checks = []
+    nodes, steps, optim, checks = 6, 10, tallied(), list[int]()
 
-    def look(result: Result, worker: Worker) -> None:
-        numerators, weights = mass(result, worker)
+    def check(result: Result, at_rest: Worker | None) -> None:
+        numerators, weights = mass(result, at_rest)
         assert weights == pytest.approx(nodes, abs=1e-9)
         np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
+
+    def look(result: Result, worker: Worker) -> None:
+        check(result, worker)
         checks.append(worker.rank)
         if len(checks) == 1:  # from now on between steps too, whatever the workers are at
             for tick in range(200):
-                result.simulation.clock.at(
-                    worker.now + 0.17 * tick, "call", look_between_steps, result
-                )
-
-    def look_between_steps(result: Result) -> None:
-        numerators, weights = mass(result, None)
-        assert weights == pytest.approx(nodes, abs=1e-9)
-        np.testing.assert_allclose(numerators, nodes * START - optim.total.numpy(), atol=1e-9)
+                moment = worker.now + 0.17 * tick
+                result.simulation.clock.at(moment, "call", check, result, None)
 
     result = run(
         OSGP(SHIFTS, tau=tau, layout=layout), nodes, steps, optim, cluster, faults, each_step=look
-    )  # type: ignore[arg-type]
+    )
     assert len(checks) == nodes * steps
     assert result.w.sum() == pytest.approx(nodes, abs=1e-9)
     np.testing.assert_allclose(
@@ -121,18 +116,18 @@ def test_osgp_with_messages_always_one_step_late(n: int, tau: int) -> None:
     assert weights[-1] == pytest.approx(2 / 3, abs=2e-3)  # halves the distance every step
 
 
+@pytest.mark.parametrize(("layout", "share"), [("released", 1.0), ("released_2019", 0.5)])
 @pytest.mark.parametrize("n", [2, 3, 4, 6, 8])
-def test_osgp_as_released_is_y_p_y_minus_d(n: int) -> None:
+def test_osgp_as_released_is_y_p_y_minus_d(layout: Any, share: float, n: int) -> None:
     """Sent before the gradient and folded in after it: y' = P y - d(y); in the version of 2019 half
     of d.
     """
-    for layout, share in (("released", 1.0), ("released_2019", 0.5)):
-        oracle = Oracle(n)
-        for k in range(STEPS):
-            oracle.x = oracle.p(DirectedExponential(), k) @ oracle.x - share * oracle.d(k)
-        result = run(OSGP(DirectedExponential(), tau=0, layout=layout), n, STEPS, OPTIM)  # type: ignore[arg-type]
-        assert_equal(result.x, oracle.x)
-        assert_equal(result.w, np.ones(n))
+    oracle = Oracle(n)
+    for k in range(STEPS):
+        oracle.x = oracle.p(DirectedExponential(), k) @ oracle.x - share * oracle.d(k)
+    result = run(OSGP(DirectedExponential(), tau=0, layout=layout), n, STEPS, OPTIM)  # type: ignore[arg-type]
+    assert_equal(result.x, oracle.x)
+    assert_equal(result.w, np.ones(n))
 
 
 def test_biased_osgp_never_divides_by_the_weight() -> None:

@@ -77,8 +77,7 @@ def test_acp_sgd(rank: int) -> None:
 @pytest.mark.parametrize("error", ["local", "released"])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_powersgd_of_full_rank_is_ar_sgd(n: int, error: Any) -> None:
-    full = trained(PowerSGD(4, error), n)
-    assert_equal(full.x, trained(ARSGD(), n).x)
+    assert_equal(trained(PowerSGD(4, error), n).x, trained(ARSGD(), n).x)
 
 
 def test_acp_sgd_of_square_matrices_of_full_rank_is_ar_sgd() -> None:
@@ -94,13 +93,8 @@ def test_acp_sgd_of_square_matrices_of_full_rank_is_ar_sgd() -> None:
 def test_results_of_powersgd_and_acp_sgd_and_the_error_left_are_the_sum_of_gradients(
     algo: Any,
 ) -> None:
-    models = [START]
-    result = trained(
-        algo,
-        optim=PLAIN,
-        each_step=lambda r, w: models.append(w.params.numpy().copy()) if w.rank == 0 else None,
-    )
-    total = np.zeros(D)
+    result = trained(algo, optim=PLAIN)
+    models, total = [START, *result.history[0]], np.zeros(D)
     for k, at in enumerate(models[:STEPS]):
         total += np.mean([gradient(i, k, at) for i in range(3)], axis=0)
     left = np.mean([worker.state["error"].numpy() for worker in result.workers], axis=0)
@@ -129,8 +123,7 @@ def test_powersgd_of_a_constant_matrix_finds_the_best_one_of_its_rank() -> None:
         p = matrices.orthonormal(matrices.times_q(x, q), matrices.p_sizes)
         q = matrices.times_p(x, p)
     found = matrices.product(p, q, matrices.vectors(x))
-    best = u[:, :2] @ np.diag(s[:2]) @ v[:2]
-    assert_equal(found[:30].view(6, 5).numpy(), best)
+    assert_equal(found[:30].view(6, 5).numpy(), u[:, :2] @ np.diag(s[:2]) @ v[:2])
     assert torch.equal(found[30:], x[30:])
 
 
@@ -166,26 +159,27 @@ def resnet_18() -> dict[str, tuple[int, ...]]:
     return {str(i): shape for i, shape in enumerate([*shapes, (10, 512), (10,)])}
 
 
-def test_bytes_of_powersgd_are_the_published_ones_of_resnet_18() -> None:
+@pytest.mark.parametrize(
+    ("rank", "ratio", "mebibytes"), [(1, 243.3, 4.21), (2, 135.8, 7.53), (4, 72.1, 14.18)]
+)
+def test_bytes_of_powersgd_are_the_published_ones_of_resnet_18(
+    rank: int, ratio: float, mebibytes: float
+) -> None:
     """An epoch of CIFAR-10, 24 steps: published as 1023, 4, 8 and 14 MB."""
     count = sum(map(prod, resnet_18().values()))
     assert count == 11_173_962
     assert round(4 * count * 24 / 2**20, 1) == 1023.0
-    for rank, ratio, mebibytes in ((1, 243.3, 4.21), (2, 135.8, 7.53), (4, 72.1, 14.18)):
-        sizes = Matrices(resnet_18(), rank)
-        numbers = sum(sizes.p_sizes) + sum(sizes.v_sizes) + sum(sizes.q_sizes)
-        assert round(count / numbers, 1) == ratio
-        assert round(4 * numbers * 24 / 2**20, 2) == mebibytes
+    sizes = Matrices(resnet_18(), rank)
+    numbers = sum(sizes.p_sizes) + sum(sizes.v_sizes) + sum(sizes.q_sizes)
+    assert round(count / numbers, 1) == ratio
+    assert round(4 * numbers * 24 / 2**20, 2) == mebibytes
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_basis_in_half_precision_is_that_of_float32(dtype: torch.dtype) -> None:
-    matrices = Matrices({"a": (2, 2)}, 1)
-    found = matrices.orthonormal(torch.tensor([3.0, 4.0], dtype=dtype), [2])
+    found = Matrices({"a": (2, 2)}, 1).orthonormal(torch.tensor([3.0, 4.0], dtype=dtype), [2])
     assert found.dtype == dtype
-    expected = torch.tensor([-0.6, -0.8]).to(dtype)
-    assert torch.equal(found, expected)
+    assert torch.equal(found, torch.tensor([-0.6, -0.8]).to(dtype))
     vector = torch.tensor([3.0, 4.0] * 8, dtype=dtype)
     coded = LowRank(1).to_message(vector, [(8, 2)], 1)
-    decoded = LowRank(1).from_message(coded, [(8, 2)], vector, 1)
-    assert torch.allclose(decoded, vector, rtol=0.02)
+    assert torch.allclose(LowRank(1).from_message(coded, [(8, 2)], vector, 1), vector, rtol=0.02)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.recursion import PLAIN, SIZES, STEPS, assert_equal, same
+from helpers.recursion import OFF, PLAIN, SIZES, STEPS, assert_equal, same
 from helpers.tiny import START, D, gradient, run, sgd
 
 from sgp_runner.algorithms.d_psgd import DPSGD
@@ -35,9 +35,5 @@ def test_quasi_global_momentum_of_zero_is_d_psgd() -> None:
 
 
 def test_quasi_global_momentum_survives_a_learning_rate_of_zero() -> None:
-    class Off:
-        def factor(self, epoch: float, horizon: object) -> float:
-            return 0.0
-
-    result = run(QGDSGDm(Ring()), 3, 4, sgd(momentum=0.9, schedule=Off()))
+    result = run(QGDSGDm(Ring()), 3, 4, sgd(momentum=0.9, schedule=OFF))
     assert_equal(result.x, np.tile(START, (3, 1)))

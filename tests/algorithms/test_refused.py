@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from helpers.recursion import ADAM, OPTIM, PLAIN, SHIFTS
+from helpers.refusals import refusal
 from helpers.tiny import sgd
 
+from sgp_runner.algorithms import Algorithm
 from sgp_runner.algorithms.a2cid2 import A2CiD2
 from sgp_runner.algorithms.accum_adam import AccumAdam
 from sgp_runner.algorithms.acp_sgd import ACPSGD
@@ -42,7 +44,6 @@ from sgp_runner.core.codecs.quantised import Int8, TwoBit
 from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.core.optim import Cosine, WarmupCosine
 from sgp_runner.topology.graphs import Complete, DirectedExponential, RandomMatching, Ring
-from sgp_runner.utils.errors import ConfigError
 
 ENDS = (
     "needs a learning rate above 0 at the end, where the fast workers wait for the slow ones: use "
@@ -65,7 +66,7 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: AsyncDiLoCo(delay=0).check(4, sgd()),
         "algo.delay",
-        "must be at least 1, not 0.",
+        "0 must be at least 1, or null.",
     ),
     (
         lambda: AsyncDiLoCo(c=0.3).check(4, sgd()),
@@ -99,9 +100,9 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     ),
     (lambda: ChocoSGD(Ring(), Identity(), gamma=1.5), "algo.gamma", ""),
     (lambda: ChocoSGD(RandomMatching(), Identity()).check(4, OPTIM), "algo.topology", ""),
-    (lambda: DESLOC(0), "algo.period", "must be at least 1, not 0."),
-    (lambda: DESLOC(2, 0), "algo.period_u", "0 must be at least 1 step, or null."),
-    (lambda: DESLOC(2, 2, -1), "algo.period_v", "-1 must be at least 1 step, or null."),
+    (lambda: DESLOC(0), "algo.period", "0 must be at least 1."),
+    (lambda: DESLOC(2, 0), "algo.period_u", "0 must be at least 1, or null."),
+    (lambda: DESLOC(2, 2, -1), "algo.period_v", "-1 must be at least 1, or null."),
     (
         lambda: DESLOC(2, 2, 2).check(4, OPTIM),
         "algo.period_v",
@@ -184,10 +185,40 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
 ]
 
 
+# An algorithm, steps and epochs of a run that never does what it is for, those of one that does,
+# and what is said of the first.
+WARNED: list[tuple[Algorithm, tuple[int, float], tuple[int, float], str]] = [
+    (
+        AsyncDiLoCo(period=50),
+        (49, 1.0),
+        (50, 1.0),
+        "Async DiLoCo exchanges once in 49 steps: algo.period=50 is longer than the run.",
+    ),
+    (
+        OneBitAdam(),
+        (100, 1.0),
+        (100, 1.1),
+        "1-bit Adam only warms up: algo.warmup_epochs=1 is not shorter than the run.",
+    ),
+    (
+        ZeroOneAdam(),
+        (100, 0.5),
+        (100, 1.5),
+        "0/1 Adam makes no local steps: algo.freeze_epochs=1 is not shorter than the run.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("algo", "short", "long", "sentence"), WARNED)
+def test_a_run_that_is_too_short_for_its_algorithm_is_reported(
+    algo: Algorithm, short: tuple[int, float], long: tuple[int, float], sentence: str
+) -> None:
+    assert (algo.warning(*short), algo.warning(*long)) == (sentence, None)
+
+
 @pytest.mark.parametrize(("make", "key", "sentence"), REFUSED)
 def test_what_cannot_work_is_refused_by_its_key(
     make: Callable[[], object], key: str, sentence: str
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make()
-    assert (refused.value.key, refused.value.sentence if sentence else "") == (key, sentence)
+    error = refusal(make)
+    assert (error.key, error.sentence if sentence else "") == (key, sentence)

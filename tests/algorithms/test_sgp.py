@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from helpers.recursion import (
     DIRECTED,
@@ -20,6 +22,7 @@ from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.d_psgd import DPSGD
 from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.core.optim import (
+    SGD,
     Adam,
     Constant,
 )
@@ -35,10 +38,10 @@ def test_sgp_on_two_nodes_is_d_psgd() -> None:
     assert same(SGP(SHIFTS), DPSGD(Ring(), order="adapt_then_combine"), 2)
 
 
+@pytest.mark.parametrize("optim", [OPTIM, Adam(Constant(), lr=0.1)])
 @pytest.mark.parametrize("nodes", [2, 3, 5])
-def test_sgp_on_a_complete_graph_averages_parameters(nodes: int) -> None:
-    for optim in (OPTIM, Adam(Constant(), lr=0.1)):
-        assert same(SGP(Complete()), ARSGD(average="parameters"), nodes, optim)
+def test_sgp_on_a_complete_graph_averages_parameters(optim: SGD | Adam, nodes: int) -> None:
+    assert same(SGP(Complete()), ARSGD(average="parameters"), nodes, optim)
 
 
 def test_peers_follow_their_schedule_by_epoch() -> None:
@@ -49,18 +52,15 @@ def test_peers_follow_their_schedule_by_epoch() -> None:
     ] * 4
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("topology", [*DIRECTED, *SYMMETRIC], ids=str)
+@pytest.mark.parametrize(
+    ("topology", "n"),
+    [
+        *product([*DIRECTED, *SYMMETRIC], SIZES),
+        *product([DirectedExponential(peers=2)], [3, 4, 6, 8]),
+    ],
+    ids=str,
+)
 def test_sgp(topology: Topology, n: int) -> None:
-    check_sgp(topology, n)
-
-
-@pytest.mark.parametrize("n", [3, 4, 6, 8])
-def test_sgp_with_two_peers(n: int) -> None:
-    check_sgp(DirectedExponential(peers=2), n)
-
-
-def check_sgp(topology: Topology, n: int) -> None:
     oracle = Oracle(n)
     for k in range(STEPS):
         p = oracle.p(topology, k)

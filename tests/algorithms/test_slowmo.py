@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied
-from helpers.recursion import OPTIM, SHIFTS, STEPS, Oracle, assert_equal, same
+from helpers.conservation import ROUGH, tallied
+from helpers.recursion import OFF, OPTIM, SHIFTS, STEPS, Oracle, assert_equal, same
 from helpers.tiny import START, D, Momentum, gradient, run, sgd
 
 from sgp_runner.algorithms import Algorithm
@@ -21,6 +21,7 @@ from sgp_runner.algorithms.slowmo import SlowMo
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import (
+    SGD,
     Adam,
     Cosine,
     InverseSqrt,
@@ -32,18 +33,18 @@ from sgp_runner.topology.graphs import (
 from sgp_runner.utils.errors import RankFailed
 
 
+@pytest.mark.parametrize("optim", [OPTIM, Adam(InverseSqrt(warmup_steps=4), lr=0.1)])
 @pytest.mark.parametrize("tau", [1, 3, 5])
-def test_slowmo_without_slow_momentum_over_local_steps_is_local_sgd(tau: int) -> None:
-    for optim in (OPTIM, Adam(InverseSqrt(warmup_steps=4), lr=0.1)):
-        assert same(
-            SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim
-        )
+def test_slowmo_without_slow_momentum_over_local_steps_is_local_sgd(
+    optim: SGD | Adam, tau: int
+) -> None:
+    assert same(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="keep"), LocalSGD(tau), 3, optim)
 
 
 def test_slowmo_at_every_step_of_plain_sgd_is_momentum() -> None:
     plain, heavy = sgd(lr=0.2), sgd(lr=0.2, momentum=0.7)
     slow = run(SlowMo(ARSGD(), tau=1, beta=0.7), 3, STEPS, plain).x
-    np.testing.assert_allclose(slow, run(ARSGD(), 3, STEPS, heavy).x, rtol=0, atol=1e-12)
+    assert_equal(slow, run(ARSGD(), 3, STEPS, heavy).x)
 
 
 def test_slowmo_on_one_node_without_slow_momentum_is_lookahead() -> None:
@@ -77,18 +78,12 @@ def test_periods_of_a_worker() -> None:
 
 
 def test_slowmo_survives_a_learning_rate_of_zero() -> None:
-    @dataclass(frozen=True)
-    class Off:
-        def factor(self, epoch: float, horizon: object) -> float:
-            return 0.0
-
-    result = run(SlowMo(LocalSGD(None), tau=2), 2, 4, sgd(schedule=Off()))
+    result = run(SlowMo(LocalSGD(None), tau=2), 2, 4, sgd(schedule=OFF))
     assert np.array_equal(result.x, np.tile(START, (2, 1)))
 
 
 def test_slowmo_takes_the_learning_rate_of_the_last_fast_step() -> None:
-    schedule = Cosine(warmup_epochs=0)
-    optim = sgd(lr=0.2, schedule=schedule)
+    optim = sgd(lr=0.2, schedule=Cosine(warmup_epochs=0))
     result = run(SlowMo(LocalSGD(None), tau=2, beta=0.5, alpha=0.7), 1, 4, optim)
     x, x0, u = START.copy(), START.copy(), np.zeros(D)
     rates = [
@@ -141,8 +136,8 @@ def test_exact_averages_conserve_the_mass_of_push_sum(
         for exact in (True, False)
     )
     for algo in (exact, inexact, Hybrid(base, ARSGD(average="parameters"), switch_epoch=1.5)):
-        optim = Tallied(OPTIM)
-        result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
+        optim = tallied()
+        result = run(algo, 6, 10, optim, cluster, faults)
         assert result.w.sum() == pytest.approx(6, abs=1e-9)
         np.testing.assert_allclose(
             (result.x * result.w[:, None]).sum(axis=0), 6 * START - optim.total.numpy(), atol=1e-9
@@ -219,13 +214,11 @@ def test_slowmo_without_the_exact_average_keeps_a_momentum_per_node() -> None:
 def test_slowmo_averages_buffers_on_request() -> None:
     n, tau = 3, 2
     oracle = Oracle(n)
-    for k in range(STEPS):
-        oracle.x = oracle.x - oracle.d(k)
-        if (k + 1) % tau == 0:
-            oracle.x = np.tile(oracle.x.mean(axis=0), (n, 1))
-            mean = np.mean([momentum.v for momentum in oracle.momenta], axis=0)
-            for momentum in oracle.momenta:
-                momentum.v = mean
+    for _ in oracle.exchanges(STEPS, tau):
+        oracle.x = np.tile(oracle.x.mean(axis=0), (n, 1))
+        mean = np.mean([momentum.v for momentum in oracle.momenta], axis=0)
+        for momentum in oracle.momenta:
+            momentum.v = mean
     assert_equal(
         run(SlowMo(LocalSGD(None), tau=tau, beta=0.0, buffers="average"), n, STEPS, OPTIM).x,
         oracle.x,

@@ -64,8 +64,7 @@ def test_the_outer_parameters_are_equal_everywhere_at_all_times(codec: Any) -> N
     def look(result: Result, worker: Worker) -> None:
         outer.setdefault(worker.step, {})[worker.rank] = worker.model.numpy().tobytes()
 
-    algo = StreamingDiLoCo(codec, 3, fragments=1, delay=2)
-    run(algo, 3, STEPS, OPTIM, LATE[1], each_step=look)
+    run(StreamingDiLoCo(codec, 3, fragments=1, delay=2), 3, STEPS, OPTIM, LATE[1], each_step=look)
     assert all(len(set(by_rank.values())) == 1 and len(by_rank) == 3 for by_rank in outer.values())
     # Moved after steps 5, 8 and 11, and by the exchange that the end of the run cuts short.
     assert len({by_rank[0] for by_rank in outer.values()}) == 5
@@ -85,8 +84,7 @@ def test_fragments_follow_the_blocks() -> None:
         starts = [256 * 8 + sum(sizes[:i]) for i in range(6)]
         for fragment, numbers in zip(blocks, owned, strict=True):
             places = [i for span in fragment.spans for i in range(span.start, span.stop)]
-            expected = [i for n in numbers for i in range(starts[n], starts[n] + sizes[n])]
-            assert places == expected
+            assert places == [i for n in numbers for i in range(starts[n], starts[n] + sizes[n])]
         assert [tuple(shape) for shape in rest.shapes.values()] == [(256, 8), (8,)]
     for layers, count in ((24, 9), (48, 17), (108, 37)):  # those of the paper
         names = {f"blocks.{i}.x": (1,) for i in range(layers)} | {"norm": (1,)}

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.conservation import ROUGH, Tallied
+from helpers.conservation import ROUGH, tallied
 from helpers.recursion import OPTIM, STEPS, assert_equal, same
 from helpers.tiny import START, D, Momentum, gradient, machines, run, sgd
 
@@ -103,8 +103,8 @@ def test_swarm_sgd_of_one_worker_is_sgd() -> None:
 def test_swarm_sgd_conserves_the_sum(
     algo: SwarmSGD, name: str, cluster: Cluster, faults: Faults
 ) -> None:
-    optim = Tallied(OPTIM)
-    result = run(algo, 6, 10, optim, cluster, faults)  # type: ignore[arg-type]
+    optim = tallied()
+    result = run(algo, 6, 10, optim, cluster, faults)
     assert_equal(result.x.sum(axis=0), 6 * START - optim.total.numpy())
     assert sum(worker.steps_taken for worker in result.workers) == 60
 
@@ -126,3 +126,10 @@ def test_draws_of_swarm_sgd() -> None:
     steps = np.array([algo.local_steps(1, t) for t in range(3000)])
     assert steps.min() == 1 and abs(steps.mean() - 4) < 0.2 and abs(steps.var() - 12) < 1.2
     assert [SwarmSGD(Complete(), 3).local_steps(0, t) for t in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("nodes", [2, 7, 16])
+def test_goodbyes_of_swarm_sgd_pass_through_rank_0(nodes: int) -> None:
+    result = run(SwarmSGD(Ring(), period=10**6), nodes, 3)
+    goodbyes = [worker.counter("goodbyes") for worker in result.workers]
+    assert goodbyes == [nodes - 1] + [1] * (nodes - 1)

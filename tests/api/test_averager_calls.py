@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.paths import ROOT
+from helpers.refusals import refusal
 from torch import nn
 
 import sgp_runner
@@ -40,17 +41,14 @@ def sgd(model: nn.Module, **settings: float) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **settings})
 
 
-def refusal(*arguments: Any, **settings: Any) -> str:
-    with pytest.raises(ConfigError) as refused:
-        sgp_runner.Averager(*arguments, **settings)
-    return str(refused.value)
+def said(*arguments: Any, **settings: Any) -> str:
+    return str(refusal(sgp_runner.Averager, *arguments, **settings))
 
 
 def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     """Run a script on two ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script]
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script],
         check=False,
         cwd=folder,
         capture_output=True,
@@ -62,43 +60,36 @@ def torchrun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None:
     model = net()
-    assert refusal("sgp", print, 0.1) == (
-        "model: builtin_function_or_method is no torch.nn.Module."
-    )
-    assert refusal("sgp", model, torch.optim.LBFGS(model.parameters())) == (
-        "optimizer: LBFGS does not step with one dense gradient: "
-        "use another, for example torch.optim.AdamW."
-    )
-    assert refusal("sgp", model, sgd(nn.Linear(3, 4))) == (
+    assert said("sgp", print, 0.1) == ("model: builtin_function_or_method is no torch.nn.Module.")
+    assert said("sgp", model, sgd(nn.Linear(3, 4))) == (
         "optimizer: a parameter of shape (4, 3) is not one of the model's: "
         "make it of model.parameters()."
     )
-    assert refusal("sgp", model, 0.1) == ("optimizer: float is no torch.optim.Optimizer: pass one.")
+    assert said("sgp", model, 0.1) == ("optimizer: float is no torch.optim.Optimizer: pass one.")
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    assert refusal("sgp", mixed, sgd(mixed)) == (
+    assert said("sgp", mixed, sgd(mixed)) == (
         "model: its parameters span several types (torch.float32, torch.float64): use one."
     )
     apart = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
-    assert refusal("sgp", apart, sgd(apart)) == (
+    assert said("sgp", apart, sgd(apart)) == (
         "model: its parameters span several devices (cpu, meta): use one."
     )
-    adam = torch.optim.Adam(model.parameters())
-    assert refusal("accum_adam", model, adam) == (
+    assert said("accum_adam", model, torch.optim.Adam(model.parameters())) == (
         "optim: AccumAdam takes the steps of Adam itself, not those of an optimizer of PyTorch: "
         "use sgp-run."
     )
     frozen = net().requires_grad_(False)
-    assert refusal("sgp", frozen, sgd(frozen)) == (
+    assert said("sgp", frozen, sgd(frozen)) == (
         "model: it has no parameter that requires a gradient."
     )
 
 
 @pytest.mark.parametrize(
-    ("algo", "settings", "said"),
+    ("algo", "settings", "sentence"),
     [
         ("spg", {}, "algo: 'spg' is not one of a2cid2, acco, accum_adam, "),
         ("sgp", {"topolgy": "ring"}, "algo.topolgy: there is no such setting. Did you mean"),
-        ("osgp", {"tau": -1}, "algo.tau: must not be negative, but is -1."),
+        ("osgp", {"tau": -1}, "algo.tau: -1 must be at least 0."),
         ("ad_psgd", {}, "algo: AD-PSGD is asynchronous: run it with sgp-run."),
         ("ps_sgd", {}, "algo: PS-SGD has a server: run it with sgp-run."),
         ("acco", {}, "algo: ACCO takes back steps of the optimizer: run it with sgp-run."),
@@ -108,10 +99,10 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
     ],
 )
 def test_algorithms_that_cannot_work_are_refused(
-    algo: Any, settings: dict[str, Any], said: str, alone: None
+    algo: Any, settings: dict[str, Any], sentence: str, alone: None
 ) -> None:
     model = net()
-    assert refusal(algo, model, sgd(model), **settings).startswith(said)
+    assert said(algo, model, sgd(model), **settings).startswith(sentence)
 
 
 def test_a_process_without_others_steps_alone(
@@ -160,7 +151,7 @@ async def nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "said"),
+    ("act", "sentence"),
     [
         (Worker.abandon, "abandons gradients"),
         (lambda worker: worker.spawn(nothing()), "runs a second activity"),
@@ -168,13 +159,12 @@ async def nothing() -> None:
     ],
 )
 def test_an_algorithm_that_needs_more_than_a_loop_is_refused(
-    act: Callable[[Worker], object], said: str, alone: None
+    act: Callable[[Worker], object], sentence: str, alone: None
 ) -> None:
     model = net()
     averager = sgp_runner.Averager(Busy(act), model, sgd(model))
-    with pytest.raises(ConfigError) as refused:
-        averager.step()
-    assert str(refused.value) == f"algo: Busy {said} while the loop computes: run it with sgp-run."
+    expected = f"algo: Busy {sentence} while the loop computes: run it with sgp-run."
+    assert str(refusal(averager.step)) == expected
 
 
 def test_a_step_is_the_optimizers(alone: None) -> None:
@@ -257,8 +247,7 @@ def test_a_damaged_state_is_refused_before_anything_is_replaced(alone: None) -> 
     def averager() -> tuple[nn.Module, sgp_runner.Averager]:
         model = net()
         model.register_buffer("counts", torch.ones(2))
-        optimizer = sgd(model, momentum=0.9)
-        return model, sgp_runner.Averager("diloco", model, optimizer, period=2)
+        return model, sgp_runner.Averager("diloco", model, sgd(model, momentum=0.9), period=2)
 
     model, made = averager()
     for _ in range(3):
@@ -303,11 +292,9 @@ def test_five_lines_of_the_page_make_a_decentralised_run(tmp_path: Path) -> None
     )
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    diff = files["averager.diff"].splitlines()
-    assert sum(line.startswith("+") for line in diff[2:]) == 5
+    assert sum(line.startswith("+") for line in files["averager.diff"].splitlines()[2:]) == 5
     assert len(files["train.py"].splitlines()) < 60
-    command = ["git", "apply", "--unidiff-zero", "averager.diff"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "--unidiff-zero", "averager.diff"], cwd=tmp_path, check=True)
     done = torchrun(tmp_path, "train.py")
     assert done.returncode == 0, done.stderr
     losses = [float(text) for text in re.findall(r"validation loss (\d\.\d\d)", done.stdout)]

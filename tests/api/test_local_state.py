@@ -9,10 +9,11 @@ import torch
 from helpers.paths import RANKS
 from helpers.processes import run_world
 from helpers.ranks.local_state_rank import net, sgd
+from helpers.refusals import refusal
 from torch import nn
 
 from sgp_runner import Averager
-from sgp_runner.utils.errors import ConfigError, Diverged
+from sgp_runner.utils.errors import Diverged
 
 Ranks = list[dict[str, Any]]
 
@@ -112,47 +113,51 @@ def test_one_rank_continues_from_the_means_of_two(ranks: Ranks, alone: None) -> 
 def test_states_without_a_rule_for_other_ranks_are_refused(ranks: Ranks, alone: None) -> None:
     states = [results["sgd kept"]["saved"] for results in ranks]
     _, averager = make("diloco", period=2)
-    for given, said in (
-        (states[:1], "of the ranks 0 of 2: pass one state of each former rank."),
-        ([], "of the ranks none: pass one state of each former rank."),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            averager.load_states(given)
-        assert str(refused.value) == f"states: {said}"
+    assert [str(refusal(averager.load_states, given)) for given in (states[:1], [])] == [
+        "states: of the ranks 0 of 2: pass one state of each former rank.",
+        "states: of the ranks none: pass one state of each former rank.",
+    ]
     for state in states:
         state["worker"]["state"]["error"] = torch.zeros(1)
         state["outline"]["worker.state.error"] = "torch.float32 [1]"
-    with pytest.raises(ConfigError) as refused:
-        averager.load_states(states)
-    assert str(refused.value) == (
+    assert str(refusal(averager.load_states, states)) == (
         "states: DiLoCo has no rule for error among another number of ranks: continue with 2 "
         "ranks, or start an averager from the mean model."
     )
     averager.finish()
 
 
-def refusal(algo: str, **settings: Any) -> str:
+NEVER = (
+    "has no step after which all ranks have one model, so 'mean' has no moment: write 'local', or "
+    "use local_sgd, slowmo, diloco, sparseloco or gossip_pga."
+)
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "sentence"),
+    [
+        ("sgp", {"optimizer_state": "mean"}, f"optimizer_state: SGP {NEVER}"),
+        ("osgp", {"buffers": "mean"}, f"buffers: OSGP {NEVER}"),
+        ("diloco", {"overlap": "eager", "buffers": "mean"}, f"buffers: DiLoCo {NEVER}"),
+        (
+            "sgp",
+            {"optimizer_state": "sum"},
+            "optimizer_state: 'sum' must be one of local, mean, reset.",
+        ),
+        (
+            "slowmo",
+            {"buffers": "average"},
+            "buffers: 'average' must be one of local, mean; SlowMo's setting of this name is "
+            "optimizer_state= here.",
+        ),
+    ],
+)
+def test_rules_without_a_moment_are_refused(
+    algo: str, settings: dict[str, Any], sentence: str, alone: None
+) -> None:
     model = nn.Linear(2, 1)
-    with pytest.raises(ConfigError) as refused:
-        Averager(algo, model, torch.optim.SGD(model.parameters(), 0.1), **settings)
-    return str(refused.value)
-
-
-def test_rules_without_a_moment_are_refused(alone: None) -> None:
-    said = (
-        "has no step after which all ranks have one model, so 'mean' has no moment: write "
-        "'local', or use local_sgd, slowmo, diloco, sparseloco or gossip_pga."
-    )
-    assert refusal("sgp", optimizer_state="mean") == f"optimizer_state: SGP {said}"
-    assert refusal("osgp", buffers="mean") == f"buffers: OSGP {said}"
-    assert refusal("diloco", overlap="eager", buffers="mean") == f"buffers: DiLoCo {said}"
-    assert refusal("sgp", optimizer_state="sum") == (
-        "optimizer_state: 'sum' must be one of local, mean, reset."
-    )
-    assert refusal("slowmo", buffers="average") == (
-        "buffers: 'average' must be one of local, mean; SlowMo's setting of this name is "
-        "optimizer_state= here."
-    )
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert str(refusal(Averager, algo, model, optimizer, **settings)) == sentence
 
 
 def test_quasi_global_momentum_needs_one_momentum(alone: None) -> None:
@@ -161,9 +166,7 @@ def test_quasi_global_momentum_needs_one_momentum(alone: None) -> None:
         {"params": [model.weight], "momentum": 0.9},
         {"params": [model.bias]},
     ]
-    with pytest.raises(ConfigError) as refused:
-        Averager("qg_dsgdm", model, torch.optim.SGD(groups, 0.1))
-    assert str(refused.value) == (
+    assert str(refusal(Averager, "qg_dsgdm", model, torch.optim.SGD(groups, 0.1))) == (
         "optimizer: QG-DSGDm replaces the momentum of all parameters: use one momentum, and "
         "dampening=0, in all groups."
     )

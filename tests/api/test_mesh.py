@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from helpers.paths import RANKS
 from helpers.processes import run_world
 from helpers.ranks.mesh_rank import CASES
+from helpers.refusals import refusal
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -51,20 +50,18 @@ def test_a_device_continues_exactly_from_its_state(case: str, ranks: Ranks) -> N
     assert all(torch.equal(*results[case]) for results in ranks.values())
 
 
-def refusal(model: nn.Module, shape: tuple[int, ...], algo: str = "sgp") -> str:
-    mesh: Any = init_device_mesh("cpu", shape)
-    with pytest.raises(ConfigError) as refused:
-        Averager(algo, model, torch.optim.SGD(model.parameters(), 0.1), mesh=mesh)
-    return str(refused.value)
+def said(model: nn.Module, shape: tuple[int, ...], algo: str = "sgp") -> str:
+    optimizer, mesh = torch.optim.SGD(model.parameters(), 0.1), init_device_mesh("cpu", shape)
+    return str(refusal(Averager, algo, model, optimizer, mesh=mesh))
 
 
 def test_a_mesh_needs_two_dimensions_and_ddp_over_the_second(alone: None) -> None:
     model = nn.Linear(2, 1)
-    assert refusal(model, (1,)) == (
+    assert said(model, (1,)) == (
         "mesh: [0] must have the replicas as rows, and all ranks in their order: "
         "init_device_mesh(kind, (replicas, devices))."
     )
-    assert refusal(model, (1, 1)) == (
+    assert said(model, (1, 1)) == (
         "model: gradients must be averaged over the ranks [0] of a replica: wrap the module in "
         "DistributedDataParallel(module, process_group=mesh.get_group(1))."
     )
@@ -74,15 +71,15 @@ def test_fsdp_must_shard_the_whole_model_over_the_second_dimension(alone: None) 
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicas", "devices"))
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     fully_shard(net[0], mesh=mesh["devices"])
-    assert refusal(net, (1, 1)).startswith("model: gradients must be averaged over the ranks [0] ")
+    assert said(net, (1, 1)).startswith("model: gradients must be averaged over the ranks [0] ")
     whole = fully_shard(nn.Linear(2, 1).bfloat16(), mesh=mesh["devices"])
-    assert refusal(whole, (1, 1)) == (
+    assert said(whole, (1, 1)) == (
         "model: the parameter weight is in bfloat16, and not in float32: shard the whole model "
         "over the ranks [0] of a replica, fully_shard(model, mesh=mesh[NAME]) with the second "
         "dimension's name; MixedPrecisionPolicy sets the precision in which it computes."
     )
     whole = fully_shard(nn.Linear(2, 1), mesh=mesh["devices"])
-    assert refusal(whole, (1, 1), "powersgd") == (
+    assert said(whole, (1, 1), "powersgd") == (
         "algo: PowerSGD factorizes whole vectors: use DistributedDataParallel over the devices of "
         "a replica."
     )

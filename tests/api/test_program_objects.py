@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.refusals import refusal
 
 import sgp_runner as sgp
 
@@ -119,9 +120,8 @@ def test_an_object_that_cannot_be_copied_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(sgp.ConfigError) as refused:
-        sgp.run("model=mlp network=gloo nodes=2 batch_size=2", data=(Guarded(), Guarded()))
-    assert str(refused.value) == (
+    words = "model=mlp network=gloo nodes=2 batch_size=2"
+    assert str(refusal(sgp.run, words, data=(Guarded(), Guarded()))) == (
         "network: an object of this program cannot be copied to the ranks (TypeError: cannot "
         "pickle '_thread.lock' object): use network=sim, or write it as a plug-in, ./mine.py."
     )

@@ -12,11 +12,11 @@ import pytest
 import torch
 from helpers.paths import RANKS, ROOT
 from helpers.ranks.hanging_rank import CASES
+from helpers.refusals import refusal
 from torch import nn
 
 from sgp_runner import Averager
 from sgp_runner.api.roll_call import SILENT, Answer, sentence
-from sgp_runner.utils.errors import ConfigError
 
 AT = r"is at hang \(hanging_rank\.py, line \d+\); rank 0 has begun 6 steps and waits for "
 WAITS = {
@@ -106,14 +106,12 @@ def test_of_the_ranks_that_do_not_wait_those_with_the_fewest_steps_are_missing(
 
 
 def test_a_rank_that_does_not_answer_is_the_missing_one() -> None:
-    text = sentence({**MISSING, 2: SILENT}, "9 s")
-    assert text.startswith("rank 2 did not come within 9 s")
+    assert sentence({**MISSING, 2: SILENT}, "9 s").startswith("rank 2 did not come within 9 s")
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
 def test_a_limit_is_positive(seconds: float, alone: None) -> None:
     model = nn.Linear(1, 1)
-    with pytest.raises(ConfigError) as refused:
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        Averager("sgp", model, optimizer, timeout_seconds=seconds)
-    assert str(refused.value) == f"timeout_seconds: {seconds} must be positive."
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    error = refusal(Averager, "sgp", model, optimizer, timeout_seconds=seconds)
+    assert str(error) == f"timeout_seconds: {seconds} must be positive."

@@ -33,7 +33,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         "infiniband": lambda: [],
         "free_bytes": lambda: 400 * GB,
         "most_bytes": lambda: 500 * GB,
-        "installed": {"torch": "2.13.0", "torchvision": "0.28.0"}.get,
+        "installed_version": {"torch": "2.13.0", "torchvision": "0.28.0"}.get,
         "has_login": lambda: True,
         "slurm": lambda: check_machine.Finding("Slurm", "slurm 22.05.8"),
     }.items():
@@ -284,9 +284,11 @@ def test_programs(machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert check(capsys, *NCCL, "network.compile=true") == (1, f"{fix}network.compile=false.")
     mpi = ("network=mpi", "nodes=4", "logger=jsonl")
     assert check(capsys, *mpi) == (1, "FAILS MPI mpi4py pip install 'sgp-runner[mpi]'.")
-    machine.setattr(check_machine, "installed", {"torch": "2.13.0"}.get)  # the other is an extra
+    machine.setattr(
+        check_machine, "installed_version", {"torch": "2.13.0"}.get
+    )  # the other is an extra
     assert check(capsys, "logger=jsonl") == (0, "")
-    machine.setattr(check_machine, "installed", {"torchvision": "0.28.0"}.get)
+    machine.setattr(check_machine, "installed_version", {"torchvision": "0.28.0"}.get)
     code, bad = check(capsys, "logger=jsonl")
     assert code == 1 and bad.endswith("torch missing, torchvision 0.28.0 pip install torch.")
 

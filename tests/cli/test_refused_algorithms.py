@@ -72,7 +72,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "optim.lr_reference_batch=0",
         "optim.lr_reference_batch",
-        "0 must be at least 1 sample, or null.",
+        "0 must be at least 1, or null.",
     ),
     ("optim.nesterov=2", "optim.nesterov", "2 is not true or false."),
     ("optim=adam optim.beta1=1", "optim.beta1", "1.0 must be in [0, 1)."),
@@ -112,8 +112,8 @@ SETTINGS: list[tuple[str, str, str]] = [
         "optim.schedule.warmup_steps",
         "0 must be positive and finite.",
     ),
-    ("algo=osgp algo.tau=-1", "algo.tau", "must not be negative, but is -1."),
-    ("algo=osgp algo.interval=0", "algo.interval", "must be at least 1, not 0."),
+    ("algo=osgp algo.tau=-1", "algo.tau", "-1 must be at least 0."),
+    ("algo=osgp algo.interval=0", "algo.interval", "0 must be at least 1."),
     (
         "algo=osgp algo.layout=best",
         "algo.layout",
@@ -138,12 +138,12 @@ SETTINGS: list[tuple[str, str, str]] = [
         "algo.first",
         "AD-PSGD cannot be part of a hybrid: use a synchronous algorithm without a server.",
     ),
-    ("algo=pipe_sgd algo.depth=0", "algo.depth", "must be at least 1, not 0."),
+    ("algo=pipe_sgd algo.depth=0", "algo.depth", "0 must be at least 1."),
     ("algo=pipe_sgd algo.clip=0", "algo.clip", "0.0 must be positive, or null for no clipping."),
     (
         "algo=pipe_sgd algo.warmup_epochs=-1",
         "algo.warmup_epochs",
-        "must not be negative, but is -1.0.",
+        "-1.0 must be at least 0.",
     ),
     (
         "algo=pipe_sgd algo.compression=zip",

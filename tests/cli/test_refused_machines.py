@@ -19,17 +19,17 @@ SETTINGS: list[tuple[str, str, str]] = [
         "model.width",
         "64 must be even and a multiple of model.heads=7.",
     ),
-    ("model=transformer model.width=0", "model.width", "must be at least 1, not 0."),
+    ("model=transformer model.width=0", "model.width", "0 must be at least 1."),
     (
         "model=timing_only network=gloo",
         "network",
         "model=timing_only only runs in simulated time: use network=sim.",
     ),
-    ("model=quadratic data.dimension=0", "data.dimension", "must be at least 1, not 0."),
-    ("model=quadratic data.samples=0", "data.samples", "must be at least 1, not 0."),
-    ("model=quadratic data.groups=0", "data.groups", "must be at least 1, not 0."),
-    ("model=quadratic data.condition=0.5", "data.condition", "must be at least 1, not 0.5."),
-    ("model=quadratic data.noise=-1", "data.noise", "must not be negative, but is -1.0."),
+    ("model=quadratic data.dimension=0", "data.dimension", "0 must be at least 1."),
+    ("model=quadratic data.samples=0", "data.samples", "0 must be at least 1."),
+    ("model=quadratic data.groups=0", "data.groups", "0 must be at least 1."),
+    ("model=quadratic data.condition=0.5", "data.condition", "0.5 must be at least 1."),
+    ("model=quadratic data.noise=-1", "data.noise", "-1.0 must be at least 0."),
     (
         "model=quadratic data.samples=4 nodes=8",
         "batch_size",
@@ -38,7 +38,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "model=quadratic data.alpha=0 data.partition=dirichlet",
         "data.alpha",
-        "the concentration must be above 0, not 0.0. Use data.alpha=0.1.",
+        "0.0 must be above 0. Use data.alpha=0.1.",
     ),
     (
         "model=quadratic data.partition=even",
@@ -64,7 +64,7 @@ SETTINGS: list[tuple[str, str, str]] = [
         "data.label_smoothing",
         "must be in [0, 1), not 1.0. Use data.label_smoothing=0.1.",
     ),
-    ("data=synthetic data.image_size=0", "data.image_size", "must be at least 1, not 0."),
+    ("data=synthetic data.image_size=0", "data.image_size", "0 must be at least 1."),
     (
         "network=gloo faults=crash",
         "faults",

@@ -131,7 +131,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "algo=slowmo algo.base=osgp algo.base.tau=-1",
         "algo.base.tau",
-        "must not be negative, but is -1.",
+        "-1 must be at least 0.",
     ),
     (
         "algo=slowmo algo.base=gap_aware",
@@ -185,7 +185,7 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("+experiment=x", "experiment", "'x' is not one of ar_then_sgp, "),
     ("name=../up", "name", "'../up' cannot name a folder"),
-    ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1 step, or null."),
+    ("checkpoint.every_steps=0", "checkpoint.every_steps", "0 must be at least 1, or null."),
     (
         "checkpoint.every_minutes=-1",
         "checkpoint.every_minutes",
@@ -256,7 +256,7 @@ BAD: list[tuple[str, str, str]] = [
     ),
     ("-m nodes=4,x", "nodes", "'x' is not a whole number. (Job 2 of 2: nodes=x)"),
     ("algo=qg_dsgdm algo.mu=1", "algo.mu", "1.0 must be in [0, 1), or null."),
-    ("timed_as.num_parameters=0", "timed_as.num_parameters", "0 must be at least 1."),
+    ("timed_as.num_parameters=0", "timed_as.num_parameters", "0 must be at least 1, or null."),
     (
         "timed_as.bytes_per_parameter=0",
         "timed_as.bytes_per_parameter",
@@ -268,8 +268,8 @@ BAD: list[tuple[str, str, str]] = [
         "9.0 is more than the 0.05 s of a gradient of resnet8.",
     ),
     ("data=folder", "data.path", "name a folder with a folder of images for each class."),
-    ("data=folder data.image_size=0", "data.image_size", "must be at least 1 pixel, not 0."),
-    ("data=folder data.workers=-1", "data.workers", "must be 0 or more processes, not -1."),
+    ("data=folder data.image_size=0", "data.image_size", "0 must be at least 1."),
+    ("data=folder data.workers=-1", "data.workers", "-1 must be at least 0, or null."),
     (
         "model=timing_only model.sample_steps=null data=text data.path=x",
         "model.sample_steps",

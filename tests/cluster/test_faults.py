@@ -5,20 +5,22 @@ still under any of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.clusters import cluster_of
-from helpers.experiments import final_parameters, instrumented, make_experiment, steps_taken
+from helpers.conservation import Tallied
+from helpers.experiments import distance, instrumented, make_experiment, steps_taken
 from helpers.paths import RANKS
+from helpers.refusals import refusal
 from helpers.tiny import START, D, Result, machines, run, sgd
-from test_invariants import EXACT, Noted, check_nothing_is_left, check_sum, check_weights, noted
-from test_simulator import Custom, arrivals
+from test_invariants import EXACT, check_nothing_is_left, check_sum, check_weights, noted
+from test_simulator import Custom, arrivals, network
 from torch import Tensor
 
 from sgp_runner.algorithms import Algorithm
@@ -40,12 +42,10 @@ from sgp_runner.cluster.compute_variation import ConstantTime, LogNormalTime
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.rates import RateSchedule
 from sgp_runner.config.experiment import load_experiment
-from sgp_runner.core.scheduler import Deadlock, RealClock, VirtualClock
+from sgp_runner.core.scheduler import Deadlock, RealClock
 from sgp_runner.core.worker import Progress, Worker
 from sgp_runner.distributed.rank import Rank
-from sgp_runner.simulator.fabric import Fabric
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, Ring
-from sgp_runner.utils.errors import ConfigError
 
 INF = float("inf")
 REAL_RANK = str(RANKS / "real_rank.py")
@@ -108,53 +108,49 @@ async def three_gradients(worker: Worker) -> None:
         await worker.grad()
 
 
-def network(faults: Faults, duplex: str = "full") -> tuple[VirtualClock, Fabric]:
-    """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
-    clock = VirtualClock()
-    cluster = cluster_of(
-        {"default": 1.0},
-        ConstantTime(),
-        8.0,
-        10.0,
-        {},
-        duplex="half" if duplex == "half" else "full",
-    )
-    return clock, Fabric(cluster.links, faults, clock, 3, lambda sent: None, 5)
+SLOW = Event("slow_link", (1,), 2, 11, 4.0)
 
 
-def test_a_slow_spell_slows_the_part_of_a_message_that_it_meets() -> None:
-    slow = events(Event("slow_link", (1,), 2, 11, 4.0))
-    # It leaves in 2 + 9 (a quarter of it: 2.25) + 0.75 s; from 10 on it comes in, and its last bit
-    # is there 10 s after it left.
-    assert arrivals(*network(slow), (1, 0, 5)) == [21.75]
-    # It comes in from 10 on, 1 s at a quarter. What else its sender sends is not late.
-    assert arrivals(*network(slow), (0, 1, 5), (0, 2, 5)) == [15.75, 20.0]
-
-
-def test_a_paused_rank_sends_and_reads_late_while_its_interface_goes_on() -> None:
-    assert arrivals(
-        *network(events(Event("pause", (1,), 0, 100))), (0, 1, 5), (2, 1, 5), (1, 2, 5)
-    ) == [100.0, 100.0, 115.0]
-
-
-def test_a_rank_that_is_down_receives_afterwards_one_after_the_other() -> None:
-    assert arrivals(
-        *network(events(Event("crash", (1,), 0, 100))), (0, 1, 5), (2, 1, 5), (1, 2, 5)
-    ) == [105.0, 110.0, 115.0]
-
-
-def test_what_is_leaving_when_its_sender_crashes_leaves_afterwards() -> None:
-    faults = events(Event("crash", (0,), 3, 50))
-    assert arrivals(*network(faults), (0, 1, 5), (0, 1, 5), (2, 1, 1)) == [62.0, 67.0, 16.0]
-
-
-def test_a_partition_holds_up_messages_between_its_sides_only() -> None:
-    faults = events(Event("partition", (0, 1), 0, 30))
-    assert arrivals(*network(faults), (0, 1, 5), (0, 2, 5), (2, 0, 5)) == [15.0, 35.0, 35.0]
-
-
-def test_a_constant_delay_is_added_to_the_latency() -> None:
-    assert arrivals(*network(Faults(delay_seconds=3.0)), (0, 1, 5), (0, 2, 3)) == [18.0, 21.0]
+@pytest.mark.parametrize(
+    ("faults", "messages", "times"),
+    [
+        # A slow spell slows the part of a message that it meets. It leaves in 2 + 9 (a quarter of
+        # it: 2.25) + 0.75 s; from 10 on it comes in, and its last bit is there 10 s after it left.
+        (events(SLOW), [(1, 0, 5)], [21.75]),
+        # It comes in from 10 on, 1 s at a quarter. What else its sender sends is not late.
+        (events(SLOW), [(0, 1, 5), (0, 2, 5)], [15.75, 20.0]),
+        # A paused rank sends and reads late, while its interface goes on.
+        (
+            events(Event("pause", (1,), 0, 100)),
+            [(0, 1, 5), (2, 1, 5), (1, 2, 5)],
+            [100.0, 100.0, 115.0],
+        ),
+        # A rank that is down receives afterwards, one after the other.
+        (
+            events(Event("crash", (1,), 0, 100)),
+            [(0, 1, 5), (2, 1, 5), (1, 2, 5)],
+            [105.0, 110.0, 115.0],
+        ),
+        # What is leaving when its sender crashes leaves afterwards.
+        (
+            events(Event("crash", (0,), 3, 50)),
+            [(0, 1, 5), (0, 1, 5), (2, 1, 1)],
+            [62.0, 67.0, 16.0],
+        ),
+        # A partition holds up messages between its sides only.
+        (
+            events(Event("partition", (0, 1), 0, 30)),
+            [(0, 1, 5), (0, 2, 5), (2, 0, 5)],
+            [15.0, 35.0, 35.0],
+        ),
+        # A constant delay is added to the latency.
+        (Faults(delay_seconds=3.0), [(0, 1, 5), (0, 2, 3)], [18.0, 21.0]),
+    ],
+)
+def test_a_fault_holds_up_the_messages_that_it_meets(
+    faults: Faults, messages: list[tuple[int, int, float]], times: list[float]
+) -> None:
+    assert arrivals(*network(faults=faults), *messages) == times
 
 
 @pytest.mark.parametrize(
@@ -187,30 +183,32 @@ def test_a_lost_message_comes_a_time_out_later_or_several() -> None:
     ],
 )
 def test_messages_overtake_those_of_other_senders_never_those_of_their_own(faults: Faults) -> None:
-    times = arrivals(*network(faults), *((rank, 2, 0) for _ in range(20) for rank in (0, 1)))
+    both = [(rank, 2, 0) for _ in range(20) for rank in (0, 1)]
+    times = arrivals(*network(faults=faults), *both)
     first, second = times[::2], times[1::2]
     assert first == sorted(first) and second == sorted(second)
     assert {a < b for a, b in zip(first, second, strict=True)} == {True, False}
-    assert times == arrivals(
-        *network(faults), *((rank, 2, 0) for _ in range(20) for rank in (0, 1))
-    )
+    assert times == arrivals(*network(faults=faults), *both)
     # ... and do not depend on what others send.
-    assert first == arrivals(*network(faults), *((0, 2, 0) for _ in range(20)))
+    assert first == arrivals(*network(faults=faults), *both[::2])
 
 
-def test_an_all_reduce_stands_still_with_any_of_its_ranks() -> None:
-    cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes, after a gradient of 1 s
-    for event, seconds in (
+@pytest.mark.parametrize(
+    ("event", "seconds"),
+    [
         (Event("pause", (1,), 2, 12), 15.0),
         (Event("crash", (0,), 2, 12), 15.0),
         (Event("partition", (1,), 2, 12), 15.0),
         (Event("partition", (1,), 0, 0.5), 5.0),  # healed before it began
         (Event("slow_link", (1,), 2, 4, 2.0), 6.0),
         (Event("pause", (0, 1), 0, 3), 8.0),
-    ):
-        assert run(
-            ARSGD(), 2, 1, cluster=cluster, faults=events(event)
-        ).simulation.clock.now == pytest.approx(seconds), event
+    ],
+)
+def test_an_all_reduce_stands_still_with_any_of_its_ranks(event: Event, seconds: float) -> None:
+    cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes, after a gradient of 1 s
+    assert run(
+        ARSGD(), 2, 1, cluster=cluster, faults=events(event)
+    ).simulation.clock.now == pytest.approx(seconds), event
 
 
 def test_each_round_of_an_all_reduce_is_delayed() -> None:
@@ -331,7 +329,7 @@ STEPS = 8
 def under(
     algo: Algorithm,
     faults: Faults | None,
-    optim: Noted | None = None,
+    optim: Tallied | None = None,
     look: Callable[[Result, Worker], None] | None = None,
 ) -> Result:
     return run(
@@ -410,13 +408,13 @@ def test_asynchronous_workers_use_up_the_budget_without_the_one_that_is_down() -
     assert len(seen) == 2 * (4 * STEPS - 1)  # at the workers and at the server
 
 
-def test_a_crashed_worker_goes_on_from_its_state() -> None:
+@pytest.mark.parametrize("what", ["crash", "pause"])
+def test_a_crashed_worker_goes_on_from_its_state(what: Any) -> None:
     """One worker alone: the same parameters, exactly the crash later."""
-    for what in ("crash", "pause"):
-        faults = events(Event(what, (0,), 1.25, 3.25))  # type: ignore[arg-type]
-        result, undisturbed = run(ARSGD(), 1, 3, faults=faults), run(ARSGD(), 1, 3)
-        assert result.trace == [(1.0, 0, 0), (4.0, 0, 1), (5.0, 0, 2)]
-        assert np.array_equal(result.x, undisturbed.x) and not np.array_equal(result.x[0], START)
+    faults = events(Event(what, (0,), 1.25, 3.25))  # type: ignore[arg-type]
+    result, undisturbed = run(ARSGD(), 1, 3, faults=faults), run(ARSGD(), 1, 3)
+    assert result.trace == [(1.0, 0, 0), (4.0, 0, 1), (5.0, 0, 2)]
+    assert np.array_equal(result.x, undisturbed.x) and not np.array_equal(result.x[0], START)
 
 
 # Settings.
@@ -485,10 +483,8 @@ def test_a_crashed_worker_goes_on_from_its_state() -> None:
     ],
 )
 def test_faults_that_cannot_be_are_refused(make: Callable[[], object], key: str, part: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make()
-    assert refused.value.key == key
-    assert part in refused.value.sentence
+    error = refusal(make)
+    assert error.key == key and part in error.sentence
 
 
 def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: Path) -> None:
@@ -532,27 +528,18 @@ def test_events_are_read_from_the_command_and_from_what_was_recorded(tmp_path: P
     ],
 )
 def test_a_bad_event_is_named(events: str, key: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make_experiment(tmp_path, "model=timing_only", f"faults.events=[{events}]")
-    assert refused.value.key == key
-    assert refused.value.sentence.startswith(sentence)
+    error = refusal(make_experiment, tmp_path, "model=timing_only", f"faults.events=[{events}]")
+    assert str(error).startswith(f"{key}: {sentence}")
 
 
 # Real runs.
-
-
-@dataclass
-class Watchdog:
-    """A clock that a test sets."""
-
-    now: float = 0.0
 
 
 def test_a_real_rank_sleeps_in_proportion_and_through_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
-    rank, watch = object.__new__(Rank), Watchdog(1.0)
+    rank, watch = object.__new__(Rank), SimpleNamespace(now=1.0)
     monkeypatch.setattr("time.sleep", slept.append)
     monkeypatch.setattr(RealClock, "now", property(lambda clock: watch.now))
     rank.slow, rank.awake = RateSchedule(((0.0, INF, 4.0),)), RateSchedule(((5.0, 9.0, INF),))
@@ -592,5 +579,4 @@ def test_slow_and_paused_real_ranks_compute_the_same(algo: str, tmp_path: Path) 
     assert float(str(summary["time_s"])) >= 2.0  # everybody's first gradient
     assert sum(steps_taken(real)) == sum(steps_taken(simulated))
     if algo != "ad_psgd":
-        for a, b in zip(final_parameters(simulated), final_parameters(real), strict=True):
-            assert float((a - b).abs().max()) < 1e-10
+        assert distance(simulated, real) < 1e-10

@@ -42,8 +42,7 @@ def test_a_profile_that_was_never_compared_says_so_and_real_runs_say_nothing(
     run = make_experiment(tmp_path, "model=mlp", "network=gloo").run
     assert outside_validation(run, build_problem(run)) == []
     assert warning(tmp_path, "cluster=diloco_l40s_50m", "nodes=4") != []  # ResNet-50
-    preset = ("experiment=diloco_measured", "cluster=diloco_l40s_50m")
-    assert warning(tmp_path, *preset) == []
+    assert warning(tmp_path, "experiment=diloco_measured", "cluster=diloco_l40s_50m") == []
 
 
 def test_an_unknown_limit_is_refused(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from helpers.clusters import cluster_of
 from helpers.experiments import make_experiment
+from helpers.refusals import refusal
 from helpers.tiny import D, run, sgd
-from test_simulator import Custom, arrivals
+from test_simulator import Custom, arrivals, network
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.cluster.compute_variation import ConstantTime
@@ -21,10 +22,7 @@ from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.cluster.regions import Region
 from sgp_runner.cluster.validated import Validated
-from sgp_runner.core.scheduler import VirtualClock
 from sgp_runner.core.worker import Worker
-from sgp_runner.simulator.fabric import Fabric
-from sgp_runner.utils.errors import ConfigError
 
 BYTE = 8.0  # bit/s at which one byte takes a second
 
@@ -32,14 +30,6 @@ BYTE = 8.0  # bit/s at which one byte takes a second
 def cluster(**changes: Any) -> Cluster:
     """One byte takes 1 s, the first bit 10 s."""
     return cluster_of({"default": 1.0}, ConstantTime(), BYTE, 10.0, {}, **changes)
-
-
-def network(
-    nodes: int, faults: Faults | None = None, **changes: Any
-) -> tuple[VirtualClock, Fabric]:
-    clock = VirtualClock()
-    links = cluster(**changes).links
-    return clock, Fabric(links, faults or Faults(), clock, nodes, lambda sent: None)
 
 
 def region(nodes: int, up: float = 0.5, down: float = 0.25, latency: Any = 100.0) -> Region:
@@ -50,92 +40,74 @@ def region(nodes: int, up: float = 0.5, down: float = 0.25, latency: Any = 100.0
 TWO = (region(2), region(2))
 
 
-def test_a_message_takes_the_slower_of_its_two_directions() -> None:
-    assert arrivals(*network(2, bandwidth_up=BYTE / 2), (0, 1, 5)) == [20.0]
-    assert arrivals(*network(2, bandwidth_down=BYTE / 2), (0, 1, 5)) == [20.0]
-    assert arrivals(*network(2, bandwidth_up=BYTE / 2, bandwidth_down=2 * BYTE), (0, 1, 5)) == [
-        20.0
-    ]
+UP, DOWN = {"bandwidth_up": BYTE / 2}, {"bandwidth_down": BYTE / 2}
+OF_NODES = {"node_bandwidth_up": {1: BYTE / 3}, "node_bandwidth_down": {2: BYTE / 2}}
+# Region 1 takes 10 bytes per round trip of 200 s, region 0 as many as the cluster.
+WINDOWS = (region(2), replace(region(2), window_bytes=10))
+FAST = (region(2, up=0.5, down=2.0), region(2, up=2.0, down=2.0), region(2, up=2.0, down=0.25))
+WIDE = (region(2, up=0.5, down=8.0), region(3, up=8.0, down=8.0))
+ROWS = [[0.0, 20.0, 30.0], [21.0, 0.0, 40.0], [31.0, 41.0, 0.0]]
+MATRIX = tuple(region(1, 8.0, 8.0, row) for row in ROWS)
+MIXED = (MATRIX[0], region(1, 8.0, 8.0, 50.0), MATRIX[2])
+PARTITION = Faults(events=[Event("partition", (0, 1), 50.0, 150.0)])
+CRASH = Faults(events=[Event("crash", (0,), 2.0, 12.0)])
 
 
-def test_each_direction_is_busy_for_its_own_time() -> None:
-    # Up, one after the other at 2 s a byte; down, at 1 s a byte.
-    assert arrivals(*network(3, bandwidth_up=BYTE / 2), (0, 1, 5), (0, 2, 5)) == [20.0, 30.0]
-    assert arrivals(*network(3, bandwidth_up=BYTE / 2), (0, 2, 5), (1, 2, 5)) == [20.0, 20.0]
-    assert arrivals(*network(3, bandwidth_down=BYTE / 2), (0, 2, 5), (1, 2, 5)) == [20.0, 30.0]
-    assert arrivals(*network(3, bandwidth_down=BYTE / 2), (0, 1, 5), (0, 2, 5)) == [20.0, 25.0]
+@pytest.mark.parametrize(
+    ("nodes", "how", "messages", "times"),
+    [
+        # A message takes the slower of its two directions.
+        (2, UP, [(0, 1, 5)], [20.0]),
+        (2, DOWN, [(0, 1, 5)], [20.0]),
+        (2, {**UP, "bandwidth_down": 2 * BYTE}, [(0, 1, 5)], [20.0]),
+        # Up, one after the other at 2 s a byte; down, at 1 s a byte.
+        (3, UP, [(0, 1, 5), (0, 2, 5)], [20.0, 30.0]),
+        (3, UP, [(0, 2, 5), (1, 2, 5)], [20.0, 20.0]),
+        (3, DOWN, [(0, 2, 5), (1, 2, 5)], [20.0, 30.0]),
+        (3, DOWN, [(0, 1, 5), (0, 2, 5)], [20.0, 25.0]),
+        # A node may have rates of its own.
+        (3, OF_NODES, [(0, 1, 5), (1, 0, 5)], [15.0, 25.0]),
+        (3, OF_NODES, [(0, 2, 5), (2, 1, 5)], [20.0, 15.0]),
+        # Within regions as without. A message to another one goes through both links.
+        (4, {"regions": TWO}, [(0, 1, 5), (2, 3, 5)], [15.0, 15.0]),
+        # 100 s, then 4 s a byte, the slowest on the way
+        (4, {"regions": TWO}, [(0, 2, 5)], [120.0]),
+        # a sender of 6 s a byte, then a receiver of 6 s a byte
+        (4, {"regions": TWO, "node_bandwidth_up": {0: BYTE / 6}}, [(0, 2, 5)], [130.0]),
+        (4, {"regions": TWO, "bandwidth_down": BYTE / 6}, [(0, 2, 5)], [130.0]),
+        # The window of a region limits what enters it.
+        (4, {"regions": WINDOWS}, [(0, 2, 50)], [1100.0]),
+        (4, {"regions": WINDOWS}, [(2, 0, 50)], [300.0]),
+        (4, {"regions": WINDOWS, "window_bytes": 20}, [(2, 0, 50)], [600.0]),
+        # Both leave region 0, one after the other: 10 s each. The second leaves from 10 to 20 s.
+        (6, {"regions": FAST}, [(0, 2, 5), (1, 3, 5)], [110.0, 120.0]),
+        # From two regions, each on its own link, into region 2: 20 s each.
+        (6, {"regions": FAST}, [(2, 4, 5), (3, 5, 5)], [120.0, 140.0]),
+        # One in each direction, and one within the region: nothing is shared.
+        (4, {"regions": TWO}, [(0, 2, 5), (2, 0, 5), (2, 3, 5)], [120.0, 120.0, 20.0]),
+        # The link of a region serves what comes first: the second message of node 0 leaves its
+        # interface after 5 s, that of node 1 at once.
+        (5, {"regions": WIDE}, [(0, 2, 5), (0, 3, 5), (1, 4, 5)], [110.0, 130.0, 120.0]),
+        # Latencies between regions are one number or a matrix.
+        (3, {"regions": MATRIX}, [(0, 1, 1), (1, 2, 1), (2, 0, 1)], [21.0, 41.0, 32.0]),
+        (3, {"regions": MIXED}, [(1, 0, 1), (1, 2, 2)], [51.0, 53.0]),
+        # A parameter server is in the last region.
+        (5, {"regions": TWO}, [(2, 4, 5), (0, 4, 5)], [15.0, 120.0]),
+        # Faults hold up messages between regions; 4 s a byte, till 20 s
+        (4, {"regions": TWO, "faults": PARTITION}, [(0, 2, 5)], [170.0]),
+        (4, {"regions": TWO, "faults": CRASH}, [(0, 2, 5)], [120.0]),
+        (4, {"regions": TWO, "faults": Faults(delay_seconds=7.0)}, [(0, 2, 5)], [127.0]),
+    ],
+)
+def test_messages_over_unequal_links_and_between_regions_by_hand(
+    nodes: int, how: dict[str, Any], messages: list[tuple[int, int, float]], times: list[float]
+) -> None:
+    assert arrivals(*network(nodes, **how), *messages) == times
 
 
-def test_a_node_may_have_rates_of_its_own() -> None:
-    slow = {"node_bandwidth_up": {1: BYTE / 3}, "node_bandwidth_down": {2: BYTE / 2}}
-    assert arrivals(*network(3, **slow), (0, 1, 5), (1, 0, 5)) == [15.0, 25.0]
-    assert arrivals(*network(3, **slow), (0, 2, 5), (2, 1, 5)) == [20.0, 15.0]
-
-
-def test_a_message_to_another_region_goes_through_both_links() -> None:
-    assert arrivals(*network(4, regions=TWO), (0, 1, 5), (2, 3, 5)) == [15.0, 15.0]  # as without
-    # 100 s, then 4 s a byte, the slowest on the way
-    assert arrivals(*network(4, regions=TWO), (0, 2, 5)) == [120.0]
-    # a sender of 6 s a byte, then a receiver of 6 s a byte
-    assert arrivals(*network(4, regions=TWO, node_bandwidth_up={0: BYTE / 6}), (0, 2, 5)) == [130.0]
-    assert arrivals(*network(4, regions=TWO, bandwidth_down=BYTE / 6), (0, 2, 5)) == [130.0]
-
-
-def test_the_window_of_a_region_limits_what_enters_it() -> None:
-    """Region 1 takes 10 bytes per round trip of 200 s, region 0 as many as the cluster."""
-    regions = (region(2), replace(region(2), window_bytes=10))
-    assert arrivals(*network(4, regions=regions), (0, 2, 50)) == [1100.0]
-    assert arrivals(*network(4, regions=regions), (2, 0, 50)) == [300.0]
-    assert arrivals(*network(4, regions=regions, window_bytes=20), (2, 0, 50)) == [600.0]
-    links = cluster(regions=regions, window_bytes=20, connections=2).links
+def test_the_windows_of_the_crossings_into_regions() -> None:
+    links = cluster(regions=WINDOWS, window_bytes=20, connections=2).links
     assert links.crossings() == [(100.0, 0.25 * BYTE, 0.1 * BYTE), (100.0, 0.25 * BYTE, 0.2 * BYTE)]
-
-
-def test_two_messages_share_the_link_of_their_region() -> None:
-    fast = (region(2, up=0.5, down=2.0), region(2, up=2.0, down=2.0), region(2, up=2.0, down=0.25))
-    # Both leave region 0, one after the other: 10 s each. The second leaves from 10 to 20 s.
-    assert arrivals(*network(6, regions=fast), (0, 2, 5), (1, 3, 5)) == [110.0, 120.0]
-    # From two regions, each on its own link, into region 2: 20 s each.
-    assert arrivals(*network(6, regions=fast), (2, 4, 5), (3, 5, 5)) == [120.0, 140.0]
-    # One in each direction, and one within the region: nothing is shared.
-    assert arrivals(*network(4, regions=TWO), (0, 2, 5), (2, 0, 5), (2, 3, 5)) == [
-        120.0,
-        120.0,
-        20.0,
-    ]
-
-
-def test_the_link_of_a_region_serves_what_comes_first() -> None:
-    """The second message of node 0 leaves its interface after 5 s, that of node 1 at once."""
-    wide = (region(2, up=0.5, down=8.0), region(3, up=8.0, down=8.0))
-    assert arrivals(*network(5, regions=wide), (0, 2, 5), (0, 3, 5), (1, 4, 5)) == [
-        110.0,
-        130.0,
-        120.0,
-    ]
-
-
-def test_latencies_between_regions_are_one_number_or_a_matrix() -> None:
-    rows = [[0.0, 20.0, 30.0], [21.0, 0.0, 40.0], [31.0, 41.0, 0.0]]
-    three = tuple(region(1, 8.0, 8.0, row) for row in rows)
-    clock, fabric = network(3, regions=three)
-    pairs = [(0, 1, 1), (1, 2, 1), (2, 0, 1)]
-    assert arrivals(clock, fabric, *pairs) == [21.0, 41.0, 32.0]
-    mixed = (three[0], region(1, 8.0, 8.0, 50.0), three[2])
-    assert arrivals(*network(3, regions=mixed), (1, 0, 1), (1, 2, 2)) == [51.0, 53.0]
-
-
-def test_a_parameter_server_is_in_the_last_region() -> None:
-    assert arrivals(*network(5, regions=TWO), (2, 4, 5), (0, 4, 5)) == [15.0, 120.0]
-
-
-def test_faults_hold_up_messages_between_regions() -> None:
-    partition = Faults(events=[Event("partition", (0, 1), 50.0, 150.0)])
-    assert arrivals(*network(4, partition, regions=TWO), (0, 2, 5)) == [170.0]
-    crash = Faults(events=[Event("crash", (0,), 2.0, 12.0)])
-    assert arrivals(*network(4, crash, regions=TWO), (0, 2, 5)) == [120.0]  # 4 s a byte, till 20 s
-    delayed = Faults(delay_seconds=7.0)
-    assert arrivals(*network(4, delayed, regions=TWO), (0, 2, 5)) == [127.0]
 
 
 @pytest.mark.parametrize(
@@ -268,10 +240,8 @@ def test_left_ranks_keep_their_regions_and_links() -> None:
     ],
 )
 def test_links_that_cannot_be_are_refused(make: Callable[[], object], key: str, part: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make()
-    assert refused.value.key == key
-    assert part in refused.value.sentence
+    error = refusal(make)
+    assert error.key == key and part in error.sentence
 
 
 def test_what_the_profiles_say_of_their_links(tmp_path: Path) -> None:
@@ -326,6 +296,5 @@ def test_regions_are_read_from_the_command(tmp_path: Path) -> None:
 def test_bad_regions_are_named(
     overrides: tuple[str, ...], key: str, sentence: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make_experiment(tmp_path, "model=timing_only", *overrides)
-    assert (refused.value.key, refused.value.sentence) == (key, sentence)
+    error = refusal(make_experiment, tmp_path, "model=timing_only", *overrides)
+    assert (error.key, error.sentence) == (key, sentence)

@@ -6,9 +6,8 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from helpers.experiments import make_experiment
+from helpers.experiments import make_experiment, summary_of
 
-from sgp_runner.assembly.start import execute
 from sgp_runner.cluster.timed_as import RESNET50, resnet50_shapes
 from sgp_runner.config.overrides import experiment_of
 
@@ -43,23 +42,21 @@ def test_bytes_of_a_step(algo: str, num_bytes: float, model: str, tmp_path: Path
         *(f"model={model}", *how, "nodes=2", *algo.split(), *ON_RESNET50),
         *("cluster=ethernet_10g", "cluster.collectives.algorithm=ring"),
     )
-    summary = execute(experiment)
-    assert summary is not None and summary["steps"] == (1 if model == "mlp" else 2)
+    summary = summary_of(experiment)
+    assert summary["steps"] == (1 if model == "mlp" else 2)
     if algo.startswith("algo=acp_sgd") and model == "mlp":
         num_bytes = 4 * 109_240
     assert summary["bytes_per_node"] == summary["steps"] * num_bytes
 
 
 def test_a_run_says_that_the_shapes_of_a_model_are_unknown() -> None:
-    run = experiment_of(
+    assert experiment_of(
         [
             *("model=mlp", "algo=powersgd", "timed_as.model=big"),
             *("timed_as.num_parameters=7000000", "++cluster.step_seconds.big=1s"),
         ]
-    ).run
-    assert run.notes(100) == [
+    ).run.notes(100) == [
         "The shapes of the tensors of big are unknown, so the factors of PowerSGD have the same "
         "share of the parameters as for mlp."
     ]
-    known = experiment_of(["model=mlp", "algo=powersgd", *ON_RESNET50]).run
-    assert known.notes(100) == []
+    assert experiment_of(["model=mlp", "algo=powersgd", *ON_RESNET50]).run.notes(100) == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_regions import BYTE, TWO, cluster, network, region
-from test_simulator import arrivals
+from test_regions import BYTE, TWO, cluster, region
+from test_simulator import arrivals, network
 
 from sgp_runner.cluster.faults import Event, Faults
 from sgp_runner.utils.errors import ConfigError
@@ -70,42 +70,44 @@ def test_slices_of_an_all_gather_hide_its_latency() -> None:
     assert cluster(library="nccl").all_gather_seconds(4, 2**22) == 3 * 2**22 + 10
 
 
-def test_a_window_delays_the_last_bit_of_a_message() -> None:
-    # A round trip of 20 s carries 5 bytes, so one takes 4 s.
-    window = {"window_bytes": 5.0}
-    assert arrivals(*network(3, **window), (0, 1, 5)) == [10 + 20]
-    # Another stream has the interface after 5 s; the same stream waits for its acknowledgements.
-    assert arrivals(*network(3, **window), (0, 1, 5), (0, 2, 5)) == [30, 35]
-    assert arrivals(*network(3, **window), (0, 1, 5), (0, 1, 5)) == [30, 50]
-    assert arrivals(*network(3, **window, connections=4), (0, 1, 5)) == [15]
-    # Between regions: 5 bytes in 200 s; the first round trip carries 2 of 5 bytes, the second 3.
-    assert arrivals(*network(4, **window, regions=TWO), (0, 2, 5)) == [100 + 200]
-    start = {"first_window_bytes": 2.0}
-    assert arrivals(*network(4, **start, regions=TWO), (0, 2, 5)) == [100 + 200 + 3 * 4]
+WINDOW, MET = {"window_bytes": 5.0}, {"protocol": "rendezvous"}
+THREE = [(0, 2, 5), (1, 2, 3), (1, 3, 2)]
+PARTED = Faults(events=[Event("partition", [0, 1], end=100.0)])
 
 
-def test_a_rendezvous_blocks_the_senders_next_message() -> None:
-    # While node 2 receives from node 0, node 1 cannot send to node 3.
-    messages = (0, 2, 5), (1, 2, 3), (1, 3, 2)
-    assert arrivals(*network(4), *messages) == [15, 18, 15]
-    met = {"protocol": "rendezvous"}
-    assert arrivals(*network(4, **met), *messages) == [15, 18, 20]
-    # The receivers of two messages are free, so only the first one waits for the latency.
-    assert arrivals(*network(4, **met), (0, 1, 5), (0, 2, 3)) == [15, 18]
-    assert arrivals(*network(4, **met, duplex="half"), (0, 1, 5), (1, 0, 3)) == [15, 18]
-    # The slower of the two interfaces counts, and both are occupied.
-    slow = {"bandwidth_up": BYTE / 2}
-    assert arrivals(*network(4, **met, **slow), *messages) == [20, 26, 30]
-    # 5 bytes in a round trip of 20 s
-    assert arrivals(*network(4, **met, window_bytes=5.0), (0, 1, 5), (0, 2, 5)) == [30, 50]
-
-
-def test_faults_of_links_delay_a_rendezvous() -> None:
-    met = {"protocol": "rendezvous"}
-    messages = (0, 2, 5), (1, 2, 3), (1, 3, 2)
-    assert arrivals(*network(4, Faults(slow_links={1: 3.0}), **met), *messages) == [15, 24, 30]
-    parted = Faults(events=[Event("partition", [0, 1], end=100.0)])
-    assert arrivals(*network(4, parted, **met), *messages) == [105, 108, 110]
+@pytest.mark.parametrize(
+    ("nodes", "how", "messages", "times"),
+    [
+        # A round trip of 20 s carries 5 bytes, so one takes 4 s.
+        (3, WINDOW, [(0, 1, 5)], [10 + 20]),
+        # Another stream has the interface after 5 s; the same stream waits for its
+        # acknowledgements.
+        (3, WINDOW, [(0, 1, 5), (0, 2, 5)], [30, 35]),
+        (3, WINDOW, [(0, 1, 5), (0, 1, 5)], [30, 50]),
+        (3, {**WINDOW, "connections": 4}, [(0, 1, 5)], [15]),
+        # Between regions: 5 bytes in 200 s; the first round trip carries 2 of 5 bytes, the second
+        # 3.
+        (4, {**WINDOW, "regions": TWO}, [(0, 2, 5)], [100 + 200]),
+        (4, {"first_window_bytes": 2.0, "regions": TWO}, [(0, 2, 5)], [100 + 200 + 3 * 4]),
+        # A rendezvous: while node 2 receives from node 0, node 1 cannot send to node 3.
+        (4, {}, THREE, [15, 18, 15]),
+        (4, MET, THREE, [15, 18, 20]),
+        # The receivers of two messages are free, so only the first one waits for the latency.
+        (4, MET, [(0, 1, 5), (0, 2, 3)], [15, 18]),
+        (4, {**MET, "duplex": "half"}, [(0, 1, 5), (1, 0, 3)], [15, 18]),
+        # The slower of the two interfaces counts, and both are occupied.
+        (4, {**MET, "bandwidth_up": BYTE / 2}, THREE, [20, 26, 30]),
+        # 5 bytes in a round trip of 20 s
+        (4, {**MET, **WINDOW}, [(0, 1, 5), (0, 2, 5)], [30, 50]),
+        # Faults of links delay a rendezvous.
+        (4, {**MET, "faults": Faults(slow_links={1: 3.0})}, THREE, [15, 24, 30]),
+        (4, {**MET, "faults": PARTED}, THREE, [105, 108, 110]),
+    ],
+)
+def test_messages_through_windows_and_rendezvous_by_hand(
+    nodes: int, how: dict[str, Any], messages: list[tuple[int, int, float]], times: list[float]
+) -> None:
+    assert arrivals(*network(nodes, **how), *messages) == times
 
 
 def test_no_rendezvous_between_regions() -> None:

@@ -272,7 +272,7 @@ BAD: list[tuple[str, object, str, str]] = [
         "nothing is chosen; use one of constant, cosine,",
     ),
     ("algo.base", None, "algo.base", "nothing is chosen; use one of ar_sgd, d_psgd, local_sgd,"),
-    ("algo.base.tau", -1, "algo.base.tau", "must not be negative, but is -1."),
+    ("algo.base.tau", -1, "algo.base.tau", "-1 must be at least 0."),
     (
         "algo.base.layout",
         "papr",

@@ -37,7 +37,7 @@ def showing(
     try:
         yield listener
     finally:
-        listener.stop()
+        listener.finish(None)
 
 
 def follow(listener: ConsoleListener, done: list[int]) -> None:

@@ -12,7 +12,8 @@ from helpers.tiny import machines, run
 from test_simulator import Custom
 
 from sgp_runner.cluster.faults import Faults
-from sgp_runner.core.scheduler import Future, VirtualClock, resolved
+from sgp_runner.core.mailbox import Mailbox
+from sgp_runner.core.scheduler import Future, Scheduler, VirtualClock, resolved
 from sgp_runner.core.state import futures_in, packed, unpacked
 from sgp_runner.core.worker import Worker
 from sgp_runner.simulator.fabric import Fabric, Sent, packed_events, unpacked_events
@@ -148,3 +149,13 @@ def test_a_resolved_future_needs_no_wait() -> None:
     with pytest.raises(StopIteration) as stop:
         value().send(None)
     assert stop.value.value == 3
+
+
+def test_messages_of_a_tag_are_polled_in_the_order_of_arrival() -> None:
+    mailbox = Mailbox(Scheduler(VirtualClock()))
+    for number, (src, tag) in enumerate([(2, 0), (2, 0), (1, 0), (0, 5), (2, 0), (1, 0)]):
+        mailbox.deliver(src, tag, torch.tensor(number))
+    assert int(mailbox.poll(1, 0)) == 2  # type: ignore[arg-type]
+    polled = [(src, int(message)) for src, message in iter(lambda: mailbox.poll_any(0), None)]
+    assert polled == [(2, 0), (2, 1), (2, 4), (1, 5)]
+    assert mailbox.unread() == [(0, 5, 1)]

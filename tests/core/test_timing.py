@@ -6,43 +6,50 @@ from __future__ import annotations
 
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers.clusters import cluster_of
-from helpers.experiments import make_experiment
-from helpers.tiny import machines, run, sgd
+from helpers.experiments import make_experiment, summary_of
+from helpers.tiny import run, sgd
 
 from sgp_runner.algorithms.ar_sgd import ARSGD
 from sgp_runner.algorithms.sgp import SGP
-from sgp_runner.assembly.start import execute
 from sgp_runner.cluster.compute_variation import ConstantTime
 from sgp_runner.cluster.timed_as import TimedAs
 from sgp_runner.core.timing_study import Study
 from sgp_runner.topology.graphs import DirectedExponential
 from sgp_runner.utils.errors import ConfigError
 
-MS = 1e-3
 
-
-def timed(results: Path, *overrides: str) -> dict[str, object]:
+def timed(results: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a timing study."""
-    summary = execute(make_experiment(results, "model=timing_only", *overrides))
-    assert summary is not None
-    return summary
+    return summary_of(make_experiment(results, "model=timing_only", *overrides))
 
 
-def test_messages_have_the_size_of_what_they_stand_for() -> None:
-    def num_bytes(timed_as: TimedAs, message: torch.Tensor, real: str = "float32") -> float:
-        return timed_as.wire(torch.zeros(10, dtype=getattr(torch, real))).num_bytes(message)
+TEN, CODED = torch.zeros(10), torch.zeros(5, dtype=torch.uint8)  # messages
+THOUSAND = TimedAs(num_parameters=1000)
+OF_TWO_BYTES = TimedAs(num_parameters=1000, bytes_per_parameter=2)
 
-    ten, coded = torch.zeros(10), torch.zeros(5, dtype=torch.uint8)
-    assert num_bytes(TimedAs(), ten) == 40 and num_bytes(TimedAs(), ten.double(), "float64") == 80
-    thousand = TimedAs(num_parameters=1000)
-    assert num_bytes(thousand, ten) == num_bytes(thousand, ten.double(), "float64") == 4000
-    assert num_bytes(thousand, coded) == num_bytes(thousand, coded, "float64") == 500
-    of_two = TimedAs(num_parameters=1000, bytes_per_parameter=2)
-    assert num_bytes(of_two, ten) == 2000 and num_bytes(of_two, coded) == 500
+
+@pytest.mark.parametrize(
+    ("timed_as", "message", "dtype", "num_bytes"),
+    [
+        (TimedAs(), TEN, torch.float32, 40),
+        (TimedAs(), TEN.double(), torch.float64, 80),
+        (THOUSAND, TEN, torch.float32, 4000),
+        (THOUSAND, TEN.double(), torch.float64, 4000),
+        (THOUSAND, CODED, torch.float32, 500),
+        (THOUSAND, CODED, torch.float64, 500),
+        (OF_TWO_BYTES, TEN, torch.float32, 2000),
+        (OF_TWO_BYTES, CODED, torch.float32, 500),
+    ],
+)
+def test_messages_have_the_size_of_what_they_stand_for(
+    timed_as: TimedAs, message: torch.Tensor, dtype: torch.dtype, num_bytes: int
+) -> None:
+    assert timed_as.wire(torch.zeros(10, dtype=dtype)).num_bytes(message) == num_bytes
 
 
 @pytest.mark.parametrize(
@@ -74,51 +81,46 @@ def test_compute_time_is_proportional_to_the_batch_where_the_law_says_so() -> No
     assert TimedAs("a", None, 128).step_seconds(cluster, "b", 7) == 0.1
 
 
-def test_input_is_loaded_while_a_node_waits_for_messages_but_not_for_an_all_reduce() -> None:
-    def end(algo: ARSGD | SGP, input_seconds: float) -> float:
-        # 6 parameters and a weight in float64 at 8 bit/s: a message of 56 bytes takes 56 s, an
-        # all-reduce of 48 bytes on two nodes 48 s.
-        cluster = cluster_of(
-            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, input_seconds=input_seconds
-        )
-        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
-
-    params = machines_bytes()
-    message, ring = params + 8.0, float(params)
-    assert end(SGP(DirectedExponential()), 0.0) == 3 * (10 + message)
-    assert end(SGP(DirectedExponential()), 4.0) == 3 * (10 + message) - 2 * 4
-    assert end(ARSGD(), 0.0) == end(ARSGD(), 4.0) == 3 * (10 + ring)
-
-
-def test_nodes_are_connected_in_the_first_collective() -> None:
-    def end(algo: ARSGD | SGP, connect_seconds: float) -> float:
-        cluster = cluster_of(
-            {"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, connect_seconds=connect_seconds
-        )
-        return run(algo, 2, 3, sgd(), cluster).simulation.clock.now
-
-    assert end(ARSGD(), 7.0) == end(ARSGD(), 0.0) + 7
-    assert end(SGP(DirectedExponential()), 7.0) == end(SGP(DirectedExponential()), 0.0)
+@pytest.mark.parametrize(
+    ("algo", "settings", "seconds"),
+    [
+        (SGP(DirectedExponential()), {}, 3 * (10 + 32)),
+        (ARSGD(), {}, 3 * (10 + 24)),
+        # Input is loaded while a node waits for messages, but not for an all-reduce.
+        (SGP(DirectedExponential()), {"input_seconds": 4.0}, 3 * (10 + 32) - 2 * 4),
+        (ARSGD(), {"input_seconds": 4.0}, 3 * (10 + 24)),
+        # Nodes are connected in the first collective.
+        (SGP(DirectedExponential()), {"connect_seconds": 7.0}, 3 * (10 + 32)),
+        (ARSGD(), {"connect_seconds": 7.0}, 3 * (10 + 24) + 7),
+    ],
+)
+def test_seconds_of_loading_input_and_of_connecting(
+    algo: ARSGD | SGP, settings: dict[str, float], seconds: float
+) -> None:
+    """A gradient takes 10 s. 3 parameters and a weight in float64 at 8 bit/s: a message of 32 bytes
+    takes 32 s, an all-reduce of 24 bytes on two nodes 24 s.
+    """
+    cluster = cluster_of({"default": 10.0}, ConstantTime(), 8.0, 0.0, {}, **settings)
+    assert run(algo, 2, 3, sgd(), cluster).simulation.clock.now == seconds
 
 
-def machines_bytes() -> int:
-    """Bytes of the tiny problem's parameters."""
-    return 8 * int(run(ARSGD(), 2, 1, sgd(), machines()).workers[0].params.numel())
-
-
-def test_a_host_that_adds_up_slows_every_round() -> None:
-    def seconds(collective: str, host: float) -> float:
-        cluster = cluster_of(
+@pytest.mark.parametrize(
+    ("collective", "seconds"),
+    [
+        ("recursive_doubling", 3 * 50),
+        ("tree", 3 * 50),
+        ("ring", pytest.approx(7 / 8 * 50, rel=1e-12)),
+        ("halving_doubling", pytest.approx(7 / 8 * 50, rel=1e-12)),
+    ],
+)
+def test_a_host_that_adds_up_slows_every_round(collective: Any, seconds: Any) -> None:
+    without, added = (
+        cluster_of(
             {}, ConstantTime(), 8.0, 0.0, {}, host_seconds_per_byte=host, collective=collective
-        )  # type: ignore[arg-type]
-        return cluster.all_reduce_seconds(8, 100.0)
-
-    assert seconds("recursive_doubling", 0.5) - seconds("recursive_doubling", 0.0) == 3 * 50
-    assert seconds("tree", 0.5) - seconds("tree", 0.0) == 3 * 50
-    for collective in ("ring", "halving_doubling"):
-        assert seconds(collective, 0.5) - seconds(collective, 0.0) == pytest.approx(
-            7 / 8 * 50, rel=1e-12
-        )
+        ).all_reduce_seconds(8, 100.0)
+        for host in (0.0, 0.5)
+    )
+    assert added - without == seconds
 
 
 def test_a_sample_is_extended_in_proportion() -> None:
@@ -148,7 +150,7 @@ def test_a_sample_has_the_time_of_the_whole_schedule(tmp_path: Path) -> None:
     sample = timed(tmp_path / "sample", *overrides, "model.sample_steps=144")
     assert (whole["steps"], sample["steps"]) == (1440, 144)
     assert whole["iterations"] == sample["iterations"] == 1440
-    assert 394 < float(str(sample["ms_per_iteration"])) < 558  # one peer and two
+    assert 394 < sample["ms_per_iteration"] < 558  # one peer and two
     assert sample["ms_per_iteration"] == pytest.approx(whole["ms_per_iteration"], rel=2e-3)
     assert sample["hours"] == pytest.approx(whole["hours"], rel=2e-3)
 
@@ -176,9 +178,7 @@ def test_steps_of_the_preset_of_a_barrier_are_log_normal_and_partners_wait_less(
         cluster = experiment.run.cluster
         assert cluster.compute_time.cv**2 == pytest.approx(exp(0.5) - 1, rel=1e-4)
         assert cluster.compute.step_seconds["default"] == pytest.approx(exp(1 + 0.5 / 2), rel=1e-4)
-        summary = execute(experiment)
-        assert summary is not None
-        return float(str(summary["time_s"]))
+        return summary_of(experiment)["time_s"]
 
     assert 200 * exp(1.25) < seconds("noloco") <= seconds("diloco")
 
@@ -189,7 +189,7 @@ def test_halos_waits_less_for_links_between_regions_than_diloco(tmp_path: Path) 
     overrides = ("nodes=16", "cluster=halos_4_regions", "epochs=11", "model.sample_steps=3200")
     size = ("timed_as.model=pythia_70m", "timed_as.num_parameters=70e6", "optim.schedule=constant")
     seconds = {
-        algo: float(str(timed(tmp_path, *overrides, *size, *f"algo={algo}".split())["time_s"]))
+        algo: timed(tmp_path, *overrides, *size, *f"algo={algo}".split())["time_s"]
         for algo in ("halos", "async_diloco algo.period=32", "diloco algo.period=32")
     }
     assert [*seconds.values()] == pytest.approx([860.7, 2902.2, 3418.1], abs=0.1)
@@ -210,7 +210,7 @@ def test_an_exchange_of_local_changes_costs_its_bits_less_the_overlap(tmp_path: 
         overrides = (*WIDE, "algo=diloco", "algo.period=10", "model.sample_steps=20", *overrides)
         summary = timed(tmp_path / name, *overrides)
         assert summary["bytes_per_node"] == 2 * 2 * LLAMA
-        return float(str(summary["time_s"]))
+        return summary["time_s"]
 
     # Two rings of two nodes: each sends every parameter once.
     exchange = 16 * LLAMA / 1e9
@@ -236,7 +236,7 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
     ends = [
         timed(tmp_path / f"{n}", *WIDE, *overrides, f"model.sample_steps={n}") for n in (18, 27)
     ]
-    sent, seconds = (float(str(ends[1][key])) - float(str(ends[0][key])) for key in KEYS)
+    sent, seconds = (ends[1][key] - ends[0][key] for key in ("bytes_per_node", "time_s"))
     scales = extra * (24 * 3 + 1)  # of each matrix
     assert sent == (bits * LLAMA + scales) / 8
     assert seconds == pytest.approx(9 * 0.1 + (bits * LLAMA + scales) / 1e9, rel=1e-9)
@@ -248,11 +248,7 @@ def test_a_timing_study_cuts_the_fragments_of_the_model_that_it_times(
         )
         for n in (18, 27)
     ]
-    gained = float(str(overlapped[1]["time_s"])) - float(str(overlapped[0]["time_s"]))
-    assert gained == pytest.approx(9 * 0.1, rel=1e-9)
-
-
-KEYS = ("bytes_per_node", "time_s")
+    assert overlapped[1]["time_s"] - overlapped[0]["time_s"] == pytest.approx(9 * 0.1, rel=1e-9)
 
 
 def test_the_profile_of_streaming_diloco_has_the_step_of_its_table_by_hand(tmp_path: Path) -> None:
@@ -270,7 +266,7 @@ def test_a_timing_study_without_values_saves_checkpoints(tmp_path: Path) -> None
     experiment = make_experiment(
         tmp_path, "model=timing_only", *overrides, "checkpoint.every_steps=4"
     )
-    assert execute(experiment) is not None
+    summary_of(experiment)
     assert any(experiment.checkpoints.iterdir())
 
 
@@ -306,8 +302,7 @@ NEW = {
 def test_bytes_of_the_low_communication_algorithms(algo: str, tmp_path: Path) -> None:
     overrides = ["cluster=ideal", "nodes=2", *f"algo={algo}".split(), "model.sample_steps=150"]
     summary = timed(tmp_path, *overrides, "timed_as.num_parameters=4096000")
-    per_parameter = float(str(summary["bytes_per_node"])) / 150 / 4096000
-    assert per_parameter == pytest.approx(NEW[algo], rel=0.02)
+    assert summary["bytes_per_node"] / 150 / 4096000 == pytest.approx(NEW[algo], rel=0.02)
 
 
 # Published milliseconds per iteration: of the SGP paper hours / (epochs x 1,281,167 / 8192
@@ -349,9 +344,7 @@ def test_published_times_are_predicted_within_five_percent_and_three_on_average(
     for row, published in PUBLISHED.items():
         summary = timed(tmp_path, f"experiment={row}", "model.sample_steps=240")
         assert (summary["row"], summary["fitted"]) == (row, row in FITTED)
-        step = summary["ms_per_iteration"]
-        assert isinstance(step, float)
-        errors[row] = step / published - 1
+        errors[row] = summary["ms_per_iteration"] / published - 1
     assert all(abs(errors[row]) < 0.01 for row in FITTED), errors
     predicted = [abs(error) for row, error in errors.items() if row not in FITTED]
     assert len(predicted) == 10 and max(predicted) < 0.05 and sum(predicted) / 10 < 0.03, errors

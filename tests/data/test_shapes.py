@@ -50,8 +50,8 @@ def test_a_shape_has_its_outline(
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("image_size", 7), ("train_size", 0), ("noise", -0.1)]
+    ("field", "value", "least"), [("image_size", 7, 8), ("train_size", 0, 1), ("noise", -0.1, 0)]
 )
-def test_impossible_shapes_are_refused(field: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"^data\.{field}: must "):
+def test_impossible_shapes_are_refused(field: str, value: float, least: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^data\.{field}: {value} must be at least {least}\.$"):
         Shapes(**{field: value})

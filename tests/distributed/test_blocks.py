@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,7 @@ def described(blocks: list[Block]) -> list[tuple[int, int, list[int], int]]:
 
 
 def test_blocks_have_one_owner_and_know_their_tensors() -> None:
-    parts = [slice(0, 4), slice(4, 9), slice(9, 9)]
-    assert described(blocks_of([3, 2, 4], parts, most=4)) == [
+    assert described(blocks_of([3, 2, 4], [slice(0, 4), slice(4, 9), slice(9, 9)], most=4)) == [
         (0, 4, [0, 1], 0),
         (4, 8, [1, 2], 1),
         (8, 9, [2], 1),
@@ -60,11 +60,6 @@ class Lender(nn.Module):
         return x
 
 
-class Work:
-    def __init__(self, events: list[str], what: str) -> None:
-        self.wait = partial(events.append, what)
-
-
 class Lending:
     """The problem of the product of all weights, in ``micro_batches`` equal ones."""
 
@@ -93,7 +88,7 @@ def model() -> Fixture:
 
     def reduce(gradient: Tensor, block: Block) -> Any:
         events.append(f"{block.where.start} leaves with {gradient.item():g}")
-        return Work(events, f"{block.where.start} is reduced")
+        return SimpleNamespace(wait=partial(events.append, f"{block.where.start} is reduced"))
 
     problem: Any = Lending(events)
     in_blocks = InBlocks(problem, blocks, reduce, WaitMeter())
@@ -105,7 +100,7 @@ def step(model: InBlocks, events: list[str], micro_batches: int = 1) -> list[str
     """Return the events of a gradient."""
     events.clear()
     model.arriving = {
-        block: Work(events, f"{block.where.start} is here")  # type: ignore[misc]
+        block: SimpleNamespace(wait=partial(events.append, f"{block.where.start} is here"))
         for block in model.blocks
     }
     model.problem.micro_batches = micro_batches  # type: ignore[attr-defined]
@@ -122,8 +117,7 @@ REDUCED = [f"{number} is reduced" for number in (3, 2, 1, 0)]
 def test_a_layer_waits_for_its_own_block(model: Fixture) -> None:
     """The first pass shows that layer 1 is not called, so that its weight is needed at first."""
     here = [f"{number} is here" for number in range(4)]
-    layers = ["layer 0", "layer 2", "layer 3"]
-    assert step(*model) == [*here, *layers, *LEAVING, *REDUCED]
+    assert step(*model) == [*here, "layer 0", "layer 2", "layer 3", *LEAVING, *REDUCED]
     assert step(*model) == [
         *("1 is here", "0 is here", "layer 0"),
         *("2 is here", "layer 2", "3 is here", "layer 3"),
@@ -133,8 +127,7 @@ def test_a_layer_waits_for_its_own_block(model: Fixture) -> None:
 
 
 def test_blocks_leave_with_the_sum_of_micro_batches(model: Fixture) -> None:
-    events = step(*model, micro_batches=2)
-    assert [event for event in events if "leaves" in event] == [
+    assert [event for event in step(*model, micro_batches=2) if "leaves" in event] == [
         "3 leaves with 12",
         "2 leaves with 16",
         "1 leaves with 24",

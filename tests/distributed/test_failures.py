@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from helpers.commands import Command
@@ -68,15 +68,11 @@ def test_the_survivors_end_with_the_simulators_parameters(fault: str, tmp_path: 
         make_experiment(tmp_path, *settings, *CONTINUE),
     )
     execute(instrumented(simulated))
-    summary = kill_rank(real, 2)
-    assert summary["lost"] == [2]
+    assert kill_rank(real, 2)["lost"] == [2]
     (lost,) = changes(real, "lost")
     assert (lost["ranks"], lost["nodes"]) == ([2], 3)
-    for rank in range(3):
-        assert (
-            float((saved(simulated, rank)["params"] - saved(real, rank)["params"]).abs().max())
-            < 1e-10
-        )
+    pairs = [(saved(simulated, rank)["params"], saved(real, rank)["params"]) for rank in range(3)]
+    assert max(float((a - b).abs().max()) for a, b in pairs) < 1e-10
     check_no_rank_is_left(tmp_path)
 
 
@@ -104,10 +100,9 @@ def test_a_rank_that_dies_after_its_answer_to_a_vote_is_lost_too(tmp_path: Path)
         time.sleep(0.5)
         os.kill(ranks[3], signal.SIGCONT)
 
-    striker = Thread(target=strike)
-    striker.start()
-    summary = launch(experiment)
-    striker.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(strike)
+        summary = launch(experiment)
     assert summary["lost"] == [1, 2]
     assert [change["nodes"] for change in changes(experiment, "lost")] in ([2], [3, 2])
 
@@ -121,10 +116,9 @@ def changes(experiment: Experiment, kind: str) -> list[dict[str, object]]:
 def test_the_survivors_spend_the_budget(algo: str, tmp_path: Path) -> None:
     experiment = make_experiment(tmp_path, *SETTINGS, *CONTINUE, f"algo={algo}", "epochs=60")
 
-    striker = Thread(target=kill_process, args=(experiment, 2))
-    striker.start()
-    summary = launch(experiment)
-    striker.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(kill_process, experiment, 2)
+        summary = launch(experiment)
     assert summary["lost"] == [2] and float(str(summary["average"])) > 0.9
     last = max(
         int(str(record["step"]))
@@ -148,13 +142,12 @@ def lose_and_stop(experiment: Experiment, rank: int) -> None:
                 return
         os.kill(os.getpid(), signal.SIGUSR1)  # the launching process passes it on
 
-    striker = Thread(target=strike)
-    striker.start()
-    try:
-        kill_rank(experiment, rank)
-    finally:
-        ended.set()
-        striker.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(strike)
+        try:
+            kill_rank(experiment, rank)
+        finally:
+            ended.set()
 
 
 def test_lost_ranks_rejoin_when_the_run_is_resumed(
@@ -211,11 +204,9 @@ def test_a_rank_that_has_rejoined_trains(algo: str, tmp_path: Path) -> None:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    striker = Thread(target=strike)
-    striker.start()
-    with pytest.raises(Stopped):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(Stopped):
+        pool.submit(strike)
         launch(experiment)
-    striker.join()
     summary = launch(experiment)
     assert "lost" not in summary and float(str(summary["average"])) > 0.9
     (back,) = changes(experiment, "rejoined")
@@ -239,10 +230,9 @@ def test_a_rank_that_stands_still_for_less_than_the_timeout_is_waited_for(tmp_pa
         time.sleep(2 * SILENCE_SECONDS + 5)
         os.kill(victim, signal.SIGCONT)
 
-    striker = Thread(target=strike)
-    striker.start()
-    summary = launch(experiment)
-    striker.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(strike)
+        summary = launch(experiment)
     assert summary["steps"] == 100 * 11 and "lost" not in summary
 
 
@@ -335,8 +325,7 @@ def test_the_sentence_on_a_lost_rank_names_the_checkpoint(algo: str, tmp_path: P
 )
 @pytest.mark.parametrize("failure", ["stop", "continue"])
 def test_a_rank_lost_before_training_ends_the_run(failure: str, where: str, tmp_path: Path) -> None:
-    overrides = (*COMMAND, f"on_failure={failure}")
-    outcome = run(tmp_path, *overrides, shots=[shot(where, "SIGKILL", "1")])
+    outcome = run(tmp_path, *COMMAND, f"on_failure={failure}", shots=[shot(where, "SIGKILL", "1")])
     assert outcome == (1, LOST + START)
     check_no_rank_is_left(tmp_path)
 

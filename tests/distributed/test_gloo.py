@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,8 +100,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, dict[str, E
         )
         for algo in ASYNCHRONOUS
     }
-    every_real = [*(real for _, real in alike.values()), *asynchronous.values()]
-    run_in_turn(every_real)
+    run_in_turn([*(real for _, real in alike.values()), *asynchronous.values()])
     return alike, asynchronous
 
 
@@ -121,8 +121,7 @@ def test_networks_with_batch_norm_end_with_the_simulators_parameters(tmp_path: P
 
 
 def test_every_algorithm_is_compared_with_the_simulator() -> None:
-    compared = {name.split()[0] for name in SYNCHRONOUS | ALIKE}
-    assert compared == set(CLASSES["algo"])
+    assert {name.split()[0] for name in SYNCHRONOUS | ALIKE} == set(CLASSES["algo"])
 
 
 @pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
@@ -179,8 +178,7 @@ def test_settings_that_do_not_fit_the_data_are_refused_as_in_the_simulator(tmp_p
 
 def test_a_killed_rank_is_named_and_nobody_survives(tmp_path: Path) -> None:
     command = start_long_run(tmp_path, nodes=3)
-    victim = wait_for_ranks(tmp_path, 3)[2]
-    os.kill(victim, signal.SIGKILL)
+    os.kill(wait_for_ranks(tmp_path, 3)[2], signal.SIGKILL)
     _, err = command.communicate()
     assert "was killed by signal SIGKILL" in err
     check_no_rank_is_left(tmp_path)
@@ -220,10 +218,9 @@ def start_long_run(folder: Path, nodes: int) -> Command:
 
 def test_a_rank_that_is_killed_while_it_announces_a_message_is_a_lost_connection() -> None:
     (port,) = free_ports(1)
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     said = subprocess.run(
         [sys.executable, str(RANKS / "announcing_rank.py")],
-        env=os.environ | place,
+        env=os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -235,17 +232,10 @@ def test_a_message_begins_when_the_head_of_the_one_before_has_been_moved() -> No
     events: list[str] = []
     queue: SimpleQueue[Callable[[], Transfer] | None] = SimpleQueue()
 
-    class Moved:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def wait(self) -> None:
-            events.append(f"moved {self.name}")
-
     def message(name: str, num_bytes: int) -> Callable[[], Transfer]:
         def move(piece: Tensor) -> Any:
             events.append(f"move {piece.numel()} of {name}")
-            return Moved(f"{piece.numel()} of {name}")
+            return SimpleNamespace(wait=partial(events.append, f"moved {piece.numel()} of {name}"))
 
         return lambda: Transfer(
             1, zeros(num_bytes, dtype=uint8), move, lambda: events.append(f"{name} is complete")

@@ -145,8 +145,7 @@ def test_connections_of_a_stranger_do_not_use_up_the_descriptors_of_a_rank(tmp_p
         for rank in wait_for_ranks(tmp_path, 2):
             ports = sorted(int(address.rpartition(":")[2], 16) for address in listening(rank))
             for i in range(300):
-                place = ("127.0.0.1", ports[i % len(ports)])
-                stack.enter_context(socket.create_connection(place))
+                stack.enter_context(socket.create_connection(("127.0.0.1", ports[i % len(ports)])))
             wait_until(lambda rank=rank: len([*Path(f"/proc/{rank}/fd").iterdir()]) > 300, "them")
         before = num_bytes_recorded(tmp_path)
         wait_until(

@@ -53,8 +53,7 @@ def finish(futures: list[Future[T]]) -> list[T]:
 
 
 def of_ranks(seed: int, length: int = LENGTH) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return list(torch.randn(SIZE, length, generator=generator))
+    return list(torch.randn(SIZE, length, generator=torch.Generator().manual_seed(seed)))
 
 
 @pytest.mark.parametrize("length", [LENGTH, 7 * LINE + 1, SMALLEST // 4, SMALLEST // 4 - 1])
@@ -103,8 +102,7 @@ def test_the_parts_of_a_mean_are_where_all_ranks_read_them(ranks: list[SharedMea
 def test_a_rank_without_memory_lets_all_average_over_tcp(
     ranks: list[SharedMean], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors = of_ranks(3)
-    finish(start(ranks, vectors))
+    finish(start(ranks, of_ranks(3)))
     allocate = shared_memory.os.posix_fallocate
 
     def full(file: int, *where: int) -> None:

@@ -60,8 +60,7 @@ def test_a_message_elsewhere_is_copied_and_one_to_the_same_process_twice_too() -
     assert first != second
     for where in (first, second):
         assert receiver.message(0, where, LONG, torch.float64).unique().tolist() == [2.0]
-    forwarded = receiver.message(0, first, LONG, torch.float64)
-    assert receiver.share(forwarded, 0) != NOWHERE
+    assert receiver.share(receiver.message(0, first, LONG, torch.float64), 0) != NOWHERE
 
 
 def test_short_messages_strangers_and_a_full_file_take_another_way() -> None:

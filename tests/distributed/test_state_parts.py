@@ -6,12 +6,13 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 import yaml
-from helpers.experiments import final_parameters, make_experiment
+from helpers.experiments import distance, final_parameters, make_experiment
 from helpers.variants import (
     LOW_COMMUNICATION,
     SYNCHRONOUS,
@@ -102,9 +103,7 @@ def run_all(folder: Path, devices: int, cases: list[Case]) -> Results:
 
 def check_as_whole(simulated: Experiment, real: Experiment) -> None:
     """The results are those of nodes with one device, except for bytes of push-sum weights."""
-    expected, parameters = final_parameters(simulated), final_parameters(real)
-    for whole, gathered in zip(expected, parameters, strict=True):
-        assert float((whole - gathered).abs().max()) < 1e-12
+    assert distance(simulated, real) < 1e-12
     there, here = (said(read_summary(experiment.directory)) for experiment in (simulated, real))
     del there["bytes_per_node"], here["bytes_per_node"]
     assert here == pytest.approx(there, abs=1e-12)
@@ -215,10 +214,9 @@ def numbers_held(experiment: Experiment) -> list[int]:
     """
 
     files = [experiment.checkpoints / "step-6" / f"rank{process}.pt" for process in range(4)]
-    workers = [torch.load(file, weights_only=True)["worker"] for file in files]
     return [
         sum(map(count, (worker["push_sum"], worker["buffers"], worker["state"])))
-        for worker in workers
+        for worker in [torch.load(file, weights_only=True)["worker"] for file in files]
         if "push_sum" in worker
     ]
 
@@ -309,54 +307,55 @@ def test_an_algorithm_of_a_plug_in_is_refused(tmp_path: Path) -> None:
         check_shard(replace(run, algo=Mine()), "state", "auto")
 
 
-class OneOfTwo:
-    """A device of two; the other one has the number 16 and the part [5.0]."""
-
-    def total(self, x: torch.Tensor) -> torch.Tensor:
-        return x + 16
-
-    def gathered(self, part: torch.Tensor) -> torch.Tensor:
-        return torch.cat([part, torch.tensor([5.0])])
-
-
+# A device of two; the other one has the number 16 and the part [5.0].
+ONE_OF_TWO: Any = SimpleNamespace(
+    total=lambda x: x + 16, gathered=lambda part: torch.cat([part, torch.tensor([5.0])])
+)
 SHAPES = {"a.weight": (4, 3), "a.bias": (4,), "b.weight": (2, 4), "b.scale": ()}  # 12, 4, 8, 1
 
 
 def test_pieces_of_tensors_keep_their_kind() -> None:
-    part = PartShapes(SHAPES, slice(5, 14), OneOfTwo())
+    part = PartShapes(SHAPES, slice(5, 14), ONE_OF_TWO)
     assert part == {"a.weight": (7, 1), "a.bias": (2,)}
-    assert PartShapes(SHAPES, slice(14, 25), OneOfTwo()) == {
+    assert PartShapes(SHAPES, slice(14, 25), ONE_OF_TWO) == {
         "a.bias": (2,),
         "b.weight": (2, 4),
         "b.scale": (),
     }
-    assert PartShapes(SHAPES, slice(25, 25), OneOfTwo()) == {}
+    assert PartShapes(SHAPES, slice(25, 25), ONE_OF_TWO) == {}
     assert part.inside(slice(0, 8)) == slice(0, 3)
     assert part.inside(slice(20, 25)) == slice(9, 9)
 
 
-def test_parts_end_between_tensors_or_at_multiples() -> None:
-    assert cut(SHAPES, 2, "elements") == [slice(0, 25), slice(25, 25)]
-    assert cut({"w": (300,)}, 2, "elements") == [slice(0, 256), slice(256, 300)]
-    assert cut(SHAPES, 2, "tensors") == [slice(0, 16), slice(16, 25)]
-    assert cut(SHAPES, 3, "tensors") == [slice(0, 12), slice(12, 24), slice(24, 25)]
-    assert cut({"w": (300,), "b": (3,)}, 3, "tensors") == [
-        slice(0, 300),
-        slice(300, 300),
-        slice(300, 303),
-    ]
+@pytest.mark.parametrize(
+    ("shapes", "by", "parts"),
+    [
+        (SHAPES, "elements", [slice(0, 25), slice(25, 25)]),
+        ({"w": (300,)}, "elements", [slice(0, 256), slice(256, 300)]),
+        (SHAPES, "tensors", [slice(0, 16), slice(16, 25)]),
+        (SHAPES, "tensors", [slice(0, 12), slice(12, 24), slice(24, 25)]),
+        (
+            {"w": (300,), "b": (3,)},
+            "tensors",
+            [slice(0, 300), slice(300, 300), slice(300, 303)],
+        ),
+    ],
+)
+def test_parts_end_between_tensors_or_at_multiples(
+    shapes: Any, by: Any, parts: list[slice]
+) -> None:
+    assert cut(shapes, len(parts), by) == parts
 
 
 def test_a_norm_is_over_all_parts() -> None:
     x = torch.tensor([3.0, 0.0])
     assert float(norm(x, {"x": (2,)})) == 3
-    assert float(norm(x, PartShapes({"x": (2,), "y": (1,)}, slice(0, 2), OneOfTwo()))) == 5
+    assert float(norm(x, PartShapes({"x": (2,), "y": (1,)}, slice(0, 2), ONE_OF_TWO))) == 5
 
 
 def test_fragments_of_a_part_are_parts_of_the_fragments() -> None:
-    part = PartShapes(SHAPES, slice(5, 14), OneOfTwo())
-    whole = fragments_of(SHAPES, 1, "strided", 2)
-    assert [fragment.spans for fragment in whole] == [
+    part = PartShapes(SHAPES, slice(5, 14), ONE_OF_TWO)
+    assert [fragment.spans for fragment in fragments_of(SHAPES, 1, "strided", 2)] == [
         [slice(0, 12)],
         [slice(12, 16), slice(16, 24), slice(24, 25)],
     ]

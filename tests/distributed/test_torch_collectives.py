@@ -5,6 +5,7 @@ their own need under random delays.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,12 +59,9 @@ def test_the_order_of_a_hierarchical_all_reduce(
     """The first device divides by the nodes; others only receive."""
     seen: list[str] = []
 
-    class Done:
-        def wait(self) -> None: ...
-
-    def all_reduce(tensor: torch.Tensor, group: str, async_op: bool) -> Done:
+    def all_reduce(tensor: torch.Tensor, group: str, async_op: bool) -> SimpleNamespace:
         seen.append(f"ring of {group}")
-        return Done()
+        return SimpleNamespace(wait=lambda: None)
 
     def broadcast(tensor: torch.Tensor, group: str, group_src: int) -> None:
         seen.append(f"broadcast in {group}")
@@ -100,12 +98,11 @@ def test_simulated_collectives_under_way_together() -> None:
         first = worker.comm.all_reduce(torch.tensor([float(worker.rank)]))
         gathered = worker.comm.all_gather(torch.tensor([10.0 * worker.rank]))
         second = worker.comm.all_reduce(torch.tensor([float(worker.rank**2), 6.0]))
-        values = [
+        seen[worker.rank] = [
             *(await second).tolist(),
             *[float(part) for part in await gathered],
             *(await first).tolist(),
         ]
-        seen[worker.rank] = values
 
     run(Custom(body), 3, 1, cluster=machines(LogNormalTime(0.5), latency=0.3))
     assert sorted(seen) == [0, 1, 2]

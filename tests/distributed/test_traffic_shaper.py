@@ -56,8 +56,7 @@ def test_the_achieved_rate_is_exactly_the_one_asked_for() -> None:
 
 
 def test_an_all_reduce_takes_both_directions() -> None:
-    clock = Hands()
-    link = TrafficShaper(bandwidth=800.0, latency_seconds=0.5, now=clock)
+    link = TrafficShaper(bandwidth=800.0, latency_seconds=0.5, now=Hands())
     link.leave(200)  # until 12
     assert link.reduce(300, rounds=6) == 12.0 + 3.0 + 6 * 0.5
     assert link.leave(1) == 18.0

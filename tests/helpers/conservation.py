@@ -3,66 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from helpers.tiny import D, Result, machines
+from helpers.recursion import OPTIM
+from helpers.tiny import START, D, Result, machines
 from sgp_runner.cluster.compute_variation import GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Faults
 from sgp_runner.cluster.hardware import Cluster
-from sgp_runner.core.optim import (
-    SGD,
-    Schedule,
-    Shapes,
-)
+from sgp_runner.core.optim import SGD, Shapes
 from sgp_runner.core.worker import Worker
 
 
 @dataclass(frozen=True)
-class Tallied:
+class Tallied(SGD):
     """An optimizer that adds up the steps it hands out."""
 
-    optim: SGD
     total: Tensor = field(default_factory=lambda: torch.zeros(D, dtype=torch.float64))
-    name: str = "sgd"
-    slow_buffers: Literal["reset", "keep"] = "keep"
-
-    @property
-    def lr(self) -> float:
-        return self.optim.lr
-
-    @property
-    def lr_reference_batch(self) -> int | None:
-        return None
-
-    @property
-    def weight_decay(self) -> float:
-        return self.optim.weight_decay
-
-    @property
-    def momentum(self) -> float:
-        return self.optim.momentum
-
-    @property
-    def nesterov(self) -> bool:
-        return self.optim.nesterov
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.optim.schedule
-
-    def buffers(self, params: Tensor) -> dict[str, Tensor]:
-        return self.optim.buffers(params)
 
     def direction(
         self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
     ) -> Tensor:
-        d = self.optim.direction(g, params, buffers, lr, shapes)
+        d = super().direction(g, params, buffers, lr, shapes)
         self.total.add_(d)
         return d
+
+
+def tallied(optim: SGD = OPTIM) -> Tallied:
+    return Tallied(**vars(optim))
+
+
+@dataclass(frozen=True)
+class Scattering(SGD):
+    """A step of its own for each worker first, and no other."""
+
+    taken: list[np.ndarray] = field(default_factory=list)
+
+    def direction(
+        self, g: Tensor, params: Tensor, buffers: dict[str, Tensor], lr: float, shapes: Shapes
+    ) -> Tensor:
+        if not torch.equal(params, torch.from_numpy(START)):
+            return torch.zeros_like(g)
+        self.taken.append(np.random.default_rng(len(self.taken)).normal(size=D))
+        return torch.from_numpy(self.taken[-1])
 
 
 ROUGH: list[tuple[str, Cluster, Faults]] = [

@@ -15,18 +15,30 @@ import yaml
 from helpers.arrivals import wait_for_arrival, wait_for_rest
 from sgp_runner.algorithms import Algorithm
 from sgp_runner.assembly.dry_run import DryRun
+from sgp_runner.assembly.start import execute
 from sgp_runner.config.command_line import parse
 from sgp_runner.config.experiment import Experiment, stored
 from sgp_runner.config.experiment import make_experiment as from_configuration
 from sgp_runner.config.overrides import compose, configs
-from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.worker import Worker
-from sgp_runner.topology.graphs import Phase
 
 
 def make_experiment(results: Path, *overrides: str) -> Experiment:
     """As the command would, with its ``config.yaml`` in place."""
     return from_tree(composed("logger=jsonl", f"results={results}", *overrides))
+
+
+def summary_of(experiment: Experiment) -> dict[str, Any]:
+    """Run an experiment and return what it says at its end."""
+    summary = execute(experiment)
+    assert summary is not None
+    return summary
+
+
+def distance(one: Experiment, other: Experiment) -> float:
+    """The largest difference of a parameter at the ends of two runs."""
+    pairs = zip(final_parameters(one), final_parameters(other), strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 def composed(*overrides: str) -> dict[str, object]:
@@ -57,34 +69,8 @@ class Instrumented:
     dies: bool = False
     is_probe: ClassVar[bool] = False
 
-    @property
-    def message_layout(self) -> str:
-        return self.base.message_layout
-
-    @property
-    def title(self) -> str:
-        return self.base.title
-
-    @property
-    def asynchronous(self) -> bool:
-        return self.base.asynchronous
-
-    @property
-    def servers(self) -> int:
-        return self.base.servers
-
-    @property
-    def reads_clock(self) -> bool:
-        return self.base.reads_clock
-
-    def check(self, nodes: int, optim: Optimizer) -> None:
-        self.base.check(nodes, optim)
-
-    def phases(self, size: int) -> list[Phase]:
-        return self.base.phases(size)
-
-    def warning(self, steps: int, epochs: float) -> str | None:
-        return self.base.warning(steps, epochs)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.base, name)
 
     async def run(self, worker: Worker) -> None:
         if isinstance(worker.runtime, DryRun):

@@ -1,9 +1,12 @@
-"""Commands that are refused: one sentence that names the key, exit code 2, nothing written."""
+"""Commands that are refused: one sentence that names the key, exit code 2, nothing written; and
+what a call is refused with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,14 +47,22 @@ def refused(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-def refusal(call: Callable[..., object], *arguments: object, **settings: object) -> ConfigError:
-    """Return the error that a call raises."""
-    with pytest.raises(ConfigError) as error:
-        call(*arguments, **settings)
-    return error.value
-
-
 def check_refused(command: str, key: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Check the key of the error and the beginning of its sentence."""
     Path("graph.txt").write_text("0 0\n")
     assert refused(typed(command), capfd).startswith(f"sgp-run: {key}: {sentence}")
+
+
+def refusal(call: Callable[..., object], *arguments: Any, **settings: Any) -> ConfigError:
+    """Return the error of a call that is refused."""
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments, **settings)
+    return caught.value
+
+
+def accepted(call: Callable[..., object], *arguments: Any) -> bool:
+    try:
+        call(*arguments)
+    except ConfigError:
+        return False
+    return True

@@ -19,8 +19,7 @@ PLAIN, OPTIM = sgd(lr=0.2), sgd(lr=0.2, momentum=0.9, nesterov=True, weight_deca
 
 
 def gradient(i: int, k: int, x: np.ndarray) -> np.ndarray:
-    scale = SCALES[i, k % STEPS]
-    return np.asarray(scale**2 * (x - CENTERS[i, k % STEPS]))
+    return np.asarray(SCALES[i, k % STEPS] ** 2 * (x - CENTERS[i, k % STEPS]))
 
 
 def trained(algo: Any, n: int = 3, steps: int = STEPS, optim: Any = OPTIM, **how: Any) -> Result:

@@ -73,4 +73,5 @@ def conducted(
         )
         for name, arm_losses in losses.items()
     ]
-    return Conducted(study, arms, (1, 2, 3), None)
+    seeds = tuple(range(1, 1 + len(arms[0].runs[0])))
+    return Conducted(study, arms, seeds, None)

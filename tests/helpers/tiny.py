@@ -7,6 +7,7 @@ of its own for each (i, s).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -122,6 +123,9 @@ class Result:
     trace: list[tuple[float, int, int]] = field(
         default_factory=list
     )  # (time, rank, step) at the end of every step
+    history: dict[int, list[np.ndarray]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # parameters at the end of every step, by rank
 
     @property
     def x(self) -> np.ndarray:
@@ -189,6 +193,7 @@ def run(
 
     def end_of_step(worker: Worker) -> None:
         result.trace.append((round(worker.now, 9), worker.rank, worker.step))
+        result.history[worker.rank].append(worker.params.numpy().copy())
         each_step(result, worker)
 
     listener.saver = lambda worker: at_step(result, worker)

@@ -9,7 +9,7 @@ import pytest
 from helpers.report_runs import plots_of, settings_of, write_run
 
 from sgp_runner.report.plots.figure import Axis
-from sgp_runner.report.plots.style import LOOKS, StyleMap, axis_over, look_of, shade, ticks_between
+from sgp_runner.report.plots.style import LOOKS, StyleMap, axis_over, shade, ticks_between
 from sgp_runner.report.rank.run_summary import differing, run_summary
 from sgp_runner.report.render.pictures import SHAPES
 from sgp_runner.report.render.write import write_report
@@ -85,7 +85,7 @@ def test_an_algorithm_has_the_same_colour_in_every_report(tmp_path: Path) -> Non
     assert len({style.colour for style in styles.values()}) == 13
     assert len(set(LOOKS.values())) == len({shape for _, shape in LOOKS.values()}) == 10
     assert {shape for _, shape in LOOKS.values()} <= set(SHAPES)
-    assert look_of("unknown") == ("#808080", "circle")
+    assert (styles["mine"].colour, styles["mine"].shape) == ("#808080", "circle")
 
 
 def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def row(name: str, transferred: tuple[float, float], tuned: tuple[float, float])
     at, after = (Interval(mean, mean - half, mean + half, 8) for mean, half in (transferred, tuned))
     accuracy, study = measure_of("accuracy"), read_study(DESIGNS / f"{name}.yaml")
     gain = Gain(accuracy, at, after, margin=0.0025)
-    return AuditRow(name, study, accuracy, after, gain, "An answer.", 8)
+    return AuditRow(name, study, accuracy, after, gain, 0.05, "An answer.", seeds=8)
 
 
 def test_each_row_has_its_effects_verdict_paper_and_archive() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.clusters import changed
-from helpers.experiments import make_experiment
+from helpers.experiments import make_experiment, summary_of
 from helpers.tiny import machines, run
 
 from sgp_runner.algorithms.acp_sgd import ACPSGD
@@ -30,8 +30,7 @@ from sgp_runner.utils.errors import ConfigError
 def coding(overlap: bool = False, cluster: Cluster | None = None) -> Cluster:
     """A gradient takes 1 s; a message of three numbers as int8 and a scale takes 1 s."""
     encode, decode = dict.fromkeys(CODECS, 1 / 3), dict.fromkeys(CODECS, 1 / 6)
-    times = CodingTimes(encode, decode, overlap)
-    return replace(cluster or machines(bandwidth=56.0), codecs=times)
+    return replace(cluster or machines(bandwidth=56.0), codecs=CodingTimes(encode, decode, overlap))
 
 
 def ends(algo: Any, steps: int, cluster: Cluster, **how: Any) -> list[float]:
@@ -48,8 +47,7 @@ def test_every_codec_that_can_be_chosen_may_take_time() -> None:
 
 
 def test_coding_takes_no_time_by_default() -> None:
-    cluster = machines(bandwidth=56.0)
-    result = run(ARSGD(codec=Int8()), 2, 2, cluster=cluster)
+    result = run(ARSGD(codec=Int8()), 2, 2, cluster=machines(bandwidth=56.0))
     assert [time for time, *_ in result.trace] == [2, 2, 4, 4]
     assert result.simulation.coding == {}
 
@@ -62,13 +60,56 @@ def test_a_coded_mean_waits_for_coding(overlap: bool) -> None:
     assert result.simulation.coding == {"coding_s": pytest.approx(2 * 2.5)}
 
 
-def test_gossip_codes_before_the_next_gradient_or_beside_it() -> None:
-    """In turn: gradient 0-1, encoding 1-2, message 2-3, own decoding 2-2.5, gradient 2.5-3.5, the
-    received message decoded 3.5-4. Overlapped: gradient 1-2, message 2-3 as before, decoded 3-3.5.
-    """
-    algo = ChocoSGD(Ring(), Int8(), layout="released")
-    assert ends(algo, 2, coding()) == 2 * [2.5, 4.0]
-    assert ends(algo, 2, coding(overlap=True)) == 2 * [1.0, 3.5]
+AT_ONCE = machines()  # their messages are instant
+CHOCO, INT8 = ChocoSGD(Ring(), Int8(), layout="released"), ARSGD(codec=Int8())
+
+
+@pytest.mark.parametrize(
+    ("algo", "steps", "cluster", "how", "times"),
+    [
+        # Gossip codes before the next gradient or beside it. In turn: gradient 0-1, encoding 1-2,
+        # message 2-3, own decoding 2-2.5, gradient 2.5-3.5, the received message decoded 3.5-4.
+        (CHOCO, 2, coding(), {}, 2 * [2.5, 4.0]),
+        # Overlapped: gradient 1-2, message 2-3 as before, decoded 3-3.5.
+        (CHOCO, 2, coding(overlap=True), {}, 2 * [1.0, 3.5]),
+        # Factors take half of the time each: a gradient of 1 s, factors of 0.5 s, and two products
+        # of 0.5 s.
+        (
+            PowerSGD(1),
+            2,
+            coding(cluster=AT_ONCE),
+            {"shapes": {"a": (3, 1)}},
+            pytest.approx(2 * [3.0, 6.0]),
+        ),
+        (
+            ACPSGD(1),
+            2,
+            coding(cluster=AT_ONCE),
+            {"shapes": {"a": (3, 1)}},
+            pytest.approx(2 * [2.5, 5.0]),
+        ),
+        # A slow node codes slowly.
+        (INT8, 1, coding(cluster=machines(factors={1: 2.0})), {}, [5.0, 7.0]),
+        # Coding is a task of shared processors. On one core, gradients end at 2, encoding at 4, own
+        # decoding at 5, decoding at 7.
+        (
+            INT8,
+            1,
+            coding(cluster=changed(AT_ONCE, cores_per_host=1.0)),
+            {},
+            pytest.approx([7.0, 7.0]),
+        ),
+    ],
+)
+def test_ends_of_steps_with_coding_by_hand(
+    algo: Any, steps: int, cluster: Cluster, how: dict[str, Any], times: Any
+) -> None:
+    assert ends(algo, steps, cluster, **how) == times
+
+
+def test_coding_on_shared_processors_does_not_overlap() -> None:
+    with pytest.raises(ConfigError, match="cluster.codecs.overlap"):
+        coding(overlap=True, cluster=changed(machines(), cores_per_host=1.0))
 
 
 def test_a_gradient_waits_for_coding_in_the_background_unless_it_overlaps() -> None:
@@ -88,13 +129,6 @@ def test_a_gradient_waits_for_coding_in_the_background_unless_it_overlaps() -> N
     assert ends(two, 3, beside)[3:5] == pytest.approx([1, 10.5 / 3])
 
 
-def test_factors_take_half_of_the_time_each() -> None:
-    """A gradient of 1 s, factors of 0.5 s, and two products of 0.5 s."""
-    cluster, shapes = coding(cluster=machines()), {"a": (3, 1)}
-    assert ends(PowerSGD(1), 2, cluster, shapes=shapes) == pytest.approx(2 * [3.0, 6.0])
-    assert ends(ACPSGD(1), 2, cluster, shapes=shapes) == pytest.approx(2 * [2.5, 5.0])
-
-
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_and_a_chunk(
     overlap: bool,
@@ -109,23 +143,8 @@ def test_a_mean_of_signs_encodes_a_vector_and_a_chunk_and_decodes_three_vectors_
     assert [times[2] - times[1], times[1] - times[0]] == pytest.approx([6.25, 6.25])
 
 
-def test_a_slow_node_codes_slowly() -> None:
-    cluster = coding(cluster=machines(factors={1: 2.0}))
-    assert ends(ARSGD(codec=Int8()), 1, cluster) == [5.0, 7.0]
-
-
-def test_coding_is_a_task_of_shared_processors() -> None:
-    """On one core, gradients end at 2, encoding at 4, own decoding at 5, decoding at 7."""
-    cluster = changed(machines(), cores_per_host=1.0)
-    assert ends(ARSGD(codec=Int8()), 1, coding(cluster=cluster)) == pytest.approx([7.0, 7.0])
-    with pytest.raises(ConfigError, match="cluster.codecs.overlap"):
-        coding(overlap=True, cluster=cluster)
-
-
 def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
     """7e9 numbers, 2 ns to encode, 1 ns to decode; two nodes decode three messages in a step."""
-    from sgp_runner.assembly.start import execute
-
     overrides = "nodes=2 batch_size=480 epochs=2 timed_as.model=big timed_as.num_parameters=7e9"
     times = "{encode_seconds: {int8: 2ns}, decode_seconds: {int8: 1ns}}"
     experiment = make_experiment(
@@ -133,9 +152,8 @@ def test_coding_scales_with_the_timed_model(tmp_path: Any) -> None:
         *("model=mlp", "algo=ar_sgd", "algo.codec=int8", *overrides.split()),
         *("cluster.step_seconds.big=1s", f"cluster.codecs={times}"),
     )
-    summary = execute(experiment)
-    assert summary is not None
-    assert summary["coding_s"] == pytest.approx(summary["steps"] * 7 * (2 + 3))  # type: ignore[operator]
+    summary = summary_of(experiment)
+    assert summary["coding_s"] == pytest.approx(summary["steps"] * 7 * (2 + 3))
 
 
 @pytest.mark.parametrize(
@@ -154,20 +172,15 @@ def test_refused_times(times: dict[str, Any], sentence: str) -> None:
 
 
 def test_a_codec_pays_on_slow_links_alone_if_coding_takes_time(tmp_path: Any) -> None:
-    from sgp_runner.assembly.start import execute
-
     times = {}
     for rate in ("100Mbit/s", "100Gbit/s"):
         for codec in ("none", "int8"):
             overrides = ("data.train_size=64", "data.valid_size=32", "logger=jsonl", "nodes=4")
-            summary = execute(
-                make_experiment(
-                    tmp_path,
-                    *("model=gpt", "cluster=cpu_nodes", "algo=ar_sgd", f"algo.codec={codec}"),
-                    *(*overrides, f"cluster.bandwidth={rate}"),
-                )
+            experiment = make_experiment(
+                tmp_path,
+                *("model=gpt", "cluster=cpu_nodes", "algo=ar_sgd", f"algo.codec={codec}"),
+                *(*overrides, f"cluster.bandwidth={rate}"),
             )
-            assert summary is not None
-            times[rate, codec] = float(str(summary["time_s"]))
+            times[rate, codec] = summary_of(experiment)["time_s"]
     assert times["100Mbit/s", "int8"] < times["100Mbit/s", "none"]
     assert times["100Gbit/s", "int8"] > times["100Gbit/s", "none"]

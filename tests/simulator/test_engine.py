@@ -67,6 +67,17 @@ PROBLEMS = {
 }
 
 
+def start(problem: Problem, engine: Engine, count: int = WORKERS) -> list[Gradient]:
+    """Start a gradient of each worker, at parameters of its own."""
+    started = [
+        Gradient(rank, 0, problem.start() + 0.01 * rank, problem.flat.fresh_buffers())
+        for rank in range(count)
+    ]
+    for gradient in started:
+        engine.start(gradient)
+    return started
+
+
 def gradients(
     problem: Problem, engine: Engine, steps: int = 2
 ) -> tuple[list[Tensor], list[float], list[list[Tensor]]]:
@@ -123,12 +134,7 @@ def test_the_initial_parameters_stay_what_they_were() -> None:
 def test_gradients_of_one_call_of_vmap_share_nothing() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 32)
-    started = [
-        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)
-    ]
-    for gradient in started:
-        engine.start(gradient)
-    first, second = (engine.finish(gradient) for gradient in started)
+    first, second = (engine.finish(gradient) for gradient in start(problem, engine, 2))
     first.zero_()
     assert (first._version, second._version) == (1, 0)
     assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()
@@ -160,32 +166,16 @@ def test_vmap_tries_three_widths_and_keeps_the_fastest_without_changing_a_byte()
 def test_few_values_wait_to_be_used() -> None:
     problem = PROBLEMS["mlp"](torch.float32)
     engine = Vmap(problem, 3)
-    started = [
-        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
-    ]
-    for gradient in started:
-        engine.start(gradient)
+    started = start(problem, engine)
     engine.finish(started[5])
-    assert [gradient.value is not None for gradient in started] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-        False,
-        False,
-    ]
+    assert [gradient.value is not None for gradient in started] == [True] * 2 + [False] * 5
     assert list(engine.pending) == [started[2], started[3], started[4], started[6]]
 
 
 def test_vmap_computes_all_that_are_in_flight_when_the_first_falls_due() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 32)
-    started = [
-        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
-    ]
-    for gradient in started:
-        engine.start(gradient)
+    started = start(problem, engine)
     engine.finish(started[3])
     assert not engine.pending
     assert sum(gradient.value is not None for gradient in started) == WORKERS - 1
@@ -195,8 +185,7 @@ def test_vmap_computes_all_that_are_in_flight_when_the_first_falls_due() -> None
 def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = make(problem)
-    gradient = Gradient(0, 0, problem.start(), problem.flat.fresh_buffers())
-    engine.start(gradient)
+    (gradient,) = start(problem, engine, 1)
     gradient.params.add_(1)
     with pytest.raises(WrittenAfterSend, match="the parameters of rank 0"):
         engine.finish(gradient)
@@ -205,11 +194,7 @@ def test_parameters_that_change_in_flight_are_caught(make: Any) -> None:
 def test_parameters_that_change_after_an_early_computation_are_caught() -> None:
     problem = PROBLEMS["mlp"](torch.float64)
     engine = Vmap(problem, 4)
-    started = [
-        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(2)
-    ]
-    for gradient in started:
-        engine.start(gradient)
+    started = start(problem, engine, 2)
     engine.finish(started[0])  # computes both
     started[1].params.add_(1)
     with pytest.raises(WrittenAfterSend, match="the parameters of rank 1"):
@@ -239,12 +224,11 @@ def test_timing_studies_compute_nothing() -> None:
 def forkable(request: pytest.FixtureRequest) -> None:
     """A process without a GPU: other tests register a pretended one, which is there to stay."""
     if torch.accelerator.is_available():
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", request.node.nodeid],
             check=False,
             cwd=ROOT,
-            env=variables,
+            env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
             capture_output=True,
             text=True,
         )
@@ -302,11 +286,7 @@ def test_a_dropped_gradient_leaves_nothing_behind() -> None:
     problem = PROBLEMS["resnet8"](torch.float32)
     engine = Parallel(problem, 2)
     engine.start_assistants()
-    started = [
-        Gradient(rank, 0, problem.start(), problem.flat.fresh_buffers()) for rank in range(WORKERS)
-    ]
-    for gradient in started:
-        engine.start(gradient)
+    started = start(problem, engine)
     assert engine.work_ahead()
     assert engine.pending and engine.running and engine.done
     for gradient in started:
@@ -324,13 +304,8 @@ def test_a_process_that_is_killed_is_done_without() -> None:
         expected, *_ = gradients(problem, Loop(problem), steps=1)
     engine = Parallel(problem, 2)
     gradients(problem, engine, steps=1)
-    params = [problem.start() + 0.01 * rank for rank in range(WORKERS)]
     assistant = engine.assistants[0]
-    started = [
-        Gradient(rank, 0, params[rank], problem.flat.fresh_buffers()) for rank in range(WORKERS)
-    ]
-    for gradient in started:
-        engine.start(gradient)
+    started = start(problem, engine)
     assistant.process.kill()
     again = [engine.finish(gradient) for gradient in reversed(started)]
     assert engine.assistants == [] and not assistant.process.is_alive()

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.experiments import make_experiment
-
-from sgp_runner.assembly.start import execute
+from helpers.experiments import make_experiment, summary_of
 
 SLOW = "cluster.bandwidth=100e6"  # a message takes 8 s, a gradient 0.23 s
 CODING = (
@@ -23,8 +21,7 @@ def timed(results: Path, overrides: str) -> tuple[dict[str, Any], dict[tuple[int
     """The summary of a timing study and its training records, by rank and step."""
     more = ("model=timing_only", "model.sample_steps=61", "logger=jsonl", "log_every=1")
     experiment = make_experiment(results, *more, *overrides.split())
-    summary = execute(experiment)
-    assert summary is not None
+    summary = summary_of(experiment)
     lines = (experiment.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
     return summary, {(record["rank"], record["step"]): record for record in records}

@@ -54,8 +54,7 @@ def test_tasks_share_cores_equally_and_use_one_each() -> None:
 
 def test_a_task_does_not_end_before_the_one_that_it_follows() -> None:
     clock, one, log = host(1)
-    level = one.begin(2.0, "done", "first")
-    assert one.begin(1.0, "done", "second", after=level) == 2.0
+    assert one.begin(1.0, "done", "second", after=one.begin(2.0, "done", "first")) == 2.0
     finish(clock)
     assert log == [("first", 4.0), ("second", 4.0)]
 
@@ -74,22 +73,39 @@ def test_a_saved_host_ends_its_tasks_at_the_same_times() -> None:
 
 
 def shared(cores: float, ranks: int | None = None, **values: Any) -> Cluster:
-    return changed(machines(bandwidth=64.0), cores_per_host=cores, ranks_per_host=ranks, **values)
+    settings = {"bandwidth": 64.0, **values}
+    return changed(machines(), cores_per_host=cores, ranks_per_host=ranks, **settings)
+
+
+INSTANT = {"bandwidth": 1e18}
+PASSING, MIXING = {"passing_seconds_per_byte": 1 / 24}, {"mixing_seconds_per_byte": 1 / 32}
 
 
 @pytest.mark.parametrize(
-    ("cores", "ranks", "seconds"), [(1, 1, 5), (1, None, 20), (2, None, 10), (1, 2, 10), (8, 4, 5)]
+    ("algo", "nodes", "steps", "cluster", "seconds"),
+    [
+        # Gradients of a host take turns: four ranks compute five of 1 s.
+        (ARSGD(), 4, 5, shared(1, 1, **INSTANT), 5),
+        (ARSGD(), 4, 5, shared(1, None, **INSTANT), 20),
+        (ARSGD(), 4, 5, shared(2, None, **INSTANT), 10),
+        (ARSGD(), 4, 5, shared(1, 2, **INSTANT), 10),
+        (ARSGD(), 4, 5, shared(8, 4, **INSTANT), 5),
+        # Messages are folded in before they count as received.
+        (SGP(DirectedExponential()), 2, 5, shared(1, 1, **MIXING), 5 * (1 + 4 + 1)),
+        # Processors reduce no faster than they can: each of two ranks sends and receives 24 bytes.
+        # The gradients of both take 2 s, and four times 1 s go into the mean.
+        (ARSGD(), 2, 1, shared(1, 2, **INSTANT, **PASSING), 2 + 4),
+    ],
 )
-def test_gradients_of_a_host_take_turns(cores: float, ranks: int | None, seconds: float) -> None:
-    """Four ranks compute five gradients of 1 s."""
-    cluster = changed(shared(cores, ranks), bandwidth=1e18)
-    assert run(ARSGD(), 4, 5, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
+def test_seconds_of_runs_by_hand(
+    algo: Any, nodes: int, steps: int, cluster: Cluster, seconds: float
+) -> None:
+    assert run(algo, nodes, steps, cluster=cluster).simulation.clock.now == pytest.approx(seconds)
 
 
 def test_a_node_computes_faster_while_the_other_waits() -> None:
     """Rank 1 waits for its averages; of the same core rank 0 then has more."""
-    cluster = changed(shared(1), bandwidth=1.0)
-    trace = run(ADPSGD(Ring()), 2, 6, cluster=cluster).trace
+    trace = run(ADPSGD(Ring()), 2, 6, cluster=changed(shared(1), bandwidth=1.0)).trace
     first, second = ([time for time, rank, _ in trace if rank == node] for node in (0, 1))
     assert first[:3] == [pytest.approx(2.0), pytest.approx(3.0), pytest.approx(4.0)]
     assert second[0] > 100
@@ -101,49 +117,31 @@ def test_messages_take_processor_time_from_gradients() -> None:
     # Nothing passes while SGP computes, and processors are faster than the link.
     assert run(SGP(DirectedExponential()), 2, 5, cluster=cluster).simulation.clock.now == 5 * 5.0
     # OSGP's second gradient shares its core with the message that it sends and the one that comes.
-    faster = changed(cluster, bandwidth=256.0)
-    trace = run(OSGP(DirectedExponential()), 2, 2, cluster=faster).trace
+    trace = run(OSGP(DirectedExponential()), 2, 2, cluster=changed(cluster, bandwidth=256.0)).trace
     assert [time for time, rank, _ in trace if rank == 0] == pytest.approx([1.0, 4.0])
     # Where the core needs 4 * 2 s for four messages of 2 s on the link, it is the limit.
     slow = changed(shared(1, 4, passing_seconds_per_byte=1 / 32), bandwidth=128.0)
-    fast = changed(slow, passing_seconds_per_byte=0.0)
     seconds = [
         run(SGP(DirectedExponential()), 4, 1, cluster=variant).simulation.clock.now
-        for variant in (slow, fast)
+        for variant in (slow, changed(slow, passing_seconds_per_byte=0.0))
     ]
     assert seconds == [pytest.approx(4 + 8), pytest.approx(4 + 2)]
 
 
-def test_messages_are_folded_in_before_they_count_as_received() -> None:
-    cluster = shared(1, 1, mixing_seconds_per_byte=1 / 32)
-    seconds = run(SGP(DirectedExponential()), 2, 5, cluster=cluster).simulation.clock.now
-    assert seconds == pytest.approx(5 * (1 + 4 + 1))
-
-
 def test_a_server_with_processors_answers_one_gradient_after_the_other() -> None:
-    cluster = changed(
-        shared(1, 1, serving_seconds_per_byte=1 / 24), bandwidth=1e18, node_factors={2: 2.0}
-    )
+    cluster = shared(1, 1, serving_seconds_per_byte=1 / 24, node_factors={2: 2.0}, **INSTANT)
     trace = run(GapAware(), 2, 3, cluster=cluster).trace
     assert [time for time, rank, _ in trace if rank == 2] == pytest.approx([3, 5, 7, 9, 11, 13])
 
 
-def test_processors_reduce_no_faster_than_they_can() -> None:
-    """An all-reduce of 24 bytes: each of two ranks sends and receives 24 bytes."""
-    cluster = changed(shared(1, 2, passing_seconds_per_byte=1 / 24), bandwidth=1e18)
-    # The gradients of both ranks take 2 s, and four times 1 s go into the mean.
-    assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(2 + 4)
-
-
 def test_the_mean_of_a_gradient_begins_before_its_end() -> None:
-    cluster = changed(shared(1, 2, overlap=0.5, bucket_bytes=1), bandwidth=24 * 8.0)
+    cluster = shared(1, 2, overlap=0.5, bucket_bytes=1, bandwidth=24 * 8.0)
     # Half of both gradients takes 1 s, the other half beside 1 s of the mean another.
     assert run(ARSGD(), 2, 1, cluster=cluster).simulation.clock.now == pytest.approx(2.0, rel=0.1)
 
 
 def test_a_slow_node_stretches_what_its_processors_take() -> None:
-    cluster = changed(shared(1, 2), bandwidth=1e18)
-    slow = run(ARSGD(), 2, 2, cluster=cluster, faults=Faults({1: 3.0}, {}))
+    slow = run(ARSGD(), 2, 2, cluster=shared(1, 2, **INSTANT), faults=Faults({1: 3.0}, {}))
     assert slow.simulation.clock.now == pytest.approx(2 * 6.0)
 
 

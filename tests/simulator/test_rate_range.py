@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.experiments import make_experiment
+from helpers.experiments import make_experiment, summary_of
 
 from sgp_runner.assembly.dry_run import verify_calls
-from sgp_runner.assembly.start import execute
 from sgp_runner.console.summary import outcome, stdout_console, summary_table
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.report.read.run_groups import cluster_name
@@ -23,9 +22,7 @@ STUDY = ("model=timing_only", "nodes=4", "model.sample_steps=12")
 
 
 def summary(results: Path, *overrides: str) -> dict[str, Any]:
-    found = execute(make_experiment(results, *overrides))
-    assert found is not None
-    return found
+    return summary_of(make_experiment(results, *overrides))
 
 
 def evaluations(results: Path, server: bool) -> dict[float, float]:

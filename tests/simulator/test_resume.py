@@ -18,7 +18,7 @@ from random import Random
 import pytest
 import torch
 from helpers.commands import Command
-from helpers.experiments import final_parameters, instrumented, make_experiment
+from helpers.experiments import distance, instrumented, make_experiment
 
 from sgp_runner.assembly.start import execute
 from sgp_runner.cli.main import main
@@ -198,8 +198,7 @@ def whole_and_interrupted(
     every = random.randint(1, 4)
     cut = make_experiment(tmp_path / "cut", *SETTINGS, *settings, f"checkpoint.every_steps={every}")
     assert finish(cut, events, random, needed // 2, 1 if often else needed // 3) > 0
-    for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
-        assert torch.equal(a, b)
+    assert distance(whole, cut) == 0
     assert records(whole) == records(cut)
 
 
@@ -347,40 +346,38 @@ def test_a_killed_run_with_faults_ends_with_the_same_bytes(
     whole_and_interrupted(tmp_path, events, sum(map(ord, variant + fault)), "model=mlp", *settings)
 
 
-def test_equal_times_keep_their_order(tmp_path: Path, events: list[int]) -> None:
-    """With constant compute times most events happen at the same moment as others."""
-    constant = ("cluster.compute_time=constant", *SLOW_NETWORK)
-    whole_and_interrupted(tmp_path, events, 5, "model=mlp", "algo=osgp", "algo.tau=3", *constant)
-
-
-def test_batch_norm_and_one_by_one_gradients(tmp_path: Path, events: list[int]) -> None:
-    whole_and_interrupted(
-        tmp_path,
-        events,
-        6,
-        "model=resnet8",
-        "algo=ar_sgd",
-        "epochs=1",
-        "cluster.collectives.overlap=0.5",
-        *RANDOM,
-    )
-
-
-def test_evaluations_within_an_epoch_go_on_too(tmp_path: Path, events: list[int]) -> None:
-    overrides = ("model=mlp", "algo=ad_psgd", "epochs=1", "eval_every=0.1", *RANDOM)
-    whole_and_interrupted(tmp_path, events, 6, *overrides)
-
-
-@pytest.mark.parametrize("algo", ["ar_sgd", "osgp"])
-def test_a_traced_run_goes_on_too(algo: str, tmp_path: Path, events: list[int]) -> None:
-    overrides = ("model=mlp", f"algo={algo}", "epochs=1", "trace_steps=2-9", *RANDOM)
-    whole_and_interrupted(tmp_path, events, 8, *overrides)
-
-
-def test_a_timing_study_goes_on_too(tmp_path: Path, events: list[int]) -> None:
-    whole_and_interrupted(
-        tmp_path, events, 7, "model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM
-    )
+@pytest.mark.parametrize(
+    ("seed", "settings"),
+    [
+        # With constant compute times most events happen at the same moment as others.
+        (
+            5,
+            (
+                *("model=mlp", "algo=osgp", "algo.tau=3", "cluster.compute_time=constant"),
+                *SLOW_NETWORK,
+            ),
+        ),
+        # With batch norm, and one gradient after the other
+        (
+            6,
+            (
+                *("model=resnet8", "algo=ar_sgd", "epochs=1", "cluster.collectives.overlap=0.5"),
+                *RANDOM,
+            ),
+        ),
+        # Evaluations within an epoch
+        (6, ("model=mlp", "algo=ad_psgd", "epochs=1", "eval_every=0.1", *RANDOM)),
+        # Traced runs
+        (8, ("model=mlp", "algo=ar_sgd", "epochs=1", "trace_steps=2-9", *RANDOM)),
+        (8, ("model=mlp", "algo=osgp", "epochs=1", "trace_steps=2-9", *RANDOM)),
+        (7, ("model=timing_only", "algo=sgp", "epochs=0.02", "nodes=8", *RANDOM)),
+    ],
+    ids=["equal times", "batch norm", "evaluations", "traced", "traced osgp", "timing study"],
+)
+def test_runs_of_other_kinds_go_on_too(
+    seed: int, settings: tuple[str, ...], tmp_path: Path, events: list[int]
+) -> None:
+    whole_and_interrupted(tmp_path, events, seed, *settings)
 
 
 WORDS = ["algo=ad_psgd", "model=mlp", "nodes=4", "epochs=12", "logger=jsonl", "eval_every=5"]
@@ -586,5 +583,4 @@ def test_an_average_that_was_still_to_come_is_taken_after_a_resumption(
         cut.directory.mkdir()
     assert kept
     execute(instrumented(cut))
-    for a, b in zip(final_parameters(whole), final_parameters(cut), strict=True):
-        assert torch.equal(a, b)
+    assert distance(whole, cut) == 0

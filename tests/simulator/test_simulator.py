@@ -7,12 +7,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from helpers.clusters import cluster_of
+from helpers.clusters import changed, cluster_of
+from helpers.refusals import refusal
 from helpers.tiny import D, machines, run, sgd
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from sgp_runner.algorithms.sgp import SGP
 from sgp_runner.cluster.collectives import CollectiveAlgorithm
 from sgp_runner.cluster.compute_variation import ConstantTime, GammaTime, LogNormalTime
 from sgp_runner.cluster.faults import Faults
+from sgp_runner.cluster.hardware import Cluster
 from sgp_runner.core.optim import Optimizer
 from sgp_runner.core.scheduler import Deadlock, VirtualClock
 from sgp_runner.core.worker import Worker
@@ -31,14 +33,16 @@ from sgp_runner.simulator.engine import Gradient, Loop
 from sgp_runner.simulator.fabric import Fabric, Sent
 from sgp_runner.simulator.simulation import LeftInFlight
 from sgp_runner.topology.graphs import DirectedExponential, Phase, Ring
-from sgp_runner.utils.errors import ConfigError, RankFailed
+from sgp_runner.utils.errors import RankFailed
+
+Body = Callable[[Worker], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Custom:
     """An algorithm made of one coroutine function."""
 
-    body: Callable[[Worker], Awaitable[None]]
+    body: Body
     title: ClassVar[str] = "Custom"
     asynchronous: ClassVar[bool] = False
     servers: ClassVar[int] = 0
@@ -54,20 +58,11 @@ class Custom:
 
 
 def network(
-    duplex: str = "full", overhead: float = 0.0, faults: Faults | None = None
+    nodes: int = 3, faults: Faults | None = None, **changes: Any
 ) -> tuple[VirtualClock, Fabric]:
-    """Three nodes; 1 byte takes 1 s, the first bit 10 s."""
-    clock = VirtualClock()
-    cluster = cluster_of(
-        {"default": 1.0},
-        ConstantTime(),
-        8.0,
-        10.0,
-        {},
-        message_overhead_seconds=overhead,
-        duplex="half" if duplex == "half" else "full",
-    )
-    return clock, Fabric(cluster.links, faults or Faults({}, {}), clock, 3, lambda sent: None)
+    """One byte takes 1 s, the first bit 10 s."""
+    clock, made = VirtualClock(), changed(machines(bandwidth=8.0, latency=10.0), **changes)
+    return clock, Fabric(made.links, faults or Faults(), clock, nodes, lambda sent: None, 5)
 
 
 def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, float]) -> list[float]:
@@ -81,46 +76,37 @@ def arrivals(clock: VirtualClock, fabric: Fabric, *messages: tuple[int, int, flo
     return [times[number] for number in range(len(messages))]
 
 
-def test_a_message_takes_latency_and_its_bytes() -> None:
-    assert arrivals(*network(), (0, 1, 5)) == [15.0]
+THREE_TIMES, TEN_TIMES = Faults({}, {1: 3.0}), Faults({}, {1: 10.0})  # slower at node 1
 
 
-def test_two_messages_share_their_senders_queue() -> None:
-    assert arrivals(*network(), (0, 1, 5), (0, 2, 3)) == [15.0, 18.0]
-
-
-def test_two_senders_share_their_receivers_queue() -> None:
-    assert arrivals(*network(), (0, 2, 5), (1, 2, 3)) == [15.0, 18.0]
-
-
-def test_both_directions_are_free_at_once_only_in_full_duplex() -> None:
-    assert arrivals(*network(), (0, 1, 5), (1, 0, 5)) == [15.0, 15.0]
-    assert arrivals(*network("half"), (0, 1, 20), (1, 0, 20)) == [
-        40.0,
-        40.0,
-    ]  # receiving waits until sending is over
-
-
-def test_overhead_delays_each_message() -> None:
-    assert arrivals(*network(overhead=2.0), (0, 1, 5), (0, 1, 5)) == [17.0, 24.0]
-
-
-def test_a_slow_link_slows_both_directions() -> None:
-    slow = Faults({}, {1: 3.0})
-    assert arrivals(*network(faults=slow), (0, 1, 5), (2, 0, 5)) == [25.0, 15.0]
-    assert arrivals(*network(faults=slow), (1, 2, 5)) == [25.0]
-
-
-def test_a_slow_link_does_not_hold_up_messages_between_others() -> None:
-    """Node 1 is ten times slower: its messages take 50 s instead of 5, and those between 0 and 2
-    what they always take.
-    """
-    slow = Faults({}, {1: 10.0})
-    assert arrivals(*network(faults=slow), (1, 2, 5), (0, 2, 5)) == [60.0, 20.0]
-    assert arrivals(*network(faults=slow), (0, 1, 5), (0, 2, 5)) == [60.0, 20.0]
-    # Messages over the slow link itself take turns.
-    assert arrivals(*network(faults=slow), (0, 1, 5), (2, 1, 5)) == [60.0, 110.0]
-    assert arrivals(*network(faults=slow), (1, 0, 5), (1, 2, 5)) == [60.0, 110.0]
+@pytest.mark.parametrize(
+    ("how", "messages", "times"),
+    [
+        # A message takes latency and its bytes.
+        ({}, [(0, 1, 5)], [15.0]),
+        # Two messages share their sender's queue, or their receiver's.
+        ({}, [(0, 1, 5), (0, 2, 3)], [15.0, 18.0]),
+        ({}, [(0, 2, 5), (1, 2, 3)], [15.0, 18.0]),
+        # Both directions are free at once only in full duplex; else receiving waits until sending
+        # is over.
+        ({}, [(0, 1, 5), (1, 0, 5)], [15.0, 15.0]),
+        ({"duplex": "half"}, [(0, 1, 20), (1, 0, 20)], [40.0, 40.0]),
+        # Overhead delays each message.
+        ({"message_overhead_seconds": 2.0}, [(0, 1, 5), (0, 1, 5)], [17.0, 24.0]),
+        # A slow link slows both directions.
+        ({"faults": THREE_TIMES}, [(0, 1, 5), (2, 0, 5)], [25.0, 15.0]),
+        ({"faults": THREE_TIMES}, [(1, 2, 5)], [25.0]),
+        # It does not hold up messages between others, and those over itself take turns.
+        ({"faults": TEN_TIMES}, [(1, 2, 5), (0, 2, 5)], [60.0, 20.0]),
+        ({"faults": TEN_TIMES}, [(0, 1, 5), (0, 2, 5)], [60.0, 20.0]),
+        ({"faults": TEN_TIMES}, [(0, 1, 5), (2, 1, 5)], [60.0, 110.0]),
+        ({"faults": TEN_TIMES}, [(1, 0, 5), (1, 2, 5)], [60.0, 110.0]),
+    ],
+)
+def test_messages_arrive_after_latency_bytes_and_the_queues_of_both_ends(
+    how: dict[str, Any], messages: list[tuple[int, int, float]], times: list[float]
+) -> None:
+    assert arrivals(*network(**how), *messages) == times
 
 
 @pytest.mark.parametrize(
@@ -170,14 +156,10 @@ def test_an_all_reduce_overlaps_the_backward_pass_but_for_its_last_bucket(
 
 def test_an_all_reduce_waits_for_the_slowest_and_for_its_link() -> None:
     cluster = machines(bandwidth=D * 8 * 8 / 4.0)  # 4 s on two nodes
-    assert run(ARSGD(), 2, 3, cluster=cluster).simulation.clock.now == pytest.approx(3 * 5.0)
-    slow_node, slow_link = Faults({0: 6.0}, {}), Faults({}, {1: 2.0})
-    assert run(
-        ARSGD(), 2, 3, cluster=cluster, faults=slow_node
-    ).simulation.clock.now == pytest.approx(3 * 10.0)
-    assert run(
-        ARSGD(), 2, 3, cluster=cluster, faults=slow_link
-    ).simulation.clock.now == pytest.approx(3 * 9.0)
+    assert [
+        run(ARSGD(), 2, 3, cluster=cluster, faults=faults).simulation.clock.now
+        for faults in (Faults(), Faults({0: 6.0}, {}), Faults({}, {1: 2.0}))
+    ] == pytest.approx([3 * 5.0, 3 * 10.0, 3 * 9.0])
 
 
 @pytest.mark.parametrize(
@@ -186,129 +168,153 @@ def test_an_all_reduce_waits_for_the_slowest_and_for_its_link() -> None:
 def test_compute_times_have_the_mean_and_spread_they_promise(
     law: LogNormalTime | GammaTime, cv: float
 ) -> None:
-    random = np.random.default_rng(0)
-    times = np.array(law.sample(2.0, random, 40_000))
+    times = np.array(law.sample(2.0, np.random.default_rng(0), 40_000))
     assert times.mean() == pytest.approx(2.0, rel=0.01)
     assert times.std() / times.mean() == pytest.approx(cv, rel=0.03)
 
 
 def test_node_factors_and_faults_multiply() -> None:
-    cluster = machines(factors={1: 2.0})
     result = run(
         OSGP(DirectedExponential(), tau=100),
         3,
         4,
-        cluster=cluster,
+        cluster=machines(factors={1: 2.0}),
         faults=Faults({1: 1.5, 2: 4.0}, {}),
     )
     ends = {rank: max(time for time, r, _ in result.trace if r == rank) for rank in range(3)}
     assert ends == {0: 4.0, 1: 12.0, 2: 16.0}
 
 
-def test_workers_that_wait_for_each_other_are_a_deadlock() -> None:
-    async def circle(worker: Worker) -> None:
-        await worker.comm.recv((worker.rank + 1) % worker.size)
+async def wait_in_a_circle(worker: Worker) -> None:
+    await worker.comm.recv((worker.rank + 1) % worker.size)
 
+
+async def two_of_three_average(worker: Worker) -> None:
+    if worker.rank == 1:
+        await worker.comm.recv_any(tag=7)
+    await worker.comm.all_reduce(worker.params.clone())
+
+
+@pytest.mark.parametrize(
+    ("body", "waits"),
+    [
+        (
+            wait_in_a_circle,
+            [
+                "  rank 0 waits for a message from rank 1",
+                "  rank 1 waits for a message from rank 0",
+            ],
+        ),
+        (
+            two_of_three_average,
+            [
+                "  rank 0 waits for all-reduce 0, which ranks [1] have not joined",
+                "  rank 1 waits for a message from any rank (tag 7)",
+                "  rank 2 waits for all-reduce 0, which ranks [1] have not joined",
+            ],
+        ),
+    ],
+)
+def test_workers_that_wait_for_each_other_are_a_deadlock(body: Body, waits: list[str]) -> None:
     with pytest.raises(Deadlock) as deadlock:
-        run(Custom(circle), 2, 1)
-    assert str(deadlock.value).splitlines() == [
-        "deadlock: every worker is blocked.",
-        "  rank 0 waits for a message from rank 1",
-        "  rank 1 waits for a message from rank 0",
-    ]
+        run(Custom(body), len(waits), 1)
+    assert str(deadlock.value).splitlines() == ["deadlock: every worker is blocked.", *waits]
 
 
-def test_an_all_reduce_that_one_does_not_join_is_a_deadlock() -> None:
-    async def two_of_three(worker: Worker) -> None:
-        if worker.rank == 1:
-            await worker.comm.recv_any(tag=7)
-        await worker.comm.all_reduce(worker.params.clone())
-
-    with pytest.raises(Deadlock) as deadlock:
-        run(Custom(two_of_three), 3, 1)
-    assert str(deadlock.value).splitlines()[1:] == [
-        "  rank 0 waits for all-reduce 0, which ranks [1] have not joined",
-        "  rank 1 waits for a message from any rank (tag 7)",
-        "  rank 2 waits for all-reduce 0, which ranks [1] have not joined",
-    ]
-
-
-def test_a_write_after_a_send_is_caught_while_the_message_travels() -> None:
-    async def careless(worker: Worker) -> None:
-        if worker.rank == 0:
-            worker.comm.send(1, worker.params)
-            worker.params.add_(1)
-        else:
-            await worker.comm.recv(0)
-
-    with pytest.raises(
-        Exception,
-        match="a message from rank 0 to rank 1 .*was written to after it had been given away",
-    ):
-        run(Custom(careless), 2, 1, cluster=machines(latency=1.0))
-
-
-def test_a_write_after_a_send_is_caught_while_the_message_lies_unread() -> None:
-    async def careless(worker: Worker) -> None:
-        if worker.rank == 0:
-            worker.comm.send(1, worker.params)
-            await worker.grad(worker.params.clone())
-            worker.params.add_(1)
-        else:
-            await worker.grad()
-            await worker.grad()
-            await worker.comm.recv(0)
-
-    with pytest.raises(
-        RankFailed, match="rank 1, step -1: WrittenAfterSend: a message from rank 0 .*send a clone"
-    ):
-        run(Custom(careless), 2, 1)
-
-
-def test_a_write_to_what_was_given_to_an_all_reduce_is_caught() -> None:
-    async def careless(worker: Worker) -> None:
-        mean = worker.comm.all_reduce(worker.params)
+async def writes_while_a_message_travels(worker: Worker) -> None:
+    if worker.rank == 0:
+        worker.comm.send(1, worker.params)
         worker.params.add_(1)
-        await mean
-
-    with pytest.raises(Exception, match="what rank 0 gave to all-reduce 0 was written to"):
-        run(Custom(careless), 2, 1)
+    else:
+        await worker.comm.recv(0)
 
 
-def test_parameters_must_not_change_while_a_gradient_is_computed_at_them() -> None:
-    async def careless(worker: Worker) -> None:
-        gradient = worker.grad()
+async def writes_while_a_message_lies_unread(worker: Worker) -> None:
+    if worker.rank == 0:
+        worker.comm.send(1, worker.params)
+        await worker.grad(worker.params.clone())
         worker.params.add_(1)
-        await gradient
-
-    with pytest.raises(
-        Exception,
-        match="the parameters of rank 0, at which its gradient 0 is being computed, was written to",
-    ):
-        run(Custom(careless), 1, 1)
-
-
-def test_an_unread_message_is_reported() -> None:
-    async def forgetful(worker: Worker) -> None:
-        if worker.rank == 0:
-            worker.comm.send(1, torch.zeros(1), tag=3)
+    else:
         await worker.grad()
-
-    with pytest.raises(
-        LeftInFlight, match=r"rank 1 did not receive 1 message\(s\) from rank 0 \(tag 3\)"
-    ):
-        run(Custom(forgetful), 2, 1)
-    with pytest.raises(LeftInFlight, match=r"1 message\(s\) are still travelling"):
-        run(Custom(forgetful), 2, 1, cluster=machines(latency=5.0))
-
-
-def test_an_all_reduce_that_nobody_awaits_is_reported() -> None:
-    async def forgetful(worker: Worker) -> None:
-        worker.comm.all_reduce(worker.params.clone())
         await worker.grad()
+        await worker.comm.recv(0)
 
-    with pytest.raises(LeftInFlight, match="all-reduce 0 has not ended"):
-        run(Custom(forgetful), 2, 1, cluster=machines(bandwidth=1.0))
+
+async def writes_to_what_is_averaged(worker: Worker) -> None:
+    mean = worker.comm.all_reduce(worker.params)
+    worker.params.add_(1)
+    await mean
+
+
+async def writes_while_a_gradient_is_computed(worker: Worker) -> None:
+    gradient = worker.grad()
+    worker.params.add_(1)
+    await gradient
+
+
+async def leaves_a_message_unread(worker: Worker) -> None:
+    if worker.rank == 0:
+        worker.comm.send(1, torch.zeros(1), tag=3)
+    await worker.grad()
+
+
+async def awaits_no_all_reduce(worker: Worker) -> None:
+    worker.comm.all_reduce(worker.params.clone())
+    await worker.grad()
+
+
+@pytest.mark.parametrize(
+    ("body", "cluster", "error", "sentence"),
+    [
+        (
+            writes_while_a_message_travels,
+            machines(latency=1.0),
+            Exception,
+            "a message from rank 0 to rank 1 .*was written to after it had been given away",
+        ),
+        (
+            writes_while_a_message_lies_unread,
+            machines(),
+            RankFailed,
+            "rank 1, step -1: WrittenAfterSend: a message from rank 0 .*send a clone",
+        ),
+        (
+            writes_to_what_is_averaged,
+            machines(),
+            Exception,
+            "what rank 0 gave to all-reduce 0 was written to",
+        ),
+        (
+            writes_while_a_gradient_is_computed,
+            machines(),
+            Exception,
+            "the parameters of rank 0, at which its gradient 0 is being computed, was written to",
+        ),
+        (
+            leaves_a_message_unread,
+            machines(),
+            LeftInFlight,
+            r"rank 1 did not receive 1 message\(s\) from rank 0 \(tag 3\)",
+        ),
+        (
+            leaves_a_message_unread,
+            machines(latency=5.0),
+            LeftInFlight,
+            r"1 message\(s\) are still travelling",
+        ),
+        (
+            awaits_no_all_reduce,
+            machines(bandwidth=1.0),
+            LeftInFlight,
+            "all-reduce 0 has not ended",
+        ),
+    ],
+)
+def test_a_misuse_is_caught(
+    body: Body, cluster: Cluster, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        run(Custom(body), 2, 1, cluster=cluster)
 
 
 def test_an_error_names_its_rank_and_step() -> None:
@@ -423,15 +429,15 @@ def test_all_reduce_is_a_mean_in_a_tensor_of_ones_own() -> None:
     ],
 )
 def test_impossible_machines_are_refused(make: Callable[[], object], key: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make()
-    assert refused.value.key == key
+    assert refusal(make).key == key
 
 
 def vectors() -> int:
-    """Return the vectors of the tiny problem in memory, but for those in frozen objects."""
+    """Return the vectors of the tiny problem that were made since the last collection."""
     every = [
-        vector for vector in gc.get_objects() if type(vector) is Tensor and vector.shape == (D,)
+        vector
+        for vector in gc.get_objects(generation=0)
+        if type(vector) is Tensor and vector.shape == (D,)
     ]
     return len({vector.untyped_storage().data_ptr() for vector in every})
 
@@ -441,7 +447,7 @@ def vectors() -> int:
     [(ARSGD(), 2), (DPSGD(Ring()), 3), (SGP(DirectedExponential()), 2)],
 )
 def test_a_worker_keeps_parameters_momentum_and_what_it_shares_during_a_gradient(
-    monkeypatch: pytest.MonkeyPatch, algo: Algorithm, kept: int
+    algo: Algorithm, kept: int
 ) -> None:
     most = 0
 
@@ -455,8 +461,7 @@ def test_a_worker_keeps_parameters_momentum_and_what_it_shares_during_a_gradient
     def needed(nodes: int) -> tuple[int, int]:
         nonlocal most
         most, before = 0, vectors()
-        result = run(algo, nodes, 4, sgd(momentum=0.9), engine=Counting)
-        assert len(result.workers) == nodes
+        assert len(run(algo, nodes, 4, sgd(momentum=0.9), engine=Counting).workers) == nodes
         return most - before, vectors() - before
 
     gc.collect()

@@ -31,9 +31,33 @@ def test_a_diverged_run_counts_as_the_worst_of_the_study_and_every_text_names_it
     named = " Diverged: 3 of 3 runs of osgp, 1 of 3 runs of ar_sgd."
     assert table.note.endswith(named)
     assert answer(done, loss, "laptop", "simulated").endswith(named)
+    assert loss.outliers == set()  # three seeds are too few for ranks
     done = conducted(tmp_path / "finite", {"sgp": [inf, 2.0], "ar_sgd": [1.0, 1.1]}, ["loss"])
     (loss,) = compare(done)
     assert loss.values["sgp"] == (2.302585092994046, 2.0)
+
+
+def test_one_diverged_run_does_not_hide_a_difference_of_all_others(tmp_path: Path) -> None:
+    """Seven pairs, and the one with a diverged run has the largest rank of their differences."""
+    sgp = [0.10, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16]
+    losses = {"sgp": sgp, "ar_sgd": [0.15, 0.17, 0.19, 0.21, inf, 0.24, 0.25]}
+    done = conducted(tmp_path, losses, ["loss"])
+    (by_mean,) = compare(done, by_ranks=False)
+    (loss,) = compare(done)
+    # All seven differences are negative: 2 / 2^7, and the median of their 28 averages.
+    comparison = loss.comparisons["sgp"]
+    assert (comparison.p, comparison.verdict) == (0.015625, "better")
+    assert comparison.effect.mean == pytest.approx(-0.08)
+    ends = (0.14 - 2.302585092994046 - 0.09) / 2, -0.06
+    assert (comparison.effect.low, comparison.effect.high) == pytest.approx(ends)
+    assert by_mean.comparisons["sgp"].verdict == "undecided"
+    assert [loss.text(name) for name in losses] == ["0.1300", "0.2100"]
+    assert [by_mean.text(name) for name in losses] == ["0.1300", "0.5018"]
+    assert loss.ranks == {"sgp": 1, "ar_sgd": 2}
+    assert answer(done, loss, "laptop", "simulated").endswith(
+        "Diverged: 1 of 7 runs of ar_sgd; these arms have medians and are compared by ranks."
+    )
+    assert " & 0.2100 {\\scriptsize median} " in table_tex(done, [loss], ["loss"])
 
 
 def test_an_arm_that_ends_early_without_the_target_changes_no_other_comparison(

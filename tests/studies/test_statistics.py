@@ -14,6 +14,7 @@ from sgp_runner.studies.statistics import (
     holm,
     horizon_of,
     paired,
+    ranked,
     ranks,
 )
 
@@ -27,6 +28,17 @@ def test_a_paired_interval_is_students() -> None:
     assert effect.error == pytest.approx(1 / math.sqrt(3), rel=1e-9)
     assert Interval(1.0, 1.0, 1.0, 1).error == 0
     assert paired([2.0, 3.0], [1.0, 2.0]) == Interval(1.0, 1.0, 1.0, 2)
+
+
+def test_ranks_of_differences_are_wilcoxons() -> None:
+    """Of the sums of ranks 1 to 7, 19 of 128 are at most 7, the rank of the negative difference."""
+    effect = ranked([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -90.0], [0.0] * 7)
+    assert (effect.p, effect.not_above(0.0)) == (38 / 128, 19 / 128)
+    assert effect.mean == 3.0  # of 28 averages, 7 are negative, and 3.0 is the median
+    assert (effect.low, effect.high) == (-44.0, 5.0)
+    assert effect.mirrored.mean == -3.0 and effect.mirrored.p == effect.p
+    assert Between(-9.0, 9.0).inside(effect) == 19 / 128
+    assert ranked([2.0] * 6, [1.0] * 6) == Interval(1.0, 1.0, 1.0, 6)
 
 
 def test_holms_method_adjusts_in_the_order_of_the_findings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -242,6 +243,20 @@ def test_a_changed_file_is_another_study_unless_it_says_why(tmp_path: Path) -> N
     assert set_down(study_of({**changed, "amended": why}, "small")) == record
     with pytest.raises(ConfigError, match="nodes changed"):  # an old reason excuses nothing new
         set_down(study_of({**changed, "amended": why, "nodes": 4}, "small"))
+
+
+def test_an_earlier_record_counts_diverged_runs_in_means_until_it_is_amended(
+    tmp_path: Path,
+) -> None:
+    study = study_of({**SMALL, "results": str(tmp_path)}, "small")
+    record = set_down(study)
+    assert record.by_ranks
+    earlier = {key: value for key, value in record.versions[0].items() if key != "diverged"}
+    (study.folder / "study.json").write_text(json.dumps({"versions": [earlier]}))
+    assert not set_down(study).by_ranks
+    amended = replace(study, amended="Diverged runs count by rank.")
+    record = set_down(amended)
+    assert record.by_ranks and len(record.versions) == 2 and record == set_down(amended)
 
 
 def test_searches_have_their_own_seeds_and_samples() -> None:

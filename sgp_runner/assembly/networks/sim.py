@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from sgp_runner.config.run import Run
 from sgp_runner.core.problem import Compute
 from sgp_runner.utils.devices import check_device, check_present
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, check_least
 from sgp_runner.utils.launchers import Launched
 
 
@@ -40,8 +40,7 @@ class Sim:
     clock: ClassVar[Literal["simulated", "wall"]] = "simulated"
 
     def __post_init__(self) -> None:
-        if self.vmap_width < 1:
-            raise ConfigError("network.vmap_width", f"{self.vmap_width} must be at least 1.")
+        check_least(1, "network", self, "vmap_width")
 
     @property
     def compute(self) -> Compute:

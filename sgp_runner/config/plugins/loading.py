@@ -53,8 +53,7 @@ class Plugin:
     @cached_property
     def code(self) -> Code:
         with explained(self.source):
-            code = self.read()
-            return code
+            return self.read()
 
     @property
     def where(self) -> str:
@@ -97,10 +96,6 @@ class Plugin:
         if cls is not None:
             check_class(cls, group)
         return cls
-
-    def unload(self) -> None:
-        """Make the modules of the plug-in unimportable again."""
-        FINDER.remove(self.name)
 
     @property
     def record(self) -> dict[str, object]:
@@ -214,7 +209,7 @@ def load(source: str, check: Callable[[Plugin], None] = lambda plugin: None) -> 
         classes = plugin.classes
         register(plugin, classes if plugin.configs is None else yaml_choices(plugin), OPTION)
     except ConfigError:
-        plugin.unload()
+        FINDER.remove(plugin.name)
         raise
     return plugin
 
@@ -253,8 +248,8 @@ def check_free(group: str, name: str, source: str, key: str) -> None:
 
 def forget() -> None:
     """Forget all plug-ins; afterwards none is loaded, as in a new process."""
-    for plugin in LOADED.values():
-        plugin.unload()
+    for name in LOADED:
+        FINDER.remove(name)
     LOADED.clear()
     choices.retract()
 
@@ -346,12 +341,6 @@ def choices_of_package(module: ModuleType) -> Mapping[tuple[str, str], str]:
         for group, names in groups.items()
         for choice, name in names.items()
     }
-
-
-def hashes(used: Iterable[choices.Extension]) -> dict[str, str]:
-    """Return the hash of each plug-in, as it is stored in a configuration."""
-    digests = {plugin.name: plugin.hash for plugin in sorted(used, key=lambda plugin: plugin.name)}
-    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def check_stored(stored: object) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from sgp_runner.core.optim.schedules import Horizon, Schedule
 from sgp_runner.core.parts import norm
 from sgp_runner.core.settings import check_range
-from sgp_runner.utils.errors import ConfigError
+from sgp_runner.utils.errors import ConfigError, check_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,10 +92,7 @@ def check_rates(optim: Optimizer, *rates: str, decays: Sequence[str]) -> None:
     check_range("positive", "optim", optim, *rates)
     check_range("[0, 1)", "optim", optim, *decays)
     check_range("not negative", "optim", optim, "weight_decay")
-    if (batch := optim.lr_reference_batch) is not None and batch < 1:
-        raise ConfigError(
-            "optim.lr_reference_batch", f"{batch} must be at least 1 sample, or null."
-        )
+    check_least(1, "optim", optim, "lr_reference_batch")
 
 
 def check_clip(group: str, clip: float | None) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from sgp_runner.config.logger import Listener
-from sgp_runner.recording.loggers.mirror import first_line, warn
 from sgp_runner.recording.recorder import metrics_path, read_lines
-from sgp_runner.utils.errors import CannotWrite
+from sgp_runner.utils.errors import CannotWrite, first_line
 from sgp_runner.utils.files import replace_file
+from sgp_runner.utils.messages import logger
 
 FIRST = ("kind", "rank", "step", "epoch", "time_s", "clock", "loss", "accuracy")
 
@@ -61,7 +61,7 @@ class CsvTable:
             work()
         except (CannotWrite, OSError, ValueError) as error:
             self.failed = True
-            warn("CSV", f"failed, so metrics.csv is not complete ({first_line(error)})")
+            logger.warning(f"CSV failed, so metrics.csv is not complete ({first_line(error)})")
 
     def add(self, record: Mapping[str, object]) -> None:
         if record.keys() <= set(self.columns):
@@ -83,6 +83,5 @@ class CsvTable:
 
     def rows(self, records: Iterable[Mapping[str, object]]) -> str:
         text = io.StringIO(newline="")
-        table = csv.DictWriter(text, self.columns, lineterminator="\n")
-        table.writerows(records)
+        csv.DictWriter(text, self.columns, lineterminator="\n").writerows(records)
         return text.getvalue()

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from sgp_runner.config.experiment import flat
 from sgp_runner.recording.recorder import metrics_path, read_lines
+from sgp_runner.utils.errors import first_line
 from sgp_runner.utils.extras import require
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.reading import read_text
@@ -103,9 +104,9 @@ class Mirror:
         try:
             destination = self._start()
         except Exception as error:
-            warn(
-                self._title,
-                f"failed to start, so this run is in metrics.jsonl only ({first_line(error)})",
+            logger.warning(
+                f"{self._title} failed to start, so this run is in metrics.jsonl only "
+                f"({first_line(error)})"
             )
             destination = None
         if destination is None:
@@ -137,7 +138,7 @@ class Mirror:
     def _fail(self, what: str) -> None:
         if not self.failed:
             rest = "so the rest of this run is in metrics.jsonl only; sgp-sync sends it later"
-            warn(self._title, f"{what}, {rest}")
+            logger.warning(f"{self._title} {what}, {rest}")
         self.failed = True
 
 
@@ -214,11 +215,3 @@ def count_lines(run_dir: Path) -> int:
     """Return the number of records in ``metrics.jsonl``."""
     path = metrics_path(run_dir, 0)
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def warn(title: str, what: str) -> None:
-    logger.warning(f"{title} {what}")

@@ -22,7 +22,7 @@ from sgp_runner.recording.loggers.mirror import (
     flat_settings,
     training_step,
 )
-from sgp_runner.utils.files import short_path
+from sgp_runner.utils.user_code import nearby
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -93,4 +93,4 @@ class Events:
             }
             self.writer.add_hparams(values, final(summary), run_name=".")
         self.writer.close()
-        return f"tensorboard --logdir {short_path(self.run_dir.parent)} shows it"
+        return f"tensorboard --logdir {nearby(self.run_dir.parent)} shows it"

@@ -22,15 +22,13 @@ from sgp_runner.recording.loggers.mirror import (
     Row,
     count_lines,
     final,
-    first_line,
     grouped_settings,
     stored_id,
-    warn,
 )
-from sgp_runner.utils.errors import ConfigError, nearest
-from sgp_runner.utils.files import short_path
+from sgp_runner.utils.errors import ConfigError, first_line, nearest
 from sgp_runner.utils.messages import logger
 from sgp_runner.utils.secrets import redacted
+from sgp_runner.utils.user_code import nearby
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -149,8 +147,10 @@ class Wandb:
 
             wandb.teardown(exit_code=1)  # releases the run's id after the failed start
             copy = start("offline")
-            reason = first_line(refused)
-            warn(TITLE, f"did not start online, so this run is recorded offline ({reason})")
+            logger.warning(
+                f"{TITLE} did not start online, so this run is recorded offline "
+                f"({first_line(refused)})"
+            )
             return copy
 
         return Mirror(TITLE, run_dir, start_or_stay_offline, first_step)
@@ -202,7 +202,7 @@ class WandbRun:
                 wandb.teardown()
         if url or not offline:
             return url or ""
-        return f"offline; to send: sgp-sync {short_path(self.run_dir)}" if self.asked else ""
+        return f"offline; to send: sgp-sync {nearby(self.run_dir)}" if self.asked else ""
 
 
 def has_login() -> bool:

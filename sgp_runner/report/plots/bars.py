@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from sgp_runner.report.plots.figure import FILLS, Axis, Label, Plot, Series, Style
 from sgp_runner.report.plots.style import MAX_LINES, StyleMap, axis_over, select_lines, stars_of
-from sgp_runner.report.rank.ranking import Ranking, Row, Target
+from sgp_runner.report.rank.ranking import Ranking, Row
 from sgp_runner.report.read.naming import (
     BASELINE,
     CLOCK,
@@ -44,8 +44,7 @@ def to_target(rankings: Sequence[Ranking]) -> Iterator[Plot]:
     for members in group_by(there, lambda ranking: (ranking.task, ranking.clock)).values():
         if len(members) > 1:
             yield networks(members)
-    for ranking in there:
-        yield time_to_target(ranking)
+    yield from map(time_to_target, there)
 
 
 def networks(rankings: Sequence[Ranking]) -> Plot:
@@ -56,20 +55,19 @@ def networks(rankings: Sequence[Ranking]) -> Plot:
     unit, size = time_unit(pairs[0][0].time)
     look = StyleMap([row.setting for pair in pairs for row in pair])
     names_of_rows = [wrap_label(network(ranking)) for ranking in drawn]
-    series = []
     rows = [(name, row) for name, pair in zip(names_of_rows, pairs, strict=True) for row in pair]
-    for algorithm, members in group_by(rows, lambda item: item[1].setting.algorithm).items():
-        series.append(
-            Series(
-                algorithm,
-                look.of(members[0][1].setting, line=False),
-                [row.time / size for _, row in members],
-                [name for name, _ in members],
-                [min(row.times) / size for _, row in members],
-                [max(row.times) / size for _, row in members],
-                [row.name for _, row in members],
-            )
+    series = [
+        Series(
+            algorithm,
+            look.of(members[0][1].setting, line=False),
+            [row.time / size for _, row in members],
+            [name for name, _ in members],
+            [min(row.times) / size for _, row in members],
+            [max(row.times) / size for _, row in members],
+            [row.name for _, row in members],
         )
+        for algorithm, members in group_by(rows, lambda item: item[1].setting.algorithm).items()
+    ]
     first = drawn[0]
     assert first.target is not None
     clock = CLOCK[first.clock]
@@ -99,8 +97,7 @@ def ends_of(ranking: Ranking) -> list[Row]:
     """Return the fastest row and, if its speed-up is over another row, that row."""
     first = ranking.rows[0]
     others = [row for row in ranking.rows[1:] if row.times and row.name == first.over]
-    same = [row for row in others if row.setting.nodes == first.setting.nodes]
-    return [first, *same[:1]]
+    return [first, *[row for row in others if row.setting.nodes == first.setting.nodes][:1]]
 
 
 def time_to_target(ranking: Ranking) -> Plot:
@@ -125,12 +122,15 @@ def time_to_target(ranking: Ranking) -> Plot:
         *(f"×: speed-up over {over}." for over in overs if len(overs) == 1),
         *([f"Not reached by {', '.join(never[:MAX_LINES])}{more}."] if never else []),
     ]
+    least = [  # over the seeds and the rates of the links
+        min([*row.times, *row.setting.times_to(ranking.target.value, "fastest_s")]) for row in drawn
+    ]
     rows, series = rows_of(
         [row.setting for row in drawn],
         [row.name for row in drawn],
         [
-            [time / size for time in (row.time, fastest_to(ranking.target, row), max(row.times))]
-            for row in drawn
+            [time / size for time in (row.time, fastest, max(row.times))]
+            for row, fastest in zip(drawn, least, strict=True)
         ],
         [reached(row) for row in drawn],
     )
@@ -201,11 +201,6 @@ def time_per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> P
     )
 
 
-def fastest_to(target: Target, row: Row) -> float:
-    """Return the least time to a target, over the seeds and the rates of the links."""
-    return min([*row.times, *row.setting.times_to(target.value, "fastest_s")])
-
-
 def several_seeds(settings: Sequence[RunGroup]) -> bool:
     """Return whether a setting has several seeds, or several rates of its links."""
     return any(len(setting.seeds) > 1 or setting.ranged for setting in settings)
@@ -237,8 +232,7 @@ def table_of(row: str) -> str:
 
 def published_plot(metric: str, table: str, pairs: Sequence[Pair], part: int) -> Plot:
     rows = [wrap_label(pair.row.removeprefix(f"{table}_")) for pair in pairs]
-    origins = [pair.published.origin for pair in pairs]
-    series = [replace(stars_of(pairs, y=rows), texts=origins)]
+    series = [replace(stars_of(pairs, y=rows), texts=[pair.published.origin for pair in pairs])]
     keys = []
     for ours_is, members in group_by(
         zip(rows, pairs, strict=True), lambda item: item[1].ours_is
@@ -318,5 +312,4 @@ def plot_rows(
         Label(value, None, ends.get(row), row) for row, value in zip(rows, values, strict=True)
     ]
     axis = replace(axis, span=(0.0, max(ends.values()))) if bars else axis
-    rows_axis = Axis("", "category")
-    return Plot(name, title, note, axis, rows_axis, series, "x", bars, labels, rest)
+    return Plot(name, title, note, axis, Axis("", "category"), series, "x", bars, labels, rest)

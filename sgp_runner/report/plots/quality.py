@@ -194,20 +194,21 @@ def curves(
         begin, end = axis.span or (min(xs) if axis.scale == "log" else 0.0, max(xs))
         levels = [scaled(target.value, metric, error)] * 2
         series.append(Series(target.text, Style(None, None, dash="dot"), [begin, end], levels))
-    plot = Plot(
-        file_name(metric, "against", name, *filter(None, facet)),
-        f"{what.removesuffix(' in %')} {title} · {kinds(settings)}{on_cluster(settings)}",
-        " ".join(filter(None, note)),
-        axis,
-        Axis(what, "log" if log else "linear", ticks),
-        series,
+    return labelled(
+        Plot(
+            file_name(metric, "against", name, *filter(None, facet)),
+            f"{what.removesuffix(' in %')} {title} · {kinds(settings)}{on_cluster(settings)}",
+            " ".join(filter(None, note)),
+            axis,
+            Axis(what, "log" if log else "linear", ticks),
+            series,
+            rest=[
+                f"{label}: {duration(times[id(setting)])}" if id(setting) in times else label
+                for label, setting in zip(names(ordered), ordered, strict=True)
+                if setting not in settings
+            ],
+        )
     )
-    rest = [
-        f"{name}: {duration(times[id(setting)])}" if id(setting) in times else name
-        for name, setting in zip(names(ordered), ordered, strict=True)
-        if setting not in settings
-    ]
-    return replace(labelled(plot), rest=rest)
 
 
 def by_task(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:

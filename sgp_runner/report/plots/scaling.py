@@ -53,19 +53,22 @@ def per_iteration(settings: Sequence[RunGroup], pairs: Sequence[Pair]) -> Iterat
             series.append(stars_of(theirs, x=[int(pair.setting.nodes) for pair in theirs]))
         ys = [float(y) for one in series for y in one.y]
         ranged = any(setting.ranged for setting in members)
-        plot = Plot(
-            file_name("time per iteration", *filter(None, (clock, model, data, timed, cluster))),
-            f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
-            f"{CLOCK[clock].capitalize()}. Points: mean over the seeds"
-            f"{', at the lowest rate; bands' if ranged else '; bars'}: {spread_of(members)}."
-            f"{' Stars: published.' if theirs else ''}",
-            nodes_axis(members),
-            axis_over(f"{CLOCK[clock]} per iteration in ms", ys),
-            series,
-            "band" if ranged else "y",
+        yield labelled(
+            Plot(
+                file_name(
+                    "time per iteration", *filter(None, (clock, model, data, timed, cluster))
+                ),
+                f"time per iteration against nodes · {kinds(members)}{on_cluster(members)}",
+                f"{CLOCK[clock].capitalize()}. Points: mean over the seeds"
+                f"{', at the lowest rate; bands' if ranged else '; bars'}: {spread_of(members)}."
+                f"{' Stars: published.' if theirs else ''}",
+                nodes_axis(members),
+                axis_over(f"{CLOCK[clock]} per iteration in ms", ys),
+                series,
+                "band" if ranged else "y",
+                rest=[label for label, line in lines if (label, line) not in drawn],
+            )
         )
-        hidden = [label for label, line in lines if (label, line) not in drawn]
-        yield replace(labelled(plot), rest=hidden)
 
 
 def by_machines(settings: Sequence[RunGroup]) -> Mapping[tuple[str, ...], list[RunGroup]]:
@@ -102,8 +105,8 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
             continue
         lines = select_lines(every, algorithm_of)
         hidden = [label for label, line in every if (label, line) not in lines]
-        look = StyleMap([setting for _, line in lines for setting in line])
         line_settings = [setting for _, line in lines for setting in line]
+        look = StyleMap(line_settings)
         starts = sorted({int(line[0].nodes) for _, line in lines})
         most = max(int(setting.nodes) for setting in line_settings)
         series = []
@@ -134,11 +137,16 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
         ]
         top = max(float(y) for one in (*series, *ideal) for y in one.y)
         powers = [2.0**power for power in range(max(1, math.ceil(math.log2(top))) + 1)]
-        efficiencies = []
-        for one in series:
-            ratios = zip(one.x, one.y, strict=True)
-            shares = [100 * float(y) * float(one.x[0]) / float(x) for x, y in ratios]
-            efficiencies.append(replace(one, y=shares))
+        efficiencies = [
+            replace(
+                one,
+                y=[
+                    100 * float(y) * float(one.x[0]) / float(x)
+                    for x, y in zip(one.x, one.y, strict=True)
+                ],
+            )
+            for one in series
+        ]
         for what, axis, drawn in (
             ("speed-up", Axis("speed-up", "log", powers), [*series, *ideal]),
             (
@@ -147,13 +155,15 @@ def speed_up(settings: Sequence[RunGroup]) -> Iterator[Plot]:
                 [*efficiencies, Series("ideal", dotted, [starts[0], most], [100.0, 100.0])],
             ),
         ):
-            plot = Plot(
-                file_name(what, *filter(None, (clock, model, data, timed, cluster))),
-                f"{what} against nodes · {kinds(line_settings)}{on_cluster(line_settings)}",
-                f"From {CLOCK[clock]}, mean over the seeds. "
-                "Each line begins at the method's smallest number of nodes.",
-                nodes_axis(line_settings),
-                axis,
-                drawn,
+            yield labelled(
+                Plot(
+                    file_name(what, *filter(None, (clock, model, data, timed, cluster))),
+                    f"{what} against nodes · {kinds(line_settings)}{on_cluster(line_settings)}",
+                    f"From {CLOCK[clock]}, mean over the seeds. "
+                    "Each line begins at the method's smallest number of nodes.",
+                    nodes_axis(line_settings),
+                    axis,
+                    drawn,
+                    rest=hidden,
+                )
             )
-            yield replace(labelled(plot), rest=hidden)

@@ -44,6 +44,7 @@ class StyleMap:
     """
 
     def __init__(self, settings: Sequence[RunGroup]) -> None:
+        # Their positions select colours and markers.
         self.others = [
             name
             for name in dict.fromkeys(str(setting.algorithm) for setting in settings)
@@ -69,8 +70,9 @@ class StyleMap:
         return self.variants[family_member(setting.algorithm)].index(setting.method)
 
     def style(self, setting: RunGroup, dash: int | None) -> Style:
-        colour, shape = look_of(setting.algorithm, self.others)
-        variants = self.variants[family_member(setting.algorithm)]
+        name = family_member(setting.algorithm)
+        variants = self.variants[name]
+        colour, shape = LOOKS.get(name) or OTHERS[self.others.index(name) % len(OTHERS)]
         return Style(
             shade(colour, self.variant(setting), len(variants)),
             shape,
@@ -118,19 +120,6 @@ def select_lines(items: Sequence[Item], algorithm: Callable[[Item], str]) -> lis
 def family_member(algorithm: str) -> str:
     """Return the algorithm that determines colour and marker: SlowMo for ``SlowMo(SGP)``."""
     return "SlowMo" if algorithm.startswith("SlowMo(") else algorithm
-
-
-def look_of(algorithm: str, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Return the colour and marker of an algorithm.
-
-    others: the algorithms that `LOOKS` does not list, in the order of the report; their position
-        selects the colour and marker
-    """
-    name = family_member(algorithm)
-    if name in LOOKS:
-        return LOOKS[name]
-    position = others.index(algorithm) if algorithm in others else 0
-    return OTHERS[position % len(OTHERS)]
 
 
 def shade(colour: str, number: int, count: int) -> str:

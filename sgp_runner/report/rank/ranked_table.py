@@ -31,11 +31,11 @@ NEVER = "never"
 
 def ranked_tables(rankings: Sequence[Ranking]) -> list[ReportTable]:
     """Return a table for each ranking, named ``ranking`` if it is the only one."""
-    out = []
-    for ranking in rankings:
-        name = "ranking" if len(rankings) == 1 else file_name("ranking", *ranking.name_parts)
-        out.append(of_ranking(ranking, name))
-    return out
+    alone = len(rankings) == 1
+    return [
+        of_ranking(ranking, "ranking" if alone else file_name("ranking", *ranking.name_parts))
+        for ranking in rankings
+    ]
 
 
 def of_ranking(ranking: Ranking, name: str) -> ReportTable:

@@ -169,10 +169,9 @@ def ranked(settings: Sequence[RunGroup], target: Target | None, by_quality: bool
     # An iteration on more nodes covers more samples, so each number of nodes has its own ranks.
     by_nodes = target is None
     rows.sort(key=lambda row: (by_nodes * int(row.setting.nodes), *order(row, by_quality)))
-    groups = group_by(rows, lambda row: by_nodes * int(row.setting.nodes))
     return [
         with_rank(row, rank, rows, by_quality)
-        for members in groups.values()
+        for members in group_by(rows, lambda row: by_nodes * int(row.setting.nodes)).values()
         for rank, row in enumerate(members, 1)
     ]
 

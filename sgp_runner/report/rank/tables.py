@@ -167,8 +167,7 @@ def of_runs(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> 
         cluster=[setting.cluster for setting in settings for _ in setting.seeds],
     )
     more = [columns(setting, keys) for setting in settings for _ in setting.seeds]
-    added = pd.DataFrame(more, facts.index).drop(columns=facts.columns, errors="ignore")
-    raw = facts.join(added)
+    raw = facts.join(pd.DataFrame(more, facts.index).drop(columns=facts.columns, errors="ignore"))
     cells = [
         [
             Cell([CellLink(line["run"], link(line["folder"], ""))]),
@@ -193,29 +192,25 @@ def of_runs(settings: Sequence[RunGroup], keys: Sequence[str], link: Linker) -> 
         ]
         for method, line in zip(methods, lines.to_dict("records"), strict=True)
     ]
-    head = [
-        "run",
-        "method",
-        "kind",
-        "state",
-        "nodes",
-        "seed",
-        "workers",
-        "averaged model",
-        "time",
-        "files",
-        "commit",
-    ]
-    note = (
-        "Below the mean over the workers, the lowest worker and the highest. Links to files work "
-        "where the folders of the runs are."
-    )
     return ReportTable(
         "runs",
         "Runs",
-        note,
+        "Below the mean over the workers, the lowest worker and the highest. Links to files work "
+        "where the folders of the runs are.",
         raw.reset_index(drop=True),
-        head,
+        [
+            "run",
+            "method",
+            "kind",
+            "state",
+            "nodes",
+            "seed",
+            "workers",
+            "averaged model",
+            "time",
+            "files",
+            "commit",
+        ],
         cells,
         ("run", "method", "kind", "state", "files", "commit"),
     )
@@ -276,14 +271,11 @@ def of_pairs(pairs: Sequence[Pair], link: Linker) -> ReportTable:
             ]
         )
     head = ["row", "metric", "published", "ours", "error", "ours is", "source", "seeds", "commit"]
-    note = (
-        "Errors are in percent of the published figure. "
-        "Derived: computed from published hours, epochs and batch size."
-    )
     return ReportTable(
         "published",
         "Published beside ours",
-        note,
+        "Errors are in percent of the published figure. "
+        "Derived: computed from published hours, epochs and batch size.",
         pd.DataFrame(raw),
         head,
         cells,

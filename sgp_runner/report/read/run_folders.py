@@ -64,18 +64,15 @@ def contents(folder: Path, seen: set[tuple[int, int]]) -> tuple[list[Path], list
     return [], [
         child
         for child in sorted(folder.iterdir())
-        if os.path.isdir(child) and not child.name.startswith(".") and not leads_up(child)
+        if os.path.isdir(child)
+        and not child.name.startswith(".")
+        and not (child.is_symlink() and folder.resolve().is_relative_to(child.resolve()))
     ]
 
 
 def left_out(path: Path, why: str) -> str:
     """Return the sentence for a folder that a report leaves out."""
     return f"{printable(str(path))} is left out: {printable(why)}"
-
-
-def leads_up(path: Path) -> bool:
-    """Return whether a path is a link to one of its own parent folders."""
-    return path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve())
 
 
 def runs_of_sweep(folder: Path) -> list[Path]:

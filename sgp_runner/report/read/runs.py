@@ -32,6 +32,7 @@ from sgp_runner.config.experiment import (
     FORMAT,
     VERSIONS,
     flat,
+    from_stored,
     other_version,
     settings_of,
     version_of,
@@ -101,8 +102,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         )
     for line, settings in zip(lines, completed([line["settings"] for line in lines]), strict=True):
         line["settings"] = dict(flat(settings))
-    versions = Counter(line["settings"][RESULTS_VERSION] for line in lines)
-    for version, count in versions.items():
+    for version, count in Counter(line["settings"][RESULTS_VERSION] for line in lines).items():
         if version != VERSIONS[FORMAT]:
             skipped.append(
                 f"Runs of version {version}: {count}. They are neither comparable with those of "
@@ -184,8 +184,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def facts_of(config: Mapping[str, Any], folder: Path) -> Mapping[str, object]:
     """Return the facts of an unfinished run that the summary of a finished run contains."""
-    from sgp_runner.config.experiment import from_stored
-
     try:
         return from_stored(config, folder / "config.yaml").facts
     except ConfigError as error:

@@ -105,12 +105,11 @@ def points_of(series: Series) -> dict[str, Any]:
         trace["line"] = {"color": style.colour, "dash": style.dash, "width": style.width}
     if style.shape:
         size = 13 if style.shape == "star" else 9 if style.dash else 12
-        edge = {"width": 0 if style.fill == "full" else 1.5}
         trace["marker"] = {
             "color": style.colour,
             "symbol": style.shape + SYMBOLS[style.fill],
             "size": size,
-            "line": edge,
+            "line": {"width": 0 if style.fill == "full" else 1.5},
         }
         trace["cliponaxis"] = False  # the markers at the ends of the axes are whole
         if style.dash:
@@ -120,10 +119,9 @@ def points_of(series: Series) -> dict[str, Any]:
 
 def hover(plot: Plot, series: Series) -> str:
     x, y = (
-        "%{x}" if axis.scale == "category" else f"%{{{name}:.4~g}}"
+        f"%{{{name}}}" if axis.scale == "category" else f"%{{{name}:.4~g}}"
         for name, axis in (("x", plot.x), ("y", plot.y))
     )
-    y = "%{y}" if plot.y.scale == "category" else y
     where = f"{plot.x.title}: {x}" + (f"<br>{plot.y.title}: {y}" if plot.y.title else "")
     details = "<br>%{text}" if series.texts else ""
     return f"<b>{series.name}</b><br>{where}{details}<extra></extra>"
@@ -150,12 +148,10 @@ def axis(of: Axis) -> dict[str, Any]:
     return out
 
 
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def category(value: float | str) -> float | str | None:
-    return value.replace("\n", "<br>") if isinstance(value, str) else finite(value)
+    if isinstance(value, str):
+        return value.replace("\n", "<br>")
+    return value if math.isfinite(value) else None
 
 
 def faint(colour: str | None) -> str:

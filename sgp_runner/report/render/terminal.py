@@ -11,7 +11,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -47,6 +47,7 @@ TIMES = [
 ACCURACIES = (0.0, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 MAX_ACCURACY = 0.9995  # an error of 0 has no logarithm
 LABELS = 5  # on an axis of qualities without fixed ones
+Scale = tuple[Callable[[float], float], Sequence[float], Callable[[float], str]]
 
 
 def show_rankings(settings: Sequence[RunGroup], target: float | None = None) -> None:
@@ -74,8 +75,7 @@ def grid(table: ReportTable) -> Grid:
             out.add_column(name, overflow="fold")
         else:  # only the title may be broken
             widest = max((line.cell_len for row in rows for line in row[place].split()), default=1)
-            title = name.replace(" per ", "\nper ")
-            out.add_column(title, justify="right", min_width=widest)
+            out.add_column(name.replace(" per ", "\nper "), justify="right", min_width=widest)
     for number, row in enumerate(rows):
         best = number == 0 and table.head[0] == RANK
         out.add_row(*row, style="bold" if best else None)
@@ -98,20 +98,6 @@ def cell_text(cell: Cell) -> Text:
     return Text.assemble(text, (f"\n{cell.note}" if cell.note else "", "dim"))
 
 
-@dataclass(frozen=True)
-class Scale:
-    """An axis of qualities.
-
-    height: maps a quality to its height, in any unit
-    ticks: qualities to label
-    label: maps a quality to the text of its label
-    """
-
-    height: Callable[[float], float]
-    ticks: Sequence[float]
-    label: Callable[[float], str]
-
-
 def terminal_plot(ranking: Ranking) -> str:
     """Draw the first settings of a ranking, one for each of `MARKS`; empty without curves."""
     several = len({row.setting.nodes for row in ranking.rows}) > 1
@@ -126,15 +112,15 @@ def terminal_plot(ranking: Ranking) -> str:
     times = np.concatenate([curve["time_s"].to_numpy() for _, _, curve in rows])
     qualities = np.concatenate([curve["quality"].to_numpy() for _, _, curve in rows])
     ends = float(qualities.min()), float(qualities.max())
-    scale = scale_of(ranking.target.metric, ranking.target.value, *ends)
+    height, marked, label = scale_of(ranking.target.metric, ranking.target.value, *ends)
     first, last = math.log(times.min()), math.log(times.max())
-    low, high = sorted(map(scale.height, ends))
+    low, high = sorted(map(height, ends))
 
     def column(seconds: float) -> int:
         return round((math.log(seconds) - first) / (last - first or 1.0) * (WIDTH - 1))
 
     def line(quality: float) -> int:
-        return round((high - scale.height(quality)) / (high - low or 1.0) * (HEIGHT - 1))
+        return round((high - height(quality)) / (high - low or 1.0) * (HEIGHT - 1))
 
     canvas = [[" "] * WIDTH for _ in range(HEIGHT)]
     if 0 <= line(ranking.target.value) < HEIGHT:
@@ -143,12 +129,12 @@ def terminal_plot(ranking: Ranking) -> str:
         columns = [column(seconds) for seconds in curve["time_s"]]
         lines = [line(quality) for quality in curve["quality"]]
         path = range(columns[0], columns[-1] + 1)
-        drawn = [round(height) for height in np.interp(path, columns, lines)]
+        drawn = [round(y) for y in np.interp(path, columns, lines)]
         for x, before, y in zip(path, [drawn[0], *drawn], drawn, strict=False):
             # A steep piece is drawn down to the line before it.
             for filled in range(y, before if before > y + 1 else y + 1):
                 canvas[filled][x] = mark
-    labels = {line(tick): scale.label(tick) for tick in scale.ticks}
+    labels = {line(quality): label(quality) for quality in marked}
     picture = [
         f"{labels.get(number, ''):>{MARGIN}} ┤{''.join(cells)}".rstrip()
         for number, cells in enumerate(canvas)
@@ -170,17 +156,21 @@ def row_label(row: Row, with_nodes: bool) -> str:
 
 
 def scale_of(metric: str, target: float, low: float, high: float) -> Scale:
-    """Choose the axis for qualities from ``low`` to ``high``."""
+    """Choose the axis for qualities from ``low`` to ``high``.
+
+    Returns a function from a quality to its height, in any unit, the qualities to label, and a
+    function from one of them to the text of its label.
+    """
     if metric == "accuracy" and target >= ERROR_AXIS_ACCURACY:
         ticks = [tick for tick in ACCURACIES if low <= tick <= high]
-        return Scale(lambda quality: -math.log(1 - min(quality, MAX_ACCURACY)), ticks, percent_of)
+        return lambda quality: -math.log(1 - min(quality, MAX_ACCURACY)), ticks, percent_of
     ticks = [low + (high - low) * share / (LABELS - 1) for share in range(LABELS)]
     if metric == "loss" and low > 0:
         ticks = [low * (high / low) ** (share / (LABELS - 1)) for share in range(LABELS)]
-        return Scale(lambda quality: -math.log(quality), ticks, "{:.3g}".format)
+        return lambda quality: -math.log(quality), ticks, "{:.3g}".format
     sign = -1.0 if metric == "loss" else 1.0
     label = percent_of if metric == "accuracy" else "{:.3g}".format
-    return Scale(lambda quality: sign * quality, ticks, label)
+    return lambda quality: sign * quality, ticks, label
 
 
 def percent_of(share: float) -> str:
