@@ -194,7 +194,7 @@ def test_a_classifier_has_the_classes_of_the_images(tmp_path: Path) -> None:
     (images,), _ = small.batch(0, 0)
     assert small.flat.module(images).shape == (4, 10)
     assert refused_model(*vit, "data=shapes", "data.train_size=64", "data.valid_size=8").startswith(
-        f"model: model=hf:{tmp_path / 'vit'} cannot read images of 3 x 16 x 16 ("
+        f"model.path: model=hf:{tmp_path / 'vit'} cannot read images of 3 x 16 x 16 ("
     )
 
 
