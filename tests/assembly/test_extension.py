@@ -11,15 +11,12 @@ from sgp_runner.assembly import execution
 from sgp_runner.cli.main import main
 from sgp_runner.recording.recorder import write_summary
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = (
     *("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "batch_size=8"),
     *("logger=jsonl", "name=mine", "checkpoint.keep_last=true", "optim.schedule=constant"),
 )
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def results(folder: str) -> tuple[list[dict[str, object]], dict[str, object]]:
@@ -27,8 +24,7 @@ def results(folder: str) -> tuple[list[dict[str, object]], dict[str, object]]:
     directory = Path(folder, "runs/mine")
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1].pop("real_s") > 0 and lines[-1].pop("run_dir")
-    config = yaml.safe_load((directory / "config.yaml").read_text())
-    return lines, {key: value for key, value in config.items() if key != "results"}
+    return lines, yaml.safe_load((directory / "config.yaml").read_text()) | {"results": ""}
 
 
 @pytest.mark.parametrize(
@@ -72,8 +68,9 @@ def test_a_run_that_cannot_be_extended_says_why_and_stays(
     before = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main([*TINY, override, "epochs=4"]) == 2
-    said = "sgp-run: epochs: the run in results/runs/mine has 2 and cannot be extended: "
-    assert capsys.readouterr().err.startswith(said + reason)
+    assert capsys.readouterr().err.startswith(
+        f"sgp-run: epochs: the run in results/runs/mine has 2 and cannot be extended: {reason}"
+    )
     assert {path: path.read_bytes() for path in before} == before
     assert main([*TINY, override, "epochs=1"]) == 2
     assert "epochs is 2.0 there and 1.0 here" in capsys.readouterr().err

@@ -50,8 +50,9 @@ def simulate(folder: Path, *settings: str) -> tuple[Experiment, dict[str, object
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_others_spend_the_whole_budget(algo: str, tmp_path: Path) -> None:
-    overrides = (f"algo={algo}", *OWN.get(algo, ()), "nodes=4", "epochs=2", DIES)
-    experiment, summary = simulate(tmp_path, *overrides)
+    experiment, summary = simulate(
+        tmp_path, f"algo={algo}", *OWN.get(algo, ()), "nodes=4", "epochs=2", DIES
+    )
     records = read_metrics(experiment.directory)
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["ranks"], lost["nodes"], lost["time_s"], summary["lost"]) == ([2], 3, 8.0, [2])
@@ -87,17 +88,19 @@ def test_a_hybrid_switches_at_the_same_step_everywhere(tmp_path: Path) -> None:
         "cluster.compute.node_factors={1: 1.3}",
     )
     experiment, _ = simulate(tmp_path, *overrides, "nodes=4", "epochs=2", DIES)
-    last = [record for record in read_metrics(experiment.directory) if record["kind"] == "train"][
-        -3:
-    ]
-    assert [(record["rank"], record["step"]) for record in last] == [(0, 27), (1, 27), (3, 27)]
+    assert [
+        (record["rank"], record["step"])
+        for record in read_metrics(experiment.directory)
+        if record["kind"] == "train"
+    ][-3:] == [(0, 27), (1, 27), (3, 27)]
 
 
 def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
     """On a complete graph without momentum all models stay equal: gradient descent with four nodes'
     batches, then with three nodes'.
     """
-    overrides = (
+    experiment, _ = simulate(
+        tmp_path,
         "algo=sgp",
         "algo.topology=complete",
         "optim.momentum=0",
@@ -106,11 +109,9 @@ def test_the_rest_is_the_run_of_so_many_nodes(tmp_path: Path) -> None:
         "nodes=4",
         DIES,
     )
-    experiment, _ = simulate(tmp_path, *overrides)
     # At 3 s rank 2 is in its 15th gradient: 14 are done, of 11 in an epoch; with three nodes an
     # epoch has 14.
-    stages = (4, range(14)), (3, range(round(14 / 11 * 14), 21))
-    *_, (params, _) = descend(experiment.run, stages)
+    *_, (params, _) = descend(experiment.run, [(4, range(14)), (3, range(round(14 / 11 * 14), 21))])
     assert all(
         float((saved(experiment, rank)["params"] - params).abs().max()) < 1e-12 for rank in range(3)
     )
@@ -173,9 +174,9 @@ def test_without_rank_0_a_run_ends(tmp_path: Path) -> None:
 
 def test_ranks_are_counted_anew(tmp_path: Path) -> None:
     event_list = (
-        "{what: crash, ranks: [1, 4], start: 1}, {what: pause, ranks: [0, 1], start: 2, end: 3}"
+        "{what: crash, ranks: [1, 4], start: 1}, {what: pause, ranks: [0, 1], start: 2, end: 3}, "
+        "{what: partition, ranks: [2, 3], start: 4, end: 5}"
     )
-    event_list += ", {what: partition, ranks: [2, 3], start: 4, end: 5}"
     settings = (
         "nodes=5",
         "faults.slow_nodes={4: 2.0, 3: 3.0}",

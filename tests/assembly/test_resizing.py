@@ -33,8 +33,7 @@ D_PSGD = ("algo=d_psgd", "algo.topology=ring")
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def interrupted_runs(in_an_empty_folder: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "keep_only", lambda *_: None)  # as after an interruption
 
 
@@ -88,11 +87,11 @@ def test_two_nodes_continue_a_run_of_four(
     before = {path: path.read_bytes() for path in former.rglob("*") if path.is_file()}
     capsys.readouterr()
     assert main([*TINY, *overrides, "nodes=2", "resume=resize"]) == 0
-    said = f"This run continues from step 4 of {former.name}, which had 4 nodes.\n"
-    assert said in capsys.readouterr().out
+    assert f"This run continues from step 4 of {former.name}, which had 4 nodes.\n" in (
+        capsys.readouterr().out
+    )
     assert {path: path.read_bytes() for path in before} == before
-    config = yaml.safe_load((folder(2) / "config.yaml").read_text())
-    origin = config["resized_from"]
+    origin = yaml.safe_load((folder(2) / "config.yaml").read_text())["resized_from"]
     assert (origin["run"], origin["steps"], origin["nodes"]) == (former.name, 4, 4)
     first, *others = records(folder(2))
     assert first.pop("time_s") > 0
@@ -154,9 +153,8 @@ def test_each_sample_of_the_epoch_is_read_once(
 
 def test_fewer_batches_than_nodes_are_left_out() -> None:
     """32 batches: after 5 of 16 steps of two nodes, three nodes have begun 4 of 10 steps."""
-    assert continued_step(5, (2, 16), (3, 10)) == 4
-    assert continued_step(16 + 16, (2, 16), (3, 10)) == 20
-    assert continued_step(15, (2, 16), (3, 10)) == 10
+    steps = {5: 4, 15: 10, 16 + 16: 20}
+    assert {step: continued_step(step, (2, 16), (3, 10)) for step in steps} == steps
 
 
 def test_the_mean_model_is_weighted() -> None:
@@ -172,9 +170,8 @@ def test_the_mean_model_is_weighted() -> None:
         for value, weight, steps in ((1.0, 0.5, 3), (3.0, 1.5, 4))  # one has dropped a step
     ]
     mean = mean_worker(workers, "DiLoCo")
-    assert mean["push_sum"].tolist() == [2.5, 1.0]
-    assert mean["buffers"]["momentum"].tolist() == [20.0]
-    assert mean["state"]["outer"].tolist() == [2.0]
+    tensors = (mean["push_sum"], mean["buffers"]["momentum"], mean["state"]["outer"])
+    assert [tensor.tolist() for tensor in tensors] == [[2.5, 1.0], [20.0], [2.0]]
     assert (mean["steps_taken"], mean["state"]["slowmo_start"]) == (3, 1)
 
 

@@ -21,11 +21,10 @@ OTHERS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "WANDB_
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A node of a cluster with eight GPUs, for tests to take something from."""
     for name in (*OF_LAUNCHERS, *OTHERS):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
     set_gpus(monkeypatch, 8)
     for name, value in {
         "gpu_versions": lambda: VERSIONS,
@@ -175,11 +174,10 @@ def test_a_gpu_that_another_program_uses(
     machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_gpus(machine, 8, free=12 * GB)
-    code, bad = check(capsys, *NCCL)
-    assert code == 0
-    assert bad == (
+    assert check(capsys, *NCCL) == (
+        0,
         "warning GPUs 8 x NVIDIA H100, 80 GB each "
-        "GPU 0 has only 12 GB free: nvidia-smi shows who uses it."
+        "GPU 0 has only 12 GB free: nvidia-smi shows who uses it.",
     )
 
 
@@ -217,8 +215,7 @@ def test_the_network_of_several_machines(
     for name, value in variables.items():
         machine.setenv(f"{name}_SOCKET_IFNAME", value)
     code, bad = check(capsys, *NCCL)
-    assert code == int(bool(fix))
-    assert bad.endswith(fix) and bool(bad) == bool(fix)
+    assert (code, bool(bad)) == (int(bool(fix)), bool(fix)) and bad.endswith(fix)
     assert check(capsys, "network=gloo", "nodes=4", "logger=jsonl")[0] == 0  # over loopback
 
 
@@ -265,16 +262,14 @@ def test_shared_memory_of_nccl(
 ) -> None:
     set_disks(machine, 300 * GB, shared=free)
     done, bad = check(capsys, *NCCL)
-    assert done == code
-    assert bad.endswith("docker run --shm-size=8g, or --ipc=host.") == (free < GB)
+    assert done == code and bad.endswith("docker run --shm-size=8g, or --ipc=host.") == (free < GB)
     assert check(capsys, "network=gloo", "logger=jsonl") == (0, "")
 
 
 def test_disks(machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     set_disks(machine, 10**6)
     code, bad = check(capsys, *NCCL)
-    assert code == 1
-    assert bad.endswith("Use results= on another disk, or a smaller checkpoint.keep.")
+    assert code == 1 and bad.endswith("Use results= on another disk, or a smaller checkpoint.keep.")
     assert check(capsys, *NCCL, "checkpoint.every_minutes=null")[0] == 0
     set_disks(machine, 300 * GB)
     Path("file").touch()
@@ -303,10 +298,12 @@ def test_the_login_of_wandb(
 ) -> None:
     machine.setattr("sgp_runner.recording.loggers.wandb.has_login", lambda: True)
     assert check(capsys) == (0, "")
-    machine.setattr("sgp_runner.recording.loggers.wandb.has_login", lambda: False)
-    machine.setattr(check_machine, "has_login", lambda: False)
-    warning = "warning logger W&B offline, no login Run wandb login, or logger=jsonl."
-    assert check(capsys) == (0, warning)
+    for place in ("sgp_runner.recording.loggers.wandb", "sgp_runner.cli.check_machine"):
+        machine.setattr(f"{place}.has_login", lambda: False)
+    assert check(capsys) == (
+        0,
+        "warning logger W&B offline, no login Run wandb login, or logger=jsonl.",
+    )
     machine.setenv("WANDB_MODE", "offline")
     assert check(capsys) == (0, "")
 
@@ -316,12 +313,10 @@ def test_one_rank_of_a_machine_prints(
 ) -> None:
     for name, value in {"RANK": "9", "WORLD_SIZE": "32", "LOCAL_WORLD_SIZE": "8"}.items():
         machine.setenv(name, value)
-    machine.setenv("LOCAL_RANK", "1")
-    assert main(["check", *NCCL]) == 0
-    assert capsys.readouterr().out == ""
-    machine.setenv("LOCAL_RANK", "0")
-    assert main(["check", *NCCL]) == 0
-    assert "8 of 32 ranks here" in capsys.readouterr().out
+    for rank, lines in (("1", 0), ("0", 1)):
+        machine.setenv("LOCAL_RANK", rank)
+        assert main(["check", *NCCL]) == 0
+        assert capsys.readouterr().out.count("8 of 32 ranks here") == lines
 
 
 def test_settings_that_cannot_work_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,11 +36,6 @@ from sgp_runner.core.codecs.top_k import TopK
 from sgp_runner.topology.graphs import BipartiteExponential, DirectedExponential, RandomMatching
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def texts(picture: Path) -> list[str]:
     """Return the texts of an SVG by matplotlib, which it draws as curves, in their order."""
     return re.findall(r"<!-- *(.*?) *-->", picture.read_text(encoding="utf-8"))
@@ -157,27 +152,27 @@ def test_a_setting_for_an_algorithm_that_is_not_compared_is_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["experiment=compare", "algo=sgp,ar_sgd", "algo.osgp.tau=2"]) == 2
-    sentence = "it is a setting of algo=osgp, but no run of this sweep has it."
-    assert capfd.readouterr().err == f"sgp-run: algo.osgp.tau: {sentence}\n"
+    assert capfd.readouterr().err == (
+        "sgp-run: algo.osgp.tau: it is a setting of algo=osgp, but no run of this sweep has it.\n"
+    )
     assert not Path("results").exists()
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_preset_that_sweeps_needs_no_option(capfd: pytest.CaptureFixture[str]) -> None:
-    overrides = ["algo=ar_sgd,d_psgd", "nodes=4", "epochs=4", "batch_size=32", "jobs=1"]
-    overrides.append("eval_every=0.25")
-    assert main(["experiment=compare", *overrides]) == 0
+    schedule = ["epochs=4", "batch_size=32", "eval_every=0.25"]
+    assert main(["experiment=compare", "algo=ar_sgd,d_psgd", "nodes=4", *schedule, "jobs=1"]) == 0
     out, error = capfd.readouterr()
     assert error == "" and out.startswith("2 runs; the sweep is in results/sweeps/")
     picture = out[out.index("mlp trained,") :].splitlines()
-    title = "mlp trained, clock of ResNet-50 on 4 nodes of sgp_ethernet (10 Gbit/s), simulated"
-    assert " ".join(picture[:2]) == title
+    assert " ".join(picture[:2]) == (
+        "mlp trained, clock of ResNet-50 on 4 nodes of sgp_ethernet (10 Gbit/s), simulated"
+    )
     assert picture[-4] == "1 D-PSGD   2 AR-SGD"
     assert max(map(len, picture[:-3])) <= 80
     assert "\x1b" not in out
     (page,) = Path("results/sweeps").glob("*/report/index.html")
-    titles = re.findall(r"<figure>\n<h3>(.*?)</h3>", page.read_text(encoding="utf-8"))
-    assert titles[0].endswith(
+    assert re.findall(r"<figure>\n<h3>(.*?)</h3>", page.read_text(encoding="utf-8"))[0].endswith(
         "accuracy · mlp on digits, clock of ResNet-50 on sgp_ethernet (10 Gbit/s)"
     )
     (ranking,) = Path("results/sweeps").glob("*/report/ranking.csv")

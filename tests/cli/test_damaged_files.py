@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.refusals import TINY, in_an_empty_folder, refused
+from helpers.refusals import TINY, refused
 
 from sgp_runner.cli.main import main
 from sgp_runner.utils.files import checksum
-
-__all__ = ["in_an_empty_folder"]
 
 RUN = Path("results/runs/mine")
 
@@ -94,16 +92,8 @@ def test_an_image_that_is_none_is_named(capfd: pytest.CaptureFixture[str]) -> No
         path = Path(f"root/{'train' if number else 'val'}/a/{number}.jpg")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"no image")
-    overrides = [
-        "logger=jsonl",
-        "model=resnet8",
-        "nodes=1",
-        "batch_size=4",
-        "data=imagenet",
-        "data.root=root",
-        "data.workers=0",
-    ]
-    assert main(overrides) == 1
+    settings = ["logger=jsonl", "model=resnet8", "nodes=1", "batch_size=4"]
+    assert main([*settings, "data=imagenet", "data.root=root", "data.workers=0"]) == 1
     assert re.fullmatch(
         r"sgp-run: .*root/train/a/\d.jpg cannot be read as an image \(.*\n", capfd.readouterr().err
     )
@@ -124,47 +114,38 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-def malicious(place: Path) -> None:
-    torch.save({"now": Malice()}, place / "run.pt")
-    manifest = json.loads((place / "manifest.json").read_text())
-    manifest["files"]["run.pt"] = checksum(place / "run.pt")
-    (place / "manifest.json").write_text(json.dumps(manifest))
+def forged(state: object) -> Callable[[Path], None]:
+    """A checkpoint holds another state, with the checksum of its file."""
+
+    def forge(place: Path) -> None:
+        torch.save(state, place / "run.pt")
+        manifest = json.loads((place / "manifest.json").read_text())
+        manifest["files"]["run.pt"] = checksum(place / "run.pt")
+        (place / "manifest.json").write_text(json.dumps(manifest))
+
+    return forge
 
 
-def no_state(place: Path) -> None:
-    torch.save([1, 2], place / "run.pt")
-    manifest = json.loads((place / "manifest.json").read_text())
-    manifest["files"]["run.pt"] = checksum(place / "run.pt")
-    (place / "manifest.json").write_text(json.dumps(manifest))
+def full_folder(path: Path) -> None:
+    (path / "something").mkdir(parents=True)
 
 
-def replaced(path: Path) -> Callable[[Path], None]:
-    """A folder stands where a file should be."""
-
-    def replace(place: Path) -> None:
-        path.unlink()
-        path.mkdir()
-        (path / "something").touch()
-
-    return replace
-
-
-def pipe(path: Path) -> Callable[[Path], None]:
-    """A named pipe stands where a file should be."""
+def replaced(path: Path, make: Callable[[Path], None] = full_folder) -> Callable[[Path], None]:
+    """A folder, or what ``make`` makes, stands where a file should be."""
 
     def replace(place: Path) -> None:
         path.unlink()
-        os.mkfifo(path)
+        make(path)
 
     return replace
 
 
 IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
     "a checkpoint that runs code": (
-        malicious,
+        forged({"now": Malice()}),
         "resume: results/runs/mine/checkpoints/step-{} is not",
     ),
-    "a checkpoint without a state": (no_state, "is not used: it does not fit"),
+    "a checkpoint without a state": (forged([1, 2]), "is not used: it does not fit"),
     "a folder for a configuration": (
         replaced(RUN / "config.yaml"),
         "name: results/runs/mine/config.yaml cannot be read",
@@ -194,11 +175,11 @@ IN_THE_WAY: dict[str, tuple[Callable[[Path], None], str]] = {
         "resume: results/runs/mine/metrics.jsonl has 0 bytes",
     ),
     "a pipe for metrics": (
-        pipe(RUN / "metrics.jsonl"),
+        replaced(RUN / "metrics.jsonl", os.mkfifo),
         "results: cannot write to results/runs/mine/metrics.jsonl: Not a regular file.",
     ),
     "a pipe for a configuration": (
-        pipe(RUN / "config.yaml"),
+        replaced(RUN / "config.yaml", os.mkfifo),
         "config.yaml cannot be read; choose another name",
     ),
     "a deep configuration": (
@@ -239,8 +220,7 @@ def test_presets_without_end_are_refused(capfd: pytest.CaptureFixture[str]) -> N
     Path("mine/experiment").mkdir(parents=True)
     Path("mine/experiment/bomb.yaml").write_text("a: &a [*a]\n")
     Path("mine/experiment/odd.yaml").write_text("a: [\n")
-    error = refused([*TINY, "--config-dir", "mine", "experiment=bomb"], capfd)
-    assert error == (
+    assert refused([*TINY, "--config-dir", "mine", "experiment=bomb"], capfd) == (
         "sgp-run: --config-dir: mine/experiment/bomb.yaml cannot be read: *a contains itself or "
         "is not defined.\n"
     )
@@ -264,8 +244,8 @@ def test_a_folder_where_wandb_cannot_write_is_a_warning(
     RUN.mkdir(parents=True)
     (RUN / "wandb_id").mkdir()
     assert main([*TINY, "logger=wandb"]) == 0
-    error = capfd.readouterr().err
     assert re.fullmatch(
-        r"warning: W&B failed to start, so this run is in metrics.jsonl only \(.*\)\n", error
+        r"warning: W&B failed to start, so this run is in metrics.jsonl only \(.*\)\n",
+        capfd.readouterr().err,
     )
     wandb.teardown()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import write_run
+from helpers.report_runs import COMMIT, write_run
 
 from sgp_runner.cli.main import main
 
@@ -22,8 +22,7 @@ def test_settings_versions_and_results_that_differ_are_listed(
 ) -> None:
     one = write_run(tmp_path, "one", CURVE)
     other = write_run(tmp_path, "other", CURVE, algorithm="OSGP", nodes=4, seconds=5.0)
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    environment = {"git": {"commit": commit, "dirty": False}, "packages": {"torch": "2.13.0"}}
+    environment = {"git": {"commit": COMMIT, "dirty": False}, "packages": {"torch": "2.13.0"}}
     (other / "environment.json").write_text(json.dumps(environment))
     assert main(["diff", str(one), str(other)]) == 1
     _, rule, *rows = lines(capsys)

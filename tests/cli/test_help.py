@@ -20,25 +20,11 @@ from sgp_runner.config.overrides import compose, configs
 from sgp_runner.config.schema import keys_of
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-TOPOLOGY = ["algo.base.topology.", "algo.base.topology="]
-
-
-BUFFERS = ["auto", "average", "keep", "reset"]
-
-
 def test_heavy_packages_wait_until_a_run_starts() -> None:
     code = """
 import sys
 from sgp_runner.cli.main import main
-assert main(["--help"]) == 0 and main(["--version"]) == 0
+assert main(["--help"]) == 0 and main(["--version"]) == 0 and main(["plan", "--help"]) == 0
 heavy = {"torch", "torchvision", "wandb", "sklearn", "rich", "numpy", "transformers", "datasets"}
 assert not (heavy | {"hydra", "omegaconf", "yaml"}) & set(sys.modules)
 for name in ("check", "study", "new", "download"):
@@ -312,9 +298,15 @@ def test_the_shell_completes_settings_that_only_have_a_default() -> None:
         ("algo=sgp algo.", ["algo.topology.", "algo.topology="]),
         ("algo.topology=r", ["algo.topology=random_matching", "algo.topology=ring"]),
         ("algo.topology.", ["algo.topology.peers="]),
-        ("algo=slowmo algo.base=osgp algo.base.t", ["algo.base.tau=", *TOPOLOGY]),
+        (
+            "algo=slowmo algo.base=osgp algo.base.t",
+            ["algo.base.tau=", "algo.base.topology.", "algo.base.topology="],
+        ),
         ("algo=nosuch algo.t", ["algo.topology.", "algo.topology="]),
-        ("algo=slowmo algo.buffers=", [f"algo.buffers={choice}" for choice in BUFFERS]),
+        (
+            "algo=slowmo algo.buffers=",
+            [f"algo.buffers={choice}" for choice in ("auto", "average", "keep", "reset")],
+        ),
         ("record=", ["record=false", "record=true"]),
         ("nodes=", ["nodes=8"]),
         ("checkpoint.every_steps=", ["checkpoint.every_steps=null"]),

@@ -33,14 +33,6 @@ TINY = [
 TOO_BIG = 10**15  # elements, more than any address space holds
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
 def run_directories(results: Path = Path("results")) -> list[Path]:
     return sorted((results / "runs").iterdir())
 
@@ -306,12 +298,11 @@ def test_a_sweep_survives_a_failure_and_repeats_nothing(capfd: pytest.CaptureFix
     assert [bool(row["failed"]) for row in rows] == [False] * 4 + [True] * 2
     assert [row["algorithm"] for row in rows] == ["SlowMo(Local SGD)"] * 6
     assert all(float(row["average"]) > 0 for row in rows[:4])
-    outside = [
+    assert [
         path
         for path in Path().rglob("*")
         if path.is_file() and not {"runs", "report"} & set(path.parts)
-    ]
-    assert outside == [directory / "comparison.csv"]
+    ] == [directory / "comparison.csv"]
     assert f"report in {directory / 'report' / 'index.html'}\n" in out
     with (directory / "report" / "runs.csv").open() as file:
         assert sorted(row["state"] for row in csv.DictReader(file)) == ["finished"] * 4
@@ -388,7 +379,8 @@ def test_a_first_command_ends_with_the_same_on_fashion_mnist(
     codes = iter([0, 1, 0])
     monkeypatch.setattr("sgp_runner.cli.modes.run_mode", lambda command: next(codes))
     assert main(arguments) == 0
-    hint = f"\nOn Fashion-MNIST:\n  sgp-run download fashion_mnist && {FIRST[arguments]}\n"
-    assert capsys.readouterr().out == hint
+    assert capsys.readouterr().out == (
+        f"\nOn Fashion-MNIST:\n  sgp-run download fashion_mnist && {FIRST[arguments]}\n"
+    )
     assert (main(arguments), main([*arguments, "nodes=2"])) == (1, 0)
     assert capsys.readouterr().out == ""

@@ -32,8 +32,7 @@ WORDS = ["new", "cluster", "clouds", "rates=rates.csv", "round_trips=trips.csv"]
 
 
 @pytest.fixture(autouse=True)
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def files(in_an_empty_folder: Path) -> None:
     Path("rates.csv").write_text(RATES)
     Path("trips.csv").write_text(TRIPS)
     Path("prices.csv").write_text(PRICES)
@@ -76,8 +75,9 @@ def test_prices_of_one_cloud_hold_inside_of_it_and_to_the_internet() -> None:
         file.write("a:2,c:3,50,50\n")
     assert main([*WORDS, "regions=a:1,a:2,c:3", "prices=prices.csv"]) == 0
     run = experiment_of(["cluster=./clouds.yaml", "nodes=3", "model=timing_only"]).run
-    prices = [list(region.price_per_gb or []) for region in run.cluster.links.regions]
-    assert prices == [[0, 0.02, 0.09], [0, 0, 0.12], [0.2, 0.2, 0]]
+    assert [list(region.price_per_gb or []) for region in run.cluster.links.regions] == [
+        *([0, 0.02, 0.09], [0, 0, 0.12], [0.2, 0.2, 0])
+    ]
 
 
 @pytest.mark.parametrize(

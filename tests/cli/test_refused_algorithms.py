@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.refusals import check_refused, in_an_empty_folder
-
-__all__ = ["in_an_empty_folder"]
+from helpers.refusals import check_refused
 
 # The command line, the key of the error, and the beginning of its sentence.
 SETTINGS: list[tuple[str, str, str]] = [

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from helpers.commands import run_command
-from helpers.refusals import TINY, TOO_LONG, check_refused, in_an_empty_folder, refused
+from helpers.refusals import TINY, TOO_LONG, check_refused, refused
 
 from sgp_runner.cli.main import main
-
-__all__ = ["in_an_empty_folder"]
 
 LONG = "x" * 300
 # The command line, the key of the error, and the beginning of its sentence.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from helpers.paths import ROOT
@@ -42,10 +43,10 @@ class Cluster:
     folder: Path
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(
             command,
-            **pipes,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
             env=self.environment,
@@ -62,6 +63,12 @@ class Cluster:
         code, out, error = self.run("sbatch", "--parsable", *arguments)
         assert code == 0, error
         return out.strip()
+
+    def complete(self, *arguments: str) -> str:
+        """The number of a job, which has ended without an error."""
+        number = self.submit(*arguments)
+        assert self.end_of(number) == "COMPLETED", self.output(number)
+        return number
 
     def end_of(self, number: str) -> str:
         """The state in which the job ends."""
@@ -93,6 +100,12 @@ class Cluster:
     def runs(self) -> list[Path]:
         return sorted(self.folder.glob("results/runs/*"))
 
+    @property
+    def summary(self) -> dict[str, Any]:
+        """That of the only run."""
+        (run,) = self.runs
+        return dict(json.loads((run / "summary.json").read_text()))
+
     def wait_for_jobs(self) -> None:
         """Slurm learns some time after a job's result is there that it has ended."""
         wait_until(lambda: not say(self.environment, "squeue", "--noheader"), "the jobs to end")
@@ -101,35 +114,25 @@ class Cluster:
         """Process ids of the ranks on all nodes; they work in the folder."""
         return [
             int(entry.name)
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and self.is_rank(entry)
+            for entry in Path("/proc").glob("[0-9]*")
+            if self.works_here(entry, "cmdline", b"logger=jsonl")
         ]
 
     def rank(self, number: int) -> int:
         """The process id of one of them."""
-        variable = f"SLURM_PROCID={number}".encode()
-        found = [
-            entry for entry in Path("/proc").glob("[0-9]*") if self.works_here(entry, variable)
-        ]
         (rank,) = (
             int(entry.name)
-            for entry in found
-            if b"python" in (entry / "exe").readlink().name.encode()
+            for entry in Path("/proc").glob("[0-9]*")
+            if self.works_here(entry, "environ", f"SLURM_PROCID={number}".encode())
+            and b"python" in (entry / "exe").readlink().name.encode()
         )
         return rank
 
-    def works_here(self, process: Path, variable: bytes) -> bool:
+    def works_here(self, process: Path, file: str, word: bytes) -> bool:
+        """Whether a process works in the folder, with a word in its file of words."""
         try:
-            return (process / "cwd").readlink() == self.folder and variable in (
-                process / "environ"
-            ).read_bytes().split(b"\0")
-        except OSError:
-            return False
-
-    def is_rank(self, process: Path) -> bool:
-        try:
-            return (process / "cwd").readlink() == self.folder and b"logger=jsonl" in (
-                process / "cmdline"
+            return (process / "cwd").readlink() == self.folder and word in (
+                process / file
             ).read_bytes().split(b"\0")
         except OSError:
             return False
@@ -160,29 +163,21 @@ def cluster(environment: dict[str, str], tmp_path: Path) -> Cluster:
 
 
 def test_a_job_trains_on_four_nodes(cluster: Cluster) -> None:
-    number = cluster.submit(
+    number = cluster.complete(
         "--nodes=4", f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1"
     )
-    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["NodeList"] == "127.0.0.[1-4]"
     assert cluster.output(number).count("4 nodes · gloo") == 2  # when it starts, and over the table
-    (run,) = cluster.runs
-    assert json.loads((run / "summary.json").read_text())["nodes"] == 4
-    assert {record["rank"] for record in read_metrics(run) if record["kind"] == "train"} == {
-        0,
-        1,
-        2,
-        3,
-    }
+    assert cluster.summary["nodes"] == 4
+    metrics = read_metrics(cluster.runs[0])
+    assert {record["rank"] for record in metrics if record["kind"] == "train"} == {0, 1, 2, 3}
 
 
 def test_a_node_of_two_devices_has_two_tasks(cluster: Cluster) -> None:
-    number = cluster.submit(
+    cluster.complete(
         "--nodes=2", f"{SCRIPTS}/run.sbatch", *RUN, "nodes=2", "gpus_per_node=2", "epochs=1"
     )
-    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
-    (run,) = cluster.runs
-    assert json.loads((run / "summary.json").read_text())["nodes"] == 2
+    assert cluster.summary["nodes"] == 2
 
 
 def show_places(cluster: Cluster) -> None:
@@ -198,39 +193,35 @@ def places(cluster: Cluster) -> list[str]:
 
 def test_nodes_of_one_gpu_share_a_machine(cluster: Cluster) -> None:
     show_places(cluster)
-    number = cluster.submit(
+    number = cluster.complete(
         *("--nodes=1", "--ntasks=4", "--gpus-per-node=4", "--export=ALL,SGP_SETUP=setup.sh"),
         *(f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=4", "epochs=1"),
     )
-    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert places(cluster) == [f"at-{rank}-1-{rank}-0,1,2,3" for rank in range(4)]
     assert "srun: " not in cluster.output(number)
-    (run,) = cluster.runs
-    assert json.loads((run / "summary.json").read_text())["nodes"] == 4
+    assert cluster.summary["nodes"] == 4
 
 
 def test_the_devices_of_a_node_are_on_one_machine(cluster: Cluster) -> None:
     show_places(cluster)
-    number = cluster.submit(
+    number = cluster.complete(
         *("--nodes=2", "--ntasks=6", "--gpus-per-node=4", "--export=ALL,SGP_SETUP=setup.sh"),
         *(f"{SCRIPTS}/run.sbatch", *RUN, "nodes=3", "gpus_per_node=2", "epochs=1"),
         "batch_size=32",
     )
-    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
-    machines = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
     assert places(cluster) == [
-        f"at-{rank}-{machine}-{local}-0,1,2,3" for rank, (machine, local) in enumerate(machines)
+        f"at-{rank}-{machine}-{local}-0,1,2,3"
+        for rank, (machine, local) in enumerate([(1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)])
     ]
     assert "srun: " not in cluster.output(number)
 
 
 def test_a_job_that_shares_its_nodes_reads_its_setup_on_each(cluster: Cluster) -> None:
     (cluster.folder / "setup.sh").write_text('touch "set-up-${SLURM_PROCID:-none}"\n')
-    number = cluster.submit(
+    number = cluster.complete(
         *("--nodes=2", "--oversubscribe", "--cpus-per-task=1", "--export=ALL,SGP_SETUP=setup.sh"),
         *(f"{SCRIPTS}/run.sbatch", "algo=sgp", *RUN, "nodes=2", "epochs=1"),
     )
-    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["OverSubscribe"] != "NO"
     assert {"set-up-0", "set-up-1"} <= {path.name for path in cluster.folder.glob("set-up-*")}
 
@@ -241,18 +232,16 @@ def test_a_requeued_job_goes_on_where_it_was(network: str, nodes: int, cluster: 
     number = cluster.submit(f"--nodes={nodes}", f"{SCRIPTS}/run.sbatch", *overrides)
     wait_until(lambda: len(cluster.records()) > 20, "some steps")
     before = cluster.records()[:20]
-    say(
-        cluster.environment, "scancel", "--signal=USR1", number
-    )  # as Slurm does before the time is up
+    # As Slurm does before the time is up.
+    say(cluster.environment, "scancel", "--signal=USR1", number)
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "1"
     assert cluster.output(number).count("the job is requeued") == 1
-    (run,) = cluster.runs
     assert cluster.records()[:20] == before
     for rank in range(4):  # nothing is done twice
         steps = [
             record["step"]
-            for record in read_metrics(run)
+            for record in read_metrics(cluster.runs[0])
             if record["kind"] == "train" and record["rank"] == rank
         ]
         assert steps[:-1] == sorted(set(steps))  # the last one is recorded again at the end
@@ -274,11 +263,9 @@ def test_a_job_of_which_a_rank_is_killed_is_requeued_and_goes_on(cluster: Cluste
     os.kill(max(cluster.ranks()), signal.SIGKILL)
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "1"
-    output = cluster.output(number)
-    assert output.count("a rank was killed; the job is requeued") == 1
-    assert "This run resumes from step" in output
-    (run,) = cluster.runs
-    assert json.loads((run / "summary.json").read_text())["steps"] == 30 * 44
+    assert cluster.output(number).count("a rank was killed; the job is requeued") == 1
+    assert "This run resumes from step" in cluster.output(number)
+    assert cluster.summary["steps"] == 30 * 44
 
 
 @pytest.mark.parametrize("what", ["rank", "node"])
@@ -292,9 +279,7 @@ def test_the_others_finish_a_job_of_which_one_is_killed(what: str, cluster: Clus
         os.kill(victim, signal.SIGKILL)
     assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
     assert cluster.job(number)["Restarts"] == "0"
-    (run,) = cluster.runs
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["lost"] == [2] and summary["average"] > 0.9
+    assert cluster.summary["lost"] == [2] and cluster.summary["average"] > 0.9
     assert not list(cluster.folder.glob("results/slurm/.*"))
 
 
@@ -333,8 +318,10 @@ def test_a_cancelled_job_leaves_no_process(network: str, nodes: int, cluster: Cl
 
 
 def test_a_command_in_a_batch_script_starts_its_own_ranks(cluster: Cluster) -> None:
-    command = " ".join(["sgp-run", *RUN, "nodes=2", "epochs=1"])
-    number = cluster.submit("--nodes=4", "--ntasks=4", "--output=%j.txt", f"--wrap={command}")
+    number = cluster.submit(
+        *("--nodes=4", "--ntasks=4", "--output=%j.txt"),
+        f"--wrap={' '.join(('sgp-run', *RUN, 'nodes=2', 'epochs=1'))}",
+    )
     assert cluster.end_of(number) == "COMPLETED"
     assert "2 nodes · gloo" in (cluster.folder / f"{number}.txt").read_text()
 
@@ -381,8 +368,7 @@ def test_modules_of_the_present_folder_do_not_run(cluster: Cluster) -> None:
         (cluster.folder / f"{name}.py").write_text('open(__file__ + ".ran", "w")')
     code, _, error = cluster.run(*sweep("model=mlp", "epochs=1", "nodes=2", "network=sim,gloo"))
     assert code == 0, error
-    number = cluster.submit(f"{SCRIPTS}/run.sbatch", *RUN, "nodes=1", "epochs=1")
-    assert cluster.end_of(number) == "COMPLETED", cluster.output(number)
+    cluster.complete(f"{SCRIPTS}/run.sbatch", *RUN, "nodes=1", "epochs=1")
     assert list(cluster.folder.glob("*.ran")) == []
 
 
@@ -409,10 +395,10 @@ def test_a_sweep_of_four_jobs(cluster: Cluster) -> None:
 
 
 def test_the_runs_of_a_study_are_arrays_of_jobs(cluster: Cluster) -> None:
-    arms = "arms: {SGP: algo=sgp, AR-SGD: algo=ar_sgd}"
-    clusters = "clusters: [laptop, laptop bandwidth=1Gbit/s]"
-    text = f"model: mlp\nnodes: 2\nepochs: 1\n{arms}\nseeds: 2\n{clusters}\n"
-    (cluster.folder / "two.yaml").write_text(text)
+    (cluster.folder / "two.yaml").write_text(
+        "model: mlp\nnodes: 2\nepochs: 1\narms: {SGP: algo=sgp, AR-SGD: algo=ar_sgd}\nseeds: 2\n"
+        "clusters: [laptop, laptop bandwidth=1Gbit/s]\n"
+    )
     code, _, error = cluster.run("sgp-run", "study", "two.yaml", "--sbatch", "algo=sgp")
     assert code == 2 and "--sbatch takes settings of the launcher" in error
     command = ("sgp-run", "study", "two.yaml", "--sbatch", "hydra.launcher.timeout_min=10")
@@ -439,9 +425,7 @@ def test_a_job_of_a_sweep_is_requeued_before_its_time_is_up(
     with cluster.start(*sweep(*overrides)) as process:
         wait_until(lambda: len(cluster.records()) > 20, "some steps")
         before = cluster.records()[:20]
-        (number,) = say(
-            cluster.environment, "squeue", "--noheader", "--states=RUNNING", "--format=%i"
-        ).split()
+        (number,) = known_jobs(cluster, "--states=RUNNING")
         say(cluster.environment, "scancel", "--signal=USR2", number)
         _, error = process.communicate()
     assert process.returncode == 0, error
@@ -465,14 +449,7 @@ def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> Non
     )
     with cluster.start(*command) as process:
         wait_until(lambda: len(cluster.runs) == 2, "the first job")
-        (first,) = say(
-            cluster.environment,
-            "squeue",
-            "--noheader",
-            "--states=RUNNING",
-            "--array",
-            "--format=%i",
-        ).split()
+        (first,) = known_jobs(cluster, "--states=RUNNING", "--array")
         say(cluster.environment, "scancel", first)
         out, error = process.communicate()
     assert process.returncode == 1, error
@@ -480,17 +457,17 @@ def test_a_job_that_fails_and_one_that_is_lost_are_rows(cluster: Cluster) -> Non
     assert [row["job"] for row in rows] == [
         f"data.dimension={n} epochs={e}" for n in (4, TOO_BIG) for e in (100000000, 1)
     ]
-    lost = (
+    assert rows[0]["failed"] == (
         f"Slurm job {first} ended without a result; its log is in "
         f"{cluster.folder}/results/sweeps/here/slurm/{first}"
     )
-    assert rows[0]["failed"] == lost
     assert f"data.dimension=4 epochs=100000000 failed: Slurm job {first} ended" in " ".join(
         out.split()
     )
     assert rows[1]["failed"] == "" and float(rows[1]["average"]) > 0
-    refusal = "data.dimension: the data set needs at least "
-    assert all(row["failed"].startswith(refusal) for row in rows[2:])
+    assert all(
+        row["failed"].startswith("data.dimension: the data set needs at least ") for row in rows[2:]
+    )
 
 
 def test_ctrl_c_cancels_a_sweep(cluster: Cluster) -> None:
@@ -514,11 +491,8 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
         assert [row["algorithm"] for row in rows] == ["SGP", "AR-SGD"]
         assert {f"n{row['nodes']}" for row in rows} == {name.rpartition("-")[2]}
         for row in rows:
-            ranks = {
-                record["rank"]
-                for record in read_metrics(cluster.folder / row["run_dir"])
-                if record["kind"] == "train"
-            }
+            metrics = read_metrics(cluster.folder / row["run_dir"])
+            ranks = {record["rank"] for record in metrics if record["kind"] == "train"}
             assert len(ranks) == int(row["nodes"])
 
 
@@ -533,15 +507,15 @@ def test_a_sweep_per_number_of_nodes(cluster: Cluster) -> None:
 def test_a_sweep_requests_the_gpus_that_it_uses(
     overrides: list[str], gpus: str | None, cluster: Cluster
 ) -> None:
-    before = set(known_jobs(cluster))
+    before = set(known_jobs(cluster, "--states=all"))
     cluster.run(f"{SCRIPTS}/sweep.sh", "1", "model=mlp", "epochs=1", *overrides)
-    (number,) = {job.partition("_")[0] for job in set(known_jobs(cluster)) - before}
+    after = set(known_jobs(cluster, "--states=all"))
+    (number,) = {job.partition("_")[0] for job in after - before}
     assert cluster.job(number).get("TresPerNode") == gpus
 
 
-def known_jobs(cluster: Cluster) -> list[str]:
-    options = ["--noheader", "--states=all", "--format=%i"]
-    return say(cluster.environment, "squeue", *options).split()
+def known_jobs(cluster: Cluster, *options: str) -> list[str]:
+    return say(cluster.environment, "squeue", "--noheader", "--format=%i", *options).split()
 
 
 def python_ranks(cluster: Cluster) -> list[int]:
@@ -569,7 +543,7 @@ def test_signals_at_random_moments_of_a_step(cluster: Cluster) -> None:
                 with suppress(ProcessLookupError):
                     os.kill(rank, name)
             _, error = process.communicate()
-        said = [line for line in error.splitlines() if line.startswith("sgp-run: ")]
+        said = re.findall("^sgp-run: ", error, re.MULTILINE)
         ended = (cluster.folder / f"results/runs/run{number}/summary.json").exists()
         expected = 130 if name == signal.SIGINT else 75
         assert process.returncode == expected or (ended and process.returncode == 0), error
@@ -592,7 +566,9 @@ def test_the_loss_of_rank_0_is_reported_with_the_checkpoint(cluster: Cluster) ->
         os.kill(cluster.rank(0), signal.SIGKILL)
         _, error = process.communicate()
     assert error.count("sgp-run: ") == 1, error
-    (said,) = (line for line in error.splitlines() if line.startswith("sgp-run: "))
-    lost = "sgp-run: rank 0, which hosts the store and the records of the run, is lost. "
-    resume = "Run the same command again to resume from results/runs/run/checkpoints/step-"
-    assert re.fullmatch(rf"{lost}{resume}\d+\.", said)
+    assert re.search(
+        r"^sgp-run: rank 0, which hosts the store and the records of the run, is lost. "
+        r"Run the same command again to resume from results/runs/run/checkpoints/step-\d+\.$",
+        error,
+        re.MULTILINE,
+    )

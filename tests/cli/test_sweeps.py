@@ -37,11 +37,6 @@ PLENTY = 10**12
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_machine_without_slurm_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,8 +100,7 @@ def test_runs_beside_each_other_give_the_bytes_of_commands_alone(
     assert main([*TINY, "nodes=2", "algo=sgp", "results=alone"]) == 0
     assert main([*TINY, "nodes=2", "algo=osgp"]) == 0
     capfd.readouterr()
-    arguments = ["-m", "jobs=2", *TINY, "nodes=2,4", "algo=sgp,osgp", "data.dimension=4"]
-    assert main(arguments) == 0
+    assert main(["-m", "jobs=2", *TINY, "nodes=2,4", "algo=sgp,osgp", "data.dimension=4"]) == 0
     out, error = capfd.readouterr()
     assert error == ""
     folder = Path(*Path("results/sweeps").iterdir())
@@ -184,8 +178,7 @@ def test_a_signal_saves_all_runs_and_the_same_command_resumes_them(
 
 def said_in_logs(text: str) -> int:
     """The number of logs with this text, of all sweeps."""
-    logs = Path("results/sweeps").glob("*/logs/*.log")
-    return sum(text in path.read_text() for path in logs)
+    return sum(text in path.read_text() for path in Path("results/sweeps").glob("*/logs/*.log"))
 
 
 def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
@@ -199,7 +192,7 @@ def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
     ]
     with configs():
         jobs = plan(parse(overrides)).jobs
-    found = [
+    assert [
         (
             job.title,
             type(run.algo.topology).__name__,
@@ -208,8 +201,7 @@ def test_settings_of_one_choice_apply_to_its_runs_alone() -> None:
         )
         for job in jobs
         for run in [job.experiment.run]
-    ]
-    assert found == [
+    ] == [
         ("algo=sgp optim.schedule=constant", "Ring", None, Constant()),
         ("algo=sgp optim.schedule=cosine", "Ring", None, Cosine(warmup_epochs=2)),
         ("algo=osgp optim.schedule=constant algo.tau=1", "DirectedExponential", 1, Constant()),
@@ -253,8 +245,7 @@ def test_the_defaults_of_an_algorithm_apply_to_its_runs_alone() -> None:
 
 def test_no_setting_has_the_name_of_a_choice_of_its_part() -> None:
     for group, choices in groups().items():
-        classes = [class_of(group, choice) for choice in choices] if group in CLASSES else []
-        for cls in classes:
+        for cls in [class_of(group, choice) for choice in choices] if group in CLASSES else []:
             if cls is not None and has_names(group):
                 assert not {field.name for field in dataclasses.fields(cls)} & set(choices)
 
@@ -266,8 +257,7 @@ def test_how_many_runs_fit_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None
     real = experiment_of([*TINY, "network=gloo"]).run
     free = Machine(None, cores=4, memory=PLENTY)
     assert [free.at_once([run] * 9) for run in (small, real)] == [4, 1]
-    whole = Machine(None, cores=os.cpu_count() or 1, memory=PLENTY)
-    assert whole.at_once([large] * 9) == 1
+    assert Machine(None, cores=os.cpu_count() or 1, memory=PLENTY).at_once([large] * 9) == 1
     assert free.at_once([small, small]) == 2
     asked = Machine(3, cores=4, memory=PLENTY)
     assert [asked.at_once([run] * 9) for run in (small, real)] == [3, 3]

@@ -36,10 +36,13 @@ def named(*overrides: str) -> Experiment:
 
 def test_auto_is_a_gpu_where_there_is_one_and_stored_as_what_it_is(two_gpus: None) -> None:
     assert network("network.device=auto")["device"] == "cuda"
-    assert network("network.device=auto")["autocast"] == "bf16"
-    assert network("network.device=auto", "dtype=float64")["autocast"] == "none"
-    assert network("network.device=cuda:1", "network.autocast=none")["autocast"] == "none"
-    assert network("network=nccl")["autocast"] == "bf16"
+    casts = {
+        "network.device=auto": "bf16",
+        "network.device=auto dtype=float64": "none",
+        "network.device=cuda:1 network.autocast=none": "none",
+        "network=nccl": "bf16",
+    }
+    assert {words: network(*words.split())["autocast"] for words in casts} == casts
     assert network() == network("network.device=cpu", "network.autocast=none")
 
 
@@ -92,14 +95,14 @@ def test_runs_from_before_there_were_devices_keep_their_names(override: str) -> 
         if key not in ("device", "deterministic")
         and f"{override} {key}" not in ("network=sim autocast", "network=sim channels_last")
     }
-    old = from_stored({**tree, "network": before}, experiment.directory)
-    assert old.name == experiment.name
+    assert from_stored({**tree, "network": before}, experiment.directory).name == experiment.name
 
 
 def test_another_device_of_a_stored_run_is_not_looked_for(two_gpus: None) -> None:
     experiment = named("network.device=cuda:1")
-    again = from_stored(stored(experiment), experiment.directory)
-    assert again.run.network == experiment.run.network
+    assert from_stored(stored(experiment), experiment.directory).run.network == (
+        experiment.run.network
+    )
 
 
 REFUSED = {
@@ -121,23 +124,23 @@ def test_a_device_that_is_not_there(overrides: str, capfd: pytest.CaptureFixture
 
 def test_a_gpu_beyond_the_last_one(two_gpus: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "network.device=cuda:2"]) == 2
-    sentence = "there is no cuda:2: the last GPU here is cuda:1."
-    assert capfd.readouterr().err == f"sgp-run: network.device: {sentence}\n"
+    assert capfd.readouterr().err == (
+        "sgp-run: network.device: there is no cuda:2: the last GPU here is cuda:1.\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("overrides", "key", "sentence"),
     [
         ("gpus_per_node=2", "gpus_per_node", "over gloo, ranks share GPUs as nodes of one device"),
-        ("faults.slow_nodes={0: 2}", "faults", "gradients on a GPU cannot be slowed from outside"),
+        ("faults.slow_nodes={0:2}", "faults", "gradients on a GPU cannot be slowed from outside"),
         ("record=true", "record", "a GPU's results cannot be repeated to the last bit"),
         ("network.autocast=bf16 dtype=float64", "network.autocast", "only float32 is cast"),
     ],
 )
 def test_what_ranks_that_share_gpus_cannot_do(overrides: str, key: str, sentence: str) -> None:
-    words_ = ["network=gloo", "network.device=cuda", *overrides.replace(": ", ":").split()]
     with pytest.raises(ConfigError, match=f"^{key}: {sentence}"):
-        named(*words_)
+        named("network=gloo", "network.device=cuda", *overrides.split())
 
 
 @pytest.mark.parametrize("has", [True, False])

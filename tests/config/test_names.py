@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -15,6 +14,8 @@ from sgp_runner.config.check import annotation, check, kind_of
 from sgp_runner.config.choices import NESTED, groups
 from sgp_runner.config.schema import fields_of
 from sgp_runner.utils.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 TYPED = "mistyped"
 SMALL = ["nodes=2", "logger=none", "epochs=0.01"]
@@ -131,13 +132,11 @@ def test_one_of_several_words(setting: str) -> None:
 
 
 def test_every_setting_that_may_name_something_is_mistyped_here() -> None:
-    texts = {
+    assert {
         name
         for name, hint in settings()
         if any(kind is str or (kind is Mapping and arms[0] is int) for kind, arms in within(hint))
-    }
-    known = {*NAMES, *FREE, *OF_FAIRSEQ, *OF_HUB, *OF_EPOCHS}
-    assert texts - set(CHOSEN) == known
+    } - set(CHOSEN) == {*NAMES, *FREE, *OF_FAIRSEQ, *OF_HUB, *OF_EPOCHS}
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -145,11 +144,6 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Traceback" not in error
     return error
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("setting", sorted(NAMES))
@@ -161,9 +155,9 @@ def test_a_name_among_any_text(setting: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("group", groups())
 def test_a_choice(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = NESTED.get(group, group)
-    around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}
-    arguments = [*around.get(key, []), f"{key}={TYPED}"]
-    assert refused(arguments, capsys).startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
+    around = {"algo.base": ["algo=slowmo"], "algo.codec": ["algo=choco_sgd"]}.get(key, [])
+    said = refused([*around, f"{key}={TYPED}"], capsys)
+    assert said.startswith(f"sgp-run: {key}: '{TYPED}' is not one of ")
 
 
 @pytest.mark.parametrize(
@@ -209,5 +203,6 @@ def test_a_name_elsewhere(arguments: str, key: str, capsys: pytest.CaptureFixtur
 def test_a_model_that_is_timed_is_known_with_its_size(
     arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = refused(["model=timing_only", *arguments.split()], capsys)
-    assert error == f"sgp-run: timed_as.{sentence}\n"
+    assert refused(["model=timing_only", *arguments.split()], capsys) == (
+        f"sgp-run: timed_as.{sentence}\n"
+    )

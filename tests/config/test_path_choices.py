@@ -64,10 +64,10 @@ def test_a_sweep_has_several_paths() -> None:
 
 def test_from_python() -> None:
     assert list(overrides_of("model", "hf:./my folder")) == ["model='hf:./my folder'"]
-    overrides = [
-        override for value in ("hf:gpt2", "hf:a/b") for override in overrides_of("model", value)
+    assert [node("model", *overrides_of("model", value))[1] for value in ("hf:gpt2", "hf:a/b")] == [
+        "gpt2",
+        "a/b",
     ]
-    assert [node("model", override)[1] for override in overrides] == ["gpt2", "a/b"]
 
 
 def test_a_file_chooses_it(tmp_path: Path) -> None:

@@ -98,9 +98,7 @@ def test_errors_of_a_plug_in_show_their_line_and_cause(
     Path("mine.py").write_text(changed)
     assert main(RUN) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"sgp-run: {key}: ")
-    assert sentence in said
-    assert said.count("\n") == 1
+    assert said.startswith(f"sgp-run: {key}: ") and sentence in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -170,8 +168,7 @@ def test_an_algorithm_that_ends_the_process_has_failed(
     assert main([*RUN, f"network={network}", "name=run"]) == 1
     said = capfd.readouterr().err
     assert f"sgp-run: rank 1, step 1: {error} (mine.py:30; SGP_RUN_TRACEBACK=1 shows all)" in said
-    assert "Traceback" not in said
-    assert not Path("results/runs/run/summary.json").exists()
+    assert "Traceback" not in said and not Path("results/runs/run/summary.json").exists()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -199,8 +196,7 @@ def test_an_import_that_ends_the_process_is_one_sentence(
 
 def test_a_model_that_ends_the_process_has_failed(capsys: pytest.CaptureFixture[str]) -> None:
     Path("my_model.py").write_text(MODEL_THAT_EXITS)
-    overrides = [word for word in TINY if "data" not in word and "model" not in word]
-    assert main(["algo=local_sgd", "model=./my_model.py", *overrides]) == 1
+    assert main(["algo=local_sgd", "model=./my_model.py", "nodes=2", "logger=jsonl"]) == 1
     assert capsys.readouterr().err == (
         "sgp-run: SystemExit (my_model.py:15; SGP_RUN_TRACEBACK=1 shows all)\n"
     )
@@ -226,11 +222,12 @@ class Mine:
 
 @pytest.mark.parametrize("arguments", [(), ("network=gloo",), ("--cfg", "job")], ids=" ".join)
 def test_threads_of_a_plug_in_do_not_keep_the_command(arguments: tuple[str, ...]) -> None:
-    thread = "import threading; threading.Thread(target=threading.Event().wait).start()"
-    changed_by(thread, "from dataclasses")
+    changed_by(
+        "import threading; threading.Thread(target=threading.Event().wait).start()",
+        "from dataclasses",
+    )
     done = run_command(*RUN, *arguments, "name=run")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 
 def test_an_error_in_a_helper_names_the_helper(capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,9 +259,10 @@ def test_an_error_when_data_are_loaded(
     Path("points.py").write_text(DATA)
     overrides = ["data=./points.py", "model=quadratic", "nodes=2", "logger=jsonl"]
     assert main([*overrides, f"network={network}"]) == 1
-    said = capfd.readouterr().err
-    where = r" \(points.py:13; SGP_RUN_TRACEBACK=1 shows all\)"
-    assert re.fullmatch(rf"sgp-run: {rank}KeyError: 'points'{where}\n", said)
+    assert re.fullmatch(
+        rf"sgp-run: {rank}KeyError: 'points' \(points.py:13; SGP_RUN_TRACEBACK=1 shows all\)\n",
+        capfd.readouterr().err,
+    )
     monkeypatch.setenv("SGP_RUN_TRACEBACK", "1")
     assert main([*overrides, f"network={network}"]) == 1
     assert 'points.py", line 13, in load' in capfd.readouterr().err
@@ -290,8 +288,7 @@ def test_data_without_samples_are_refused(
         '        return {}["points"]'
     )[0]
     Path("points.py").write_text(text + EMPTY + made)
-    overrides = ["data=./points.py", "model=mlp", "nodes=2", "batch_size=8", "logger=jsonl"]
-    assert main(overrides) == 2
+    assert main(["data=./points.py", "model=mlp", "nodes=2", "batch_size=8", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == f"sgp-run: data: points has no {kind} samples.\n"
     assert not [path for path in Path("results").rglob("*") if path.is_file()]
 

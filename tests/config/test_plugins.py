@@ -42,10 +42,13 @@ def test_a_file_with_an_algorithm_runs_and_is_recorded(capsys: pytest.CaptureFix
     assert config["algo"] == {"name": "mine", "topology": {"name": "ring"}, "period": 3}
     assert config["plugins"] == {"mine": hash_of(FILES)}
     record = json.loads(Path("results/runs/run/environment.json").read_text())["plugins"]["mine"]
-    assert record["source"] == str(Path("mine.py").absolute())
-    assert record["contract"] == 1
     assert sorted(record["files"]) == ["deeper.py", "helping.py", "mine.py"]
-    assert (record["commit"], record["dirty"]) == (None, None)
+    assert {key: record[key] for key in ("source", "contract", "commit", "dirty")} == {
+        "source": str(Path("mine.py").absolute()),
+        "contract": 1,
+        "commit": None,
+        "dirty": None,
+    }
     another_command()
     assert main([*RUN, "name=run", "algo.period=3"]) == 0
     assert "This run has finished already" in capsys.readouterr().out
@@ -59,8 +62,7 @@ def test_the_commit_of_a_clone_is_recorded() -> None:
         ["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     )
     (plugin,) = experiment_of(RUN).plugins
-    assert plugin.record["commit"] == commit.stdout.strip()
-    assert plugin.record["dirty"] is False
+    assert (plugin.record["commit"], plugin.record["dirty"]) == (commit.stdout.strip(), False)
 
 
 def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +110,8 @@ def test_a_topology_and_a_logger_are_files() -> None:
     (code,) = re.findall(r"hypercube.py`:\n\n```python\n(.*?)```", page, flags=re.DOTALL)
     Path("cube.py").write_text(code)
     Path("lines.py").write_text(LOGGER)
-    overrides = ["algo.topology=./cube.py", "logger=./lines.py", "logger.file=mine.txt"]
-    assert main([*RUN, *overrides, "name=run"]) == 0
+    logger = ["logger=./lines.py", "logger.file=mine.txt"]
+    assert main([*RUN, "algo.topology=./cube.py", *logger, "name=run"]) == 0
     assert stored("run")["logger"] == {"name": "lines", "file": "mine.txt"}
     assert sorted(stored("run")["plugins"]) == ["cube", "mine"]  # a logger changes no results
     record = json.loads(Path("results/runs/run/environment.json").read_text())["plugins"]
@@ -131,8 +133,9 @@ def test_what_a_plug_in_imports_is_part_of_the_identity(capsys: pytest.CaptureFi
     assert after.digest != before.digest
     assert after.name[:-8] == before.name[:-8] != after.name
     assert main([*RUN, "name=run"]) == 2
-    said = capsys.readouterr().err
-    assert "name: results/runs/run holds a run with another version of the plug-in mine" in said
+    assert "name: results/runs/run holds a run with another version of the plug-in mine" in (
+        capsys.readouterr().err
+    )
     another_command()
     Path("deeper.py").write_text(FILES["deeper.py"])
     Path("unrelated.py").write_text("")
@@ -150,15 +153,14 @@ def test_a_real_run_equals_the_simulated_one_and_is_replayed(
     ]
     assert summaries[0]["average"] == pytest.approx(summaries[1]["average"], rel=1e-12)
     another_command()
-    folder = "results/runs/real"
-    assert replay([folder]) == 2
+    assert replay(["results/runs/real"]) == 2
     assert "this run needs the plug-in 'mine'" in capsys.readouterr().err
-    assert replay([folder, "--plugin", "./mine.py"]) == 0
-    assert replay([folder, "--plugin", "./mine.py", "--with", "algo=sgp"]) == 0
-    assert replay([folder, "--plugin", "./mine.py", "--with", "algo=./mine.py"]) == 0
+    command = ["results/runs/real", "--plugin", "./mine.py"]
+    for more in ([], ["--with", "algo=sgp"], ["--with", "algo=./mine.py"]):
+        assert replay([*command, *more]) == 0
     another_command()
     Path("deeper.py").write_text("HALF = 0.25\n")
-    assert replay([folder, "--plugin", "./mine.py"]) == 2
+    assert replay(command) == 2
     assert "plugins.mine: mine.py has changed since this run: its hash" in capsys.readouterr().err
 
 
@@ -181,8 +183,7 @@ def test_nothing_that_is_stored_is_imported(tmp_path: Path) -> None:
     presets = tmp_path / "presets" / "experiment"
     presets.mkdir(parents=True)
     (presets / "theirs.yaml").write_text("# @package _global_\nrehearse: [algo=./mine.py]\n")
-    arguments = ["--config-dir", "presets", "experiment=theirs", "rehearsal=true", *TINY]
-    assert main(arguments) == 2
+    assert main(["--config-dir", "presets", "experiment=theirs", "rehearsal=true", *TINY]) == 2
     assert "mine" not in sys.modules
 
 
@@ -195,8 +196,9 @@ def test_what_the_hash_does_not_cover_is_not_imported(capsys: pytest.CaptureFixt
     another_command()
     Path("helping.py").write_text(f"{importing}\n\nimportlib.import_module('lib.unseen')\n")
     assert main(RUN) == 2
-    said = capsys.readouterr().err
-    assert "ModuleNotFoundError: No module named 'lib.unseen' (helping.py:10;" in said
+    assert "ModuleNotFoundError: No module named 'lib.unseen' (helping.py:10;" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -226,5 +228,6 @@ def test_a_plug_in_that_changes_after_the_launch_is_refused(
 ) -> None:
     Path("mine.py").write_text(f"{ALGORITHM}\n\nopen('deeper.py', 'a').write('# changed')\n")
     assert main([*RUN, "network=gloo"]) == 1
-    said = capfd.readouterr().err
-    assert "sgp-run: plugins.mine: mine.py has changed since this run: its hash was " in said
+    assert "sgp-run: plugins.mine: mine.py has changed since this run: its hash was " in (
+        capfd.readouterr().err
+    )

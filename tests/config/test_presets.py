@@ -45,9 +45,9 @@ def test_a_preset_is_the_published_run_its_rehearsal_or_its_timing_study(name: s
         for overrides in ([], ["model=timing_only"], ["rehearsal=true"])
     )
     assert whole.run.row == timed.run.row == rehearsal.run.row == name
-    assert whole.run.algo == timed.run.algo == rehearsal.run.algo
-    assert whole.run.cluster == timed.run.cluster == rehearsal.run.cluster
-    assert whole.run.timed_as == timed.run.timed_as == rehearsal.run.timed_as
+    for part in ("algo", "cluster", "timed_as"):
+        of_whole = getattr(whole.run, part)
+        assert of_whole == getattr(timed.run, part) == getattr(rehearsal.run, part), part
     assert timed.run.label == "timing only; time simulated"
     assert rehearsal.run.label == f"rehearsal on {rehearsal.run.data.name}; time simulated"
     if name.startswith(TABLES):

@@ -41,10 +41,9 @@ def test_no_more_is_asked_for_than_a_run_makes(overrides: str, tmp_path: Path) -
     vectors = [start, *(buffer for buffer in buffers if buffer.dim())] if run.model.trains else []
     made = sum(vector.nbytes for vector in vectors) * run.nodes + start.nbytes
     assert 0.8 * made < model_need(run).bytes <= made
-    splits = [problem.dataset.train, problem.dataset.valid]
     tensors = [
         tensor
-        for split in splits
+        for split in [problem.dataset.train, problem.dataset.valid]
         for value in vars(split).values()
         for tensor in (value if isinstance(value, tuple) else [value])
         if isinstance(tensor, torch.Tensor)

@@ -30,8 +30,9 @@ def test_a_preset_is_a_file_that_imports_nothing(capsys: pytest.CaptureFixture[s
     Path("theirs.yaml").write_text("defaults: [override /algo: ./mine.py]\n")
     assert main(["experiment=./theirs.yaml", *TINY]) == 2
     assert "mine" not in sys.modules
-    said = capsys.readouterr().err
-    assert "experiment: 'theirs' chooses algo=./mine.py, which does not exist; there are " in said
+    assert "experiment: 'theirs' chooses algo=./mine.py, which does not exist; there are " in (
+        capsys.readouterr().err
+    )
     assert main(["model=./preset.yaml", *TINY[1:]]) == 2
     assert "model: './preset.yaml' has only values: write model=CHOICE" in capsys.readouterr().err
 
@@ -73,12 +74,11 @@ def test_values_that_no_setting_has_are_refused(
     text: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("odd.yaml").write_text(text)
-    assert main(["cluster=./odd.yaml", *TINY, "algo=sgp"]) == 2
-    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
-    another_command()
-    assert main(["experiment=./odd.yaml", *TINY, "algo=sgp"]) == 2
-    sentence = sentence.removeprefix("cluster.").replace("cluster:", "experiment:")
-    assert capsys.readouterr().err.startswith(f"sgp-run: {sentence}")
+    of_preset = sentence.removeprefix("cluster.").replace("cluster:", "experiment:")
+    for group, said in (("cluster", sentence), ("experiment", of_preset)):
+        assert main([f"{group}=./odd.yaml", *TINY, "algo=sgp"]) == 2
+        assert capsys.readouterr().err.startswith(f"sgp-run: {said}")
+        another_command()
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,9 @@ def test_a_preset_that_hydra_refuses_is_named_with_the_reason(
     text: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("odd.yaml").write_text(text)
-    assert main(["experiment=./odd.yaml", *TINY, "algo=sgp"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("sgp-run: experiment: 'odd' cannot be composed: ") and why in said
-    another_command()
     write(Path("folder"), {"experiment/odd.yaml": f"# @package _global_\n{text}\n"})
-    assert main(["--config-dir", "folder", "experiment=odd", *TINY, "algo=sgp"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("sgp-run: experiment: 'odd' cannot be composed: ") and why in said
+    for chosen in (["experiment=./odd.yaml"], ["--config-dir", "folder", "experiment=odd"]):
+        assert main([*chosen, *TINY, "algo=sgp"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("sgp-run: experiment: 'odd' cannot be composed: ") and why in said
+        another_command()

@@ -14,21 +14,18 @@ from sgp_runner.jobs.job_pool import RunJob, run_all
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.utils.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = ("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1")
 FOLDER = Path("results/runs/mine")
 OLD = "of version 0.2, neither comparable with this version nor resumable"
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def make_old(path: Path = FOLDER) -> None:
-    """Change the configuration of a run into that of version 0.2."""
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    assert config["format"] == FORMAT and "results_version" not in config
-    (path / "config.yaml").write_text(yaml.safe_dump(config | {"format": 3, "results_version": 2}))
+def change(**settings: object) -> None:
+    """Change the configuration of a run of this version."""
+    config = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    assert "results_version" not in config
+    (FOLDER / "config.yaml").write_text(yaml.safe_dump(config | settings))
 
 
 def test_the_results_version_is_that_of_the_package() -> None:
@@ -41,7 +38,7 @@ def test_an_old_run_is_shown_and_not_taken_for_a_new_one(
     command = [*TINY, "algo=slowmo", "name=mine", "logger=jsonl"]
     assert main(command) == 0
     assert main([*TINY, "algo=slowmo", "name=new", "seed=2", "logger=jsonl"]) == 0
-    make_old()
+    change(format=3, results_version=2)
     runs = read_runs([FOLDER.parent])
     settings = runs.table.set_index("run")["settings"]
     assert [settings[run]["results_version"] for run in ("mine", "new")] == ["0.2", "0.3"]
@@ -62,9 +59,8 @@ def test_an_old_run_is_shown_and_not_taken_for_a_new_one(
 def test_jobs_with_old_results_are_run_again() -> None:
     jobs = [RunJob("mine", (*TINY, "algo=sgp"), Path("results"))]
     assert dict(run_all(jobs, processes=1)) == {jobs[0]: None} and not jobs[0].due
-    for changes in ({"format": 3}, {"format": None}, {"format": [4]}):
-        config = yaml.safe_load((FOLDER / "config.yaml").read_text())
-        (FOLDER / "config.yaml").write_text(yaml.safe_dump(config | changes))
+    for other in (3, None, [4]):
+        change(format=other)
         assert jobs[0].finished and jobs[0].due
     assert dict(run_all(jobs, processes=1)) == {jobs[0]: None} and not jobs[0].due
 

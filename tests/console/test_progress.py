@@ -45,14 +45,8 @@ def follow(listener: ConsoleListener, done: list[int]) -> None:
     for step in (1, 2, 3, 4):
         done[0] = step
         for rank in (0, 1):
-            train = {
-                "kind": "train",
-                "rank": rank,
-                "step": step,
-                "epoch": step / 2,
-                "loss": 1 / step,
-            }
-            listener.write({**train, "time_s": 0.25 * step})
+            stamp = {"step": step, "epoch": step / 2, "time_s": 0.25 * step}
+            listener.write({"kind": "train", "rank": rank, **stamp, "loss": 1 / step})
         if step % 2 == 0:
             listener.write(
                 {
@@ -129,8 +123,9 @@ def test_a_real_run_shows_the_accuracy_of_rank_0(capsys: pytest.CaptureFixture[s
 
 def test_the_disk_space_of_a_run(tmp_path: Path) -> None:
     """ResNet-50's parameters on 32 nodes, with momentum; a checkpoint holds both of each node."""
-    overrides = ("algo=osgp", "model=resnet50", "nodes=32", "epochs=10", "batch_size=8")
-    run = make_experiment(tmp_path, *overrides).run
+    run = make_experiment(
+        tmp_path, "algo=osgp", "model=resnet50", "nodes=32", "epochs=10", "batch_size=8"
+    ).run
     problem = build_problem(run)
     parameters = sum(problem.flat.layers)
     assert parameters == 23_519_690
@@ -167,8 +162,11 @@ def test_ranks_that_share_cores_are_warned_about(tmp_path: Path) -> None:
     cores = os.cpu_count()
     assert cores is not None
     for nodes in (cores, cores + 1):
-        overrides = ("model=mlp", "network=gloo", f"nodes={nodes}", f"name=n{nodes}")
-        notes = oversubscribed(make_experiment(tmp_path, *overrides).run)
+        notes = oversubscribed(
+            make_experiment(
+                tmp_path, "model=mlp", "network=gloo", f"nodes={nodes}", f"name=n{nodes}"
+            ).run
+        )
         assert bool(notes) == (nodes > cores)
     assert notes[0].startswith(f"{nodes} ranks share {cores} core")
 
@@ -189,11 +187,11 @@ with showing("SGP · mlp", "simulated", 2, work) as listener:
 show(summary_table(SUMMARY))
 """
     settings = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("COLUMNS", "LINES", "NO_COLOR")
-    }
-    settings |= {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        },
         "TERM": "xterm",
         "PYTHONPATH": os.pathsep.join(sys.path),
         "PYTHONIOENCODING": "utf-8",
@@ -217,10 +215,11 @@ show(summary_table(SUMMARY))
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part).strip("\r ") for part in parts]
     assert max(map(len, lines)) <= 80
     title = lines.index("SGP · resnet8 · digits · 8 nodes · sim")
-    bar, numbers, empty = lines[title - 3 : title]
-    assert bar == "━" * 69 + " step 4/4"
-    assert numbers == "epoch 2.0 · loss 0.5208 · accuracy 80.0 % · simulated 1 s · real 0 s"
-    assert empty == ""
+    assert lines[title - 3 : title] == [
+        "━" * 69 + " step 4/4",
+        "epoch 2.0 · loss 0.5208 · accuracy 80.0 % · simulated 1 s · real 0 s",
+        "",
+    ]
 
 
 def test_a_real_run_shows_the_throughput_of_rank_0(capsys: pytest.CaptureFixture[str]) -> None:

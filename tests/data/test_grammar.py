@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 import torch
+from helpers.refusals import refusal
 
 from sgp_runner.data.grammar import Grammar, rules_of, usual
 from sgp_runner.data.language import Language, Mixture, Rules
-from sgp_runner.utils.errors import ConfigError
 
 # Nested brackets, a rule decided by its first byte, and words that share their first letters.
 TINY: Rules = {
@@ -32,8 +32,7 @@ def all_texts(length: int) -> list[bytes]:
 
 def logs(language: Language | Mixture, length: int) -> list[float]:
     """Return the logarithms of the probabilities of all possible texts."""
-    every = map(language.log_probability, all_texts(length))
-    return [log for log in every if log > -math.inf]
+    return [log for log in map(language.log_probability, all_texts(length)) if log > -math.inf]
 
 
 def entropy(language: Language | Mixture, length: int) -> float:
@@ -70,8 +69,7 @@ def test_a_mixture_averages_probabilities_not_logarithms() -> None:
 
 def test_samples_are_as_frequent_as_their_probability_says() -> None:
     language, draw = Language(TINY, EVEN), random.Random(5).random
-    counts = Counter(language.sample(draw, 3) for _ in range(20_000))
-    for text, count in counts.items():
+    for text, count in Counter(language.sample(draw, 3) for _ in range(20_000)).items():
         p = math.exp(language.log_probability(text))
         assert abs(count / 20_000 - p) < 5 * math.sqrt(p / 20_000)
 
@@ -117,8 +115,9 @@ def test_training_never_repeats_and_depends_on_the_seed_alone() -> None:
 
 def test_the_language_does_not_change() -> None:
     rules = rules_of(96, 0)
-    text = Language(rules, usual(rules)).sample(random.Random(3).random, 60)
-    assert text == b"a gumobut kuzofs a gemakig . some nuregs nepemav a nabatad ."
+    assert Language(rules, usual(rules)).sample(random.Random(3).random, 60) == (
+        b"a gumobut kuzofs a gemakig . some nuregs nepemav a nabatad ."
+    )
 
 
 def test_verbs_agree_with_their_nouns_across_brackets() -> None:
@@ -149,9 +148,7 @@ def test_dialects_share_words_and_differ_in_their_frequencies() -> None:
     ],
 )
 def test_impossible_grammars_are_refused(settings: dict[str, int], key: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Grammar(**settings)
-    assert error.value.key == key
+    assert refusal(Grammar, **settings).key == key
 
 
 def test_searches_can_validate_on_other_texts() -> None:

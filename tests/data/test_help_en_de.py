@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.packed import deb
 from helpers.paths import ROOT
+from helpers.refusals import refusal
 
 from sgp_runner.data.help_en_de import PAIRS, SOURCE, HelpEnDe, complete
 from sgp_runner.data.packaged import checksum_of
@@ -75,10 +76,9 @@ def test_odd_pairs_are_left_out(english: str, german: str) -> None:
 
 
 def test_a_paragraph_is_one_pair_if_its_sentences_do_not_agree() -> None:
-    german = page(("1", "Zwei Sätze werden so einer."))
-    assert rows(page(("1", "Here are two. They become one.")), german) == [
-        "p.html\tHere are two. They become one.\tZwei Sätze werden so einer."
-    ]
+    assert rows(
+        page(("1", "Here are two. They become one.")), page(("1", "Zwei Sätze werden so einer."))
+    ) == ["p.html\tHere are two. They become one.\tZwei Sätze werden so einer."]
 
 
 def test_a_pair_belongs_to_its_first_page() -> None:
@@ -134,8 +134,9 @@ def test_sentences_in_the_order_of_their_lengths_have_the_same_results(manual: H
     longest = source.shape[1]
     shapes = [inputs[0].shape[1] for inputs, _ in task.batches(module, dataset.train, 99)]
     assert shapes == [longest]  # one pass: fewer than 64 sentences
-    assert (task.limit(source, 99), task.limit(source[:, :3], 99)) == (2 * longest + 10, 16)
-    assert task.limit(source, 12) == 12
+    assert [
+        task.limit(*limits) for limits in ((source, 99), (source[:, :3], 99), (source, 12))
+    ] == [*(2 * longest + 10, 16, 12)]
 
 
 def test_whole_pages_go_to_nodes(manual: HelpEnDe) -> None:
@@ -165,14 +166,14 @@ def test_other_files_are_refused(
     else:
         (tmp_path / "en-US/text").mkdir(parents=True)
         (tmp_path / "en-US/text/a.html").write_bytes(page(("1", "Some words here.")))
-    with pytest.raises(ConfigError) as error:
-        HelpEnDe(path=str(tmp_path), sha256=sha256).load(torch.float32)
-    assert sentence in error.value.sentence
+    assert (
+        sentence
+        in refusal(HelpEnDe(path=str(tmp_path), sha256=sha256).load, torch.float32).sentence
+    )
 
 
 def test_pairs_with_more_pieces_are_left_out(manual: HelpEnDe) -> None:
-    dataset = manual.load(torch.float32)
-    (source, _), targets = dataset.train.batch(torch.arange(4))
+    (source, _), targets = manual.load(torch.float32).train.batch(torch.arange(4))
     lengths = torch.maximum((source > 2).sum(1), (targets > 2).sum(1))
     most = int(lengths.max()) - 1
     kept = replace(manual, max_pieces=most).load(torch.float32)

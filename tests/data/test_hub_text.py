@@ -13,13 +13,14 @@ from unittest import mock
 import pytest
 import torch
 from helpers.hub_folders import END, hosts_asked_for, save_gpt2, save_json, save_tokenizer, texts
+from helpers.refusals import refusal
 
 from sgp_runner.config.overrides import experiment_of
 from sgp_runner.data.dataset import Dataset
 from sgp_runner.data.documents import StreamSplit
 from sgp_runner.data.hub_text import HubText
 from sgp_runner.data.tasks import SubwordModelling
-from sgp_runner.utils.errors import ConfigError, DataError
+from sgp_runner.utils.errors import DataError
 from sgp_runner.utils.hub import import_hub, reaches_hub
 
 NOWHERE = "http://127.0.0.1:9"  # no server listens there
@@ -66,23 +67,22 @@ def test_documents_are_packed_into_blocks(tmp_path: Path, tokenizer: str) -> Non
 def test_files_are_read_with_their_splits(tmp_path: Path, tokenizer: str) -> None:
     path = save_json(tmp_path / "data", ["a b c d", "e f g h"])
     save_json(tmp_path / "data", ["h g f e"], "validation")
-    streaming = {"streaming": True, "tokens": 4, "buffer": 1}
-    for more in ({}, streaming):
-        data = loaded(path, tokenizer, valid_split="validation", **more)
+    whole, stream = (
+        loaded(path, tokenizer, valid_split="validation", **more)
+        for more in ({}, {"streaming": True, "tokens": 4, "buffer": 1})
+    )
+    for data in (whole, stream):
         (inputs,), targets = data.valid.batch(torch.tensor([0]))
         assert (inputs.tolist(), targets.tolist()) == ([[9, 8, 7, 6]], [[8, 7, 6, END]])
-        if not more:
-            assert all_tokens(data) == [[2, 3, 4, 5, END], [END, 6, 7, 8, 9]]
-            continue
-        sampler = data.partition.sampler(data.train, 1, 1, seed=0)
-        (first,), targets = data.train.batch(torch.cat([sampler.indices(0, k) for k in range(3)]))
-        assert first.tolist() == [[2, 3, 4, 5], [6, 7, 8, 9], [2, 3, 4, 5]]
-        assert targets.tolist() == [[3, 4, 5, END], [7, 8, 9, END], [3, 4, 5, END]]
+    assert all_tokens(whole) == [[2, 3, 4, 5, END], [END, 6, 7, 8, 9]]
+    sampler = stream.partition.sampler(stream.train, 1, 1, seed=0)
+    (first,), targets = stream.train.batch(torch.cat([sampler.indices(0, k) for k in range(3)]))
+    assert first.tolist() == [[2, 3, 4, 5], [6, 7, 8, 9], [2, 3, 4, 5]]
+    assert targets.tolist() == [[3, 4, 5, END], [7, 8, 9, END], [3, 4, 5, END]]
 
 
 def test_documents_held_out_are_in_no_training_block(tmp_path: Path, tokenizer: str) -> None:
-    rows = [f"a {'b ' * i}c" for i in range(40)]
-    path = saved(tmp_path / "data", train=rows)
+    path = saved(tmp_path / "data", train=[f"a {'b ' * i}c" for i in range(40)])
     for share, held in ((0.5, 22), (0.1, 7)):
         data = loaded(path, tokenizer, valid_share=share, valid_size=10_000, block=1)
         train, valid = (
@@ -175,10 +175,8 @@ def test_the_loss_is_of_a_token(tokenizer: str) -> None:
 # Refusals
 
 
-def refusal(path: str, tokenizer: str | None, **more: Any) -> str:
-    with pytest.raises(ConfigError) as error:
-        HubText(path=path, tokenizer=tokenizer, **more).load(torch.float32)
-    return str(error.value)
+def refused_text(path: str, tokenizer: str | None, **more: Any) -> str:
+    return str(refusal(loaded, path, tokenizer, **{"block": 64, **more}))
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path, tokenizer: str) -> None:
@@ -204,15 +202,15 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, tokenizer: str) -> None:
             "data.tokens: streaming needs the tokens of an epoch: data.tokens=10000000.",
         ),
     ):
-        assert refusal(path, tokenizer, **more) == sentence  # type: ignore[arg-type]
-    assert refusal("./none", tokenizer) == (
+        assert refused_text(path, tokenizer, **more) == sentence  # type: ignore[arg-type]
+    assert refused_text("./none", tokenizer) == (
         "data.path: there is no folder './none'; write a name on the Hub without ./ in front."
     )
-    assert refusal(path, path) == (
+    assert refused_text(path, path) == (
         f"data.tokenizer: '{path}' has no tokenizer: name one, data.tokenizer=gpt2."
     )
     (tmp_path / "empty").mkdir()
-    assert refusal(str(tmp_path / "empty"), tokenizer).startswith(
+    assert refused_text(str(tmp_path / "empty"), tokenizer).startswith(
         f"data.path: the data set '{tmp_path / 'empty'}' cannot be loaded ("
     )
 
@@ -230,12 +228,12 @@ def test_without_the_hub_a_name_is_refused_at_once(
     monkeypatch.setenv("HF_ENDPOINT", NOWHERE)
     assert not reaches_hub()
     asked = hosts_asked_for(monkeypatch)
-    assert refusal("org/stories", tokenizer) == (
+    assert refused_text("org/stories", tokenizer) == (
         "data.path: the data set 'org/stories' is not on this machine, which cannot reach the "
         "Hugging Face Hub: on a machine with network, hf download --repo-type dataset org/stories "
         "--local-dir stories; then copy the folder here and write data=hf:./stories"
     )
-    assert refusal("org/stories", "org/words") == (
+    assert refused_text("org/stories", "org/words") == (
         "data.tokenizer: the tokenizer 'org/words' is not on this machine, which cannot reach the "
         "Hugging Face Hub: on a machine with network, hf download org/words --local-dir words; "
         "then copy the folder here and write data.tokenizer=./words"
@@ -245,7 +243,7 @@ def test_without_the_hub_a_name_is_refused_at_once(
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tokenizer: str) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert refusal(tokenizer, tokenizer).startswith(
+    assert refused_text(tokenizer, tokenizer).startswith(
         "data: hf needs datasets: pip install 'sgp-runner[hf]' ("
     )
 
@@ -253,7 +251,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tokenizer: 
 @pytest.mark.parametrize("more", [{}, {"streaming": True, "tokens": 90}])
 def test_a_row_without_text_is_named(more: dict[str, Any], tmp_path: Path, tokenizer: str) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "a b c"}\n{"text": null}\n{"text": 3}\n')
-    assert refusal(str(tmp_path), tokenizer, **more) == (
+    assert refused_text(str(tmp_path), tokenizer, **more) == (
         f"data.text_key: a row of {tmp_path} has 3 as 'text', which is no text."
     )
 
@@ -261,10 +259,8 @@ def test_a_row_without_text_is_named(more: dict[str, Any], tmp_path: Path, token
 # Identity
 
 
-def test_the_contents_of_folders_are_part_of_the_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_the_contents_of_folders_are_part_of_the_identity() -> None:
     save_gpt2(Path("model"))
     save_tokenizer(Path("model"))
     save_json(Path("data"), texts(30))
@@ -280,15 +276,13 @@ def test_the_contents_of_folders_are_part_of_the_identity(
     assert experiment_of(overrides).digest == first.digest
     save_json(Path("data"), texts(31))
     assert experiment_of(overrides).digest != first.digest
-    assert refusal("./data", "./model", sha256=checksum).startswith(
+    assert refused_text("./data", "./model", sha256=checksum).startswith(
         "data.sha256: the contents of './data' changed: their checksum is "
     )
 
 
 def test_another_model_needs_a_tokenizer() -> None:
-    with pytest.raises(ConfigError) as error:
-        experiment_of(["model=gpt", "data=hf:org/stories"])
-    assert str(error.value) == (
+    assert str(refusal(experiment_of, ["model=gpt", "data=hf:org/stories"])) == (
         "data.tokenizer: only model=hf:... has one of its own: data.tokenizer=gpt2."
     )
     run = experiment_of(["model=hf:gpt2", "data=hf:org/stories"]).run

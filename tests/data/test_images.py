@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -22,6 +23,8 @@ import torch
 from helpers.corpora import WNIDS, cifar, image_folder
 from helpers.experiments import final_parameters, instrumented, make_experiment, steps_taken
 from helpers.paths import RANKS
+from helpers.processes import wait_until
+from helpers.refusals import refusal
 from PIL import Image
 
 from sgp_runner.assembly.build import build_problem
@@ -79,12 +82,11 @@ def test_a_folder_of_classes_is_divided_by_class(root: Path, tmp_path: Path) -> 
 def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^data.valid_share: "):
         Folder(path=str(root / "train"), workers=0, valid_share=1e-9).load(torch.float32)
-    folder = Folder(path=str(root), image_size=32, workers=0).load(torch.float32)
-    published = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
-    assert (folder.train.files, folder.valid.files) == (
-        published.train.files,
-        published.valid.files,
+    found, published = (
+        [data.load(torch.float32).train.files, data.load(torch.float32).valid.files]
+        for data in (Folder(path=str(root), workers=0), ImageNet(root=str(root), workers=0))
     )
+    assert found == published
     for made, sentence in (
         ("", f"{tmp_path} has no folder of images for each class."),
         ("cat", "a class has no images: "),
@@ -92,25 +94,21 @@ def test_a_folder_with_train_and_val_is_read_as_it_is(root: Path, tmp_path: Path
         ("val/dog", f"{tmp_path}/val has the class dog, unlike train/."),
     ):
         (tmp_path / made).mkdir(parents=True, exist_ok=True)
-        with pytest.raises(ConfigError) as error:
-            Folder(path=str(tmp_path)).load(torch.float32)
-        assert error.value.sentence.startswith(sentence)
+        assert refusal(Folder(path=str(tmp_path)).load, torch.float32).sentence.startswith(sentence)
 
 
 def test_hidden_folders_and_files_hold_no_images(tmp_path: Path) -> None:
     root = image_folder(tmp_path / ".cache" / "imagenet", train=2, valid=1)
     for part in ("train", "val"):
-        first = root / part / WNIDS[0] / f"{WNIDS[0]}_0.JPEG"
         for hidden in (".ipynb_checkpoints/a.png", "new/a.JPEG", "new/.Trash/a.png", "new/._a.png"):
             path = root / part / hidden
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(first.read_bytes())
-    data = Folder(path=str(root), image_size=8, workers=0).load(torch.float32)
-    assert (data.num_classes, len(data.train), len(data.valid)) == (4, 7, 4)
-    assert data.train.labels is not None
-    assert data.train.labels.tolist() == [0, 0, 1, 1, 2, 2, 3]
-    data = ImageNet(root=str(root), image_size=8, workers=0).load(torch.float32)
-    assert (data.num_classes, len(data.train), len(data.valid)) == (4, 7, 4)
+            shutil.copyfile(root / part / WNIDS[0] / f"{WNIDS[0]}_0.JPEG", path)
+    for config in (Folder(path=str(root), workers=0), ImageNet(root=str(root), workers=0)):
+        data = config.load(torch.float32)
+        assert (data.num_classes, len(data.train), len(data.valid)) == (4, 7, 4)
+        assert data.train.labels is not None
+        assert data.train.labels.tolist() == [0, 0, 1, 1, 2, 2, 3]
 
 
 def decoded(path: Path) -> list[int]:
@@ -129,10 +127,11 @@ def test_sixteen_bits_are_scaled_to_eight(kind: str, tmp_path: Path) -> None:
 )
 def test_pixels_without_a_defined_white_are_refused(kind: str, what: str, tmp_path: Path) -> None:
     Image.fromarray(numpy.full((12, 12), 7, kind)).save(tmp_path / "a.tiff")
-    with pytest.raises(DataError) as error:
+    with pytest.raises(
+        DataError,
+        match=rf"^{tmp_path}/a.tiff has {what}, whose white is not defined: convert it to 8 bits.$",
+    ):
         decoded(tmp_path / "a.tiff")
-    sentence = f"{tmp_path}/a.tiff has {what}, whose white is not defined: convert it to 8 bits."
-    assert str(error.value) == sentence
 
 
 # ImageNet
@@ -145,11 +144,8 @@ def test_an_image_folder_has_its_classes_in_order(dataset: Dataset) -> None:
         3,
         (3, 32, 32),
     )
-    assert dataset.train.labels is not None and dataset.train.labels.bincount().tolist() == [
-        24,
-        24,
-        24,
-    ]
+    assert dataset.train.labels is not None
+    assert dataset.train.labels.bincount().tolist() == [24, 24, 24]
     (images,), labels = dataset.valid.batch(torch.tensor([17, 0]))
     assert (images.shape, images.dtype, labels.tolist()) == ((2, 3, 32, 32), torch.uint8, [2, 0])
     assert images.float().mean((2, 3)).argmax(1).tolist() == [2, 0]  # the colours of their classes
@@ -159,12 +155,12 @@ def test_evaluation_sees_the_centre(root: Path, dataset: Dataset) -> None:
     (images,), _ = dataset.valid.batch(torch.tensor([0]))
     with Image.open(root / "val" / WNIDS[0] / f"{WNIDS[0]}_0.JPEG") as image:  # 48 x 40
         small = image.resize((44, 37), Image.Resampling.BILINEAR).crop((6, 2, 38, 34))
-    by_hand = (
+    assert torch.equal(
+        images[0],
         torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
         .view(32, 32, 3)
-        .permute(2, 0, 1)
+        .permute(2, 0, 1),
     )
-    assert torch.equal(images[0], by_hand)
 
 
 def test_augmentation_depends_on_seed_and_sample_alone(dataset: Dataset) -> None:
@@ -212,13 +208,17 @@ def test_a_run_has_the_same_bytes_with_and_without_processes(
         )
         experiment = make_experiment(tmp_path / str(workers), *overrides)
         assert execute(instrumented(experiment)) is not None
-        records = [
-            {**record, "real_s": 0, "run_dir": ""} for record in read_metrics(experiment.directory)
-        ]
-        ends.append((experiment.name, final_parameters(experiment), records))
-    assert ends[0][0] == ends[1][0]  # workers are no part of the name
-    assert all(torch.equal(a, b) for a, b in zip(ends[0][1], ends[1][1], strict=True))
-    assert ends[0][2] == ends[1][2]
+        ends.append(
+            (
+                experiment.name,  # workers are no part of it
+                [params.tolist() for params in final_parameters(experiment)],
+                [
+                    {**record, "real_s": 0, "run_dir": ""}
+                    for record in read_metrics(experiment.directory)
+                ],
+            )
+        )
+    assert ends[0] == ends[1]
 
 
 def test_colours_are_learnt_and_called_what_they_are(root: Path, tmp_path: Path) -> None:
@@ -269,13 +269,11 @@ def children_of(parent: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            number, above = (
-                int(path.parent.name),
-                int(path.read_text().rpartition(")")[2].split()[1]),
-            )
+            above = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
         if above == parent:
+            number = int(path.parent.name)
             found += [number, *children_of(number)]
     return found
 
@@ -299,9 +297,8 @@ def alike(root: Path, *overrides: str) -> tuple[str, ...]:
 def decoding(folder: Path, root: Path, *overrides: str) -> subprocess.Popen[str]:
     """The command, once it has recorded steps made of what its processes decode."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sgp_runner", *alike(root, *overrides)]
     return subprocess.Popen(
-        command,
+        [sys.executable, "-m", "sgp_runner", *alike(root, *overrides)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -323,14 +320,12 @@ def wait_for_lines(folder: Path, count: int, process: subprocess.Popen[str]) -> 
         time.sleep(0.01)
 
 
-def gone(processes: list[int]) -> bool:
-    deadline = time.monotonic() + 200
-    while (
-        any(Path(f"/proc/{number}").exists() for number in processes)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-    return not any(Path(f"/proc/{number}").exists() for number in processes)
+def wait_for_end(processes: list[int]) -> None:
+    wait_until(
+        lambda: not any(Path(f"/proc/{number}").exists() for number in processes),
+        "the processes to end",
+        200,
+    )
 
 
 def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
@@ -341,37 +336,28 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bytes_and_leaves_no_process(
     with monkeypatch.context() as inside:
         inside.chdir(whole)
         assert main([*alike(root, "epochs=8", "data.workers=0")]) == 0
-    codes = []
-    for number in (signal.SIGKILL, signal.SIGUSR1):
+    stopped = r"sgp-run: stopped by SIGUSR1; saved in \S+. Run the same command again to resume.\n"
+    # SIGUSR1 as Slurm does: the processes that decode get it too.
+    for send, number, code, said in (
+        (os.kill, signal.SIGKILL, -signal.SIGKILL, ".*"),
+        (os.killpg, signal.SIGUSR1, 75, stopped),
+    ):
         process = decoding(cut, root, "epochs=8", "checkpoint.every_steps=2")
         wait_for_lines(cut, len(lines(cut)) + 12, process)
         family = children_of(process.pid)
-        assert (
-            len(family) == 4
-        )  # two that decode, one that starts them, one that watches over shared memory
+        # Two that decode, one that starts them, one that watches over shared memory.
+        assert len(family) == 4
         assert all(
             {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2} <= unheard_by(child)
             for child in family
         )
-        if number == signal.SIGKILL:
-            process.kill()
-        else:
-            os.killpg(process.pid, number)  # as Slurm does: the processes that decode get it too
+        send(process.pid, number)
         _, error = process.communicate(timeout=600)
-        codes.append(process.returncode)
-        assert gone(family)
-        if number != signal.SIGKILL:
-            assert re.fullmatch(
-                (
-                    rf"sgp-run: stopped by {number.name}; saved in \S+. Run the same command "
-                    r"again to resume.\n"
-                ),
-                error,
-            )
-    assert codes == [-signal.SIGKILL, 75]
-    last = decoding(cut, root, "epochs=8")
-    out, error = last.communicate(timeout=600)
-    assert (last.returncode, error) == (0, "") and "resumes from step" in out
+        assert process.returncode == code and re.fullmatch(said, error, re.DOTALL)
+        wait_for_end(family)
+    process = decoding(cut, root, "epochs=8")
+    out, error = process.communicate(timeout=600)
+    assert (process.returncode, error) == (0, "") and "resumes from step" in out
     assert lines(cut)[:-1] == lines(whole)[:-1]  # the last line holds the real time
 
 
@@ -379,62 +365,60 @@ def test_a_process_that_dies_is_named(root: Path, tmp_path: Path) -> None:
     process = decoding(tmp_path, root, "epochs=1000")
     wait_for_lines(tmp_path, 10, process)
     family = children_of(process.pid)
-    for number in family:
-        if b"forkserver" in Path(f"/proc/{number}/cmdline").read_bytes() and not children_of(
-            number
-        ):
-            os.kill(number, signal.SIGKILL)
-            break
-    _, error = process.communicate(timeout=600)
-    assert process.returncode == 1
-    sentence = (
-        "a process that decodes images has died, perhaps for want of memory; try fewer of them "
-        "(data.workers)."
+    decoders = (
+        number
+        for number in family
+        if b"forkserver" in Path(f"/proc/{number}/cmdline").read_bytes() and not children_of(number)
     )
+    os.kill(next(decoders), signal.SIGKILL)
+    _, error = process.communicate(timeout=600)
     where = r"(rank \d, step \d+: DataError: )?"  # none in an evaluation
-    assert re.fullmatch(rf"sgp-run: {where}{re.escape(sentence)}\n", error)
-    assert gone(family)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_image_is_named(workers: int, tmp_path: Path) -> None:
-    root = image_folder(tmp_path / "imagenet", train=2)
-    path = root / "train" / WNIDS[1] / f"{WNIDS[1]}_1.JPEG"
-    path.write_bytes(path.read_bytes()[:100])
-    data = ImageNet(root=str(root), image_size=32, workers=workers).load(torch.float32)
-    with pytest.raises(
-        DataError, match=rf"^{path} cannot be read as an image \(.+\); copy or download it again.$"
-    ):
-        data.train.batch(torch.arange(6))
-    data.train.close()
+    assert process.returncode == 1 and re.fullmatch(
+        rf"sgp-run: {where}a process that decodes images has died, perhaps for want of memory; "
+        r"try fewer of them \(data\.workers\)\.\n",
+        error,
+    )
+    wait_for_end(family)
 
 
 def png_bomb(path: Path) -> None:
     """A picture of 100,000 x 100,000 pixels in a few bytes."""
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
     parts = (
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
+        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b""))
     )
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
 
 
+def cut_off(path: Path) -> None:
+    path.write_bytes((path.parent / f"{WNIDS[1]}_0.JPEG").read_bytes()[:100])
+
+
 @pytest.mark.parametrize(
-    ("make", "reason"),
-    [(png_bomb, "decompression bomb"), (os.mkfifo, "Not a regular file")],
-    ids=["a bomb", "a pipe"],
+    ("workers", "make", "reason"),
+    [
+        (0, cut_off, ".+"),
+        (2, cut_off, ".+"),
+        (0, png_bomb, "decompression bomb"),
+        (0, os.mkfifo, "Not a regular file"),
+    ],
+    ids=["cut off", "cut off in a process", "a bomb", "a pipe"],
 )
-def test_an_image_without_end_is_named(
-    make: Callable[[Path], object], reason: str, tmp_path: Path
+def test_a_damaged_image_and_one_without_end_are_named(
+    workers: int, make: Callable[[Path], object], reason: str, tmp_path: Path
 ) -> None:
     root = image_folder(tmp_path / "imagenet", train=2)
     path = root / "train" / WNIDS[1] / f"{WNIDS[1]}_1.JPEG"
     path.unlink()
     make(path)
-    data = ImageNet(root=str(root), image_size=32, workers=0).load(torch.float32)
-    with pytest.raises(DataError, match=rf"^{path} cannot be read as an image \(.*{reason}.*\);"):
+    data = ImageNet(root=str(root), image_size=32, workers=workers).load(torch.float32)
+    with pytest.raises(
+        DataError,
+        match=rf"^{path} cannot be read as an image \(.*{reason}.*\); copy or download it again.$",
+    ):
         data.train.batch(torch.arange(6))
+    data.train.close()
 
 
 @pytest.mark.parametrize(("cores", "count"), [(1, 4), (8, 7), (64, 16)])
@@ -460,8 +444,7 @@ def test_cifar_is_read_by_torchvision(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    root = cifar(tmp_path, monkeypatch)
-    data = Cifar(name, root=str(root)).load(torch.float32)
+    data = Cifar(name, root=str(cifar(tmp_path, monkeypatch))).load(torch.float32)
     assert (len(data.train), len(data.valid), data.num_classes, data.input_shape) == (
         *sizes,
         classes,
@@ -480,7 +463,8 @@ def test_residual_networks_train_on_cifar(
     data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = cifar(tmp_path / "data", monkeypatch)
-    overrides = (
+    experiment = make_experiment(
+        tmp_path,
         f"data={data}",
         f"data.root={root}",
         f"model={model}",
@@ -489,7 +473,6 @@ def test_residual_networks_train_on_cifar(
         "epochs=0.25",
         "log_every=1",
     )
-    experiment = make_experiment(tmp_path, *overrides)
     summary = execute(experiment)
     losses = [
         record["loss"] for record in read_metrics(experiment.directory) if record["kind"] == "train"
@@ -522,9 +505,7 @@ def test_missing_torchvision_and_missing_files_are_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ConfigError) as error:
-        Cifar("cifar10", root=str(tmp_path)).load(torch.float32)
-    assert error.value.sentence == (
+    assert refusal(Cifar("cifar10", root=str(tmp_path)).load, torch.float32).sentence == (
         "torchvision is not installed: pip install 'sgp-runner[vision]' "
         f"torch=={torch.__version__.partition('+')[0]}, "
         f"and then sgp-run download cifar10 data.root={tmp_path}."
@@ -533,21 +514,16 @@ def test_missing_torchvision_and_missing_files_are_one_sentence(
 
 def test_the_inner_folder_is_not_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = cifar(tmp_path, monkeypatch) / "cifar-10-batches-py"
-    with pytest.raises(ConfigError) as error:
-        Cifar("cifar10", root=str(root)).load(torch.float32)
-    fix = f"it is the folder above cifar-10-batches-py; use data.root={tmp_path}."
-    assert error.value.sentence == fix
+    assert refusal(Cifar("cifar10", root=str(root)).load, torch.float32).sentence == (
+        f"it is the folder above cifar-10-batches-py; use data.root={tmp_path}."
+    )
 
 
 def test_an_image_is_moved_and_mirrored() -> None:
     image = torch.arange(1, 26, dtype=torch.uint8).view(1, 1, 5, 5)
-    down, right = (
-        MARGIN + 1,
-        MARGIN - 2,
-    )  # rows and columns of the window, counted from the margin's corner
-    plain, mirrored = (
-        moved(image, torch.tensor([down | right << 16 | flip << 32])) for flip in (0, 1)
-    )
+    # Rows and columns of the window, counted from the margin's corner.
+    where = MARGIN + 1 | MARGIN - 2 << 16
+    plain, mirrored = (moved(image, torch.tensor([where | flip << 32])) for flip in (0, 1))
     assert plain[0, 0].tolist() == [
         [0, 0, 6, 7, 8],
         [0, 0, 11, 12, 13],
@@ -588,10 +564,10 @@ MISSING = {
 
 
 @pytest.mark.parametrize("data", MISSING)
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_missing_data_are_one_sentence_and_leave_nothing_behind(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main([f"data={data}", "data.root=nowhere", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == MISSING[data]
     assert list(tmp_path.iterdir()) == []
@@ -599,16 +575,14 @@ def test_missing_data_are_one_sentence_and_leave_nothing_behind(
 
 def test_classes_without_images_are_refused(tmp_path: Path) -> None:
     root = image_folder(tmp_path / "imagenet", train=2)
-    (root / "train" / "n09999999").mkdir()
-    with pytest.raises(ConfigError, match="data.root: a class has no images: .*n09999999"):
-        ImageNet(root=str(root)).load(torch.float32)
-    (root / "train" / "n09999999").rmdir()
-    (root / "val" / "n09999999").mkdir()
-    with pytest.raises(
-        ConfigError, match="/val has the class n09999999, which .*/train does not have."
+    for part, sentence in (
+        ("train", "data.root: a class has no images: .*n09999999"),
+        ("val", "/val has the class n09999999, which .*/train does not have."),
     ):
-        ImageNet(root=str(root)).load(torch.float32)
-    (root / "val" / "n09999999").rmdir()
+        (root / part / "n09999999").mkdir()
+        with pytest.raises(ConfigError, match=sentence):
+            ImageNet(root=str(root)).load(torch.float32)
+        (root / part / "n09999999").rmdir()
     for path in root.glob("val/*/*"):
         path.unlink()
     with pytest.raises(ConfigError, match="data.root: the classes in .*/val have no images."):

@@ -104,9 +104,11 @@ def test_clock(hour: int, minute: int, en: str, de: str) -> None:
 
 
 def test_quantities_agree_with_their_noun() -> None:
-    assert quantity(1, EURO) == ("one euro", "ein Euro")
-    assert quantity(1, HOUR) == ("one hour", "eine Stunde")
-    assert quantity(21, DAY) == ("twenty-one days", "einundzwanzig Tage")
+    assert [quantity(1, EURO), quantity(1, HOUR), quantity(21, DAY)] == [
+        ("one euro", "ein Euro"),
+        ("one hour", "eine Stunde"),
+        ("twenty-one days", "einundzwanzig Tage"),
+    ]
 
 
 def test_every_sentence_splits_into_known_pieces_and_joins_again() -> None:
@@ -115,8 +117,9 @@ def test_every_sentence_splits_into_known_pieces_and_joins_again() -> None:
     for en, de, _ in sentences(3000):
         assert pieces.ids(pieces.english_words(en))
         assert task.text([*pieces.ids(pieces.german_pieces(de)), pieces.EOS, pieces.PAD]) == de
-    split = pieces.german_pieces("der dreiundzwanzigste Mai")
-    assert split == ["der", "▁", "drei", "und", "zwanzig", "ste", "▁", "Mai"]
+    assert pieces.german_pieces("der dreiundzwanzigste Mai") == [
+        *("der", "▁", "drei", "und", "zwanzig", "ste", "▁", "Mai")
+    ]
 
 
 def test_validation_sentences_are_unseen() -> None:

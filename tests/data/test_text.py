@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.refusals import refusal
 
 from sgp_runner.data.text import MODULES, PythonText, Text
 from sgp_runner.utils.errors import ConfigError
@@ -61,9 +62,10 @@ def test_the_header_of_llm_c_holds_no_tokens(
         ((version, 201), f"its header promises 201 tokens of {kind}, but {size} bytes follow"),
     ):
         write(*given)
-        with pytest.raises(ConfigError) as error:
-            Text(path=str(path)).load(torch.float32)
-        assert error.value.sentence == f"cannot read {path}: {sentence}."
+        assert (
+            refusal(Text(path=str(path)).load, torch.float32).sentence
+            == f"cannot read {path}: {sentence}."
+        )
 
 
 def test_only_visible_files_of_text_are_read(tmp_path: Path) -> None:
@@ -71,12 +73,9 @@ def test_only_visible_files_of_text_are_read(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     for name in (".DS_Store", ".git/index"):
         (tmp_path / name).write_bytes(bytes(50))
-    data = Text(path=str(tmp_path), block=4, valid_share=0.2).load(torch.float32)
-    assert len(data.train) == 9
+    assert len(Text(path=str(tmp_path), block=4, valid_share=0.2).load(torch.float32).train) == 9
     (tmp_path / "wide.txt").write_bytes("wide".encode("utf-16-le"))
-    with pytest.raises(ConfigError) as error:
-        Text(path=str(tmp_path)).load(torch.float32)
-    assert error.value.sentence == (
+    assert refusal(Text(path=str(tmp_path)).load, torch.float32).sentence == (
         f"{tmp_path}/wide.txt is not text: byte 1 is 0; save text as UTF-8; for tokens, give "
         "one file, or a folder with train.bin and val.bin."
     )
@@ -87,8 +86,8 @@ def test_the_end_of_a_single_file_of_tokens_validates(tmp_path: Path) -> None:
     np.save(tmp_path / "tokens.npy", tokens)
     tokens.astype(np.uint16).tofile(tmp_path / "tokens.bin")
     for kind in ("npy", "bin"):
-        data = Text(path=str(tmp_path / f"tokens.{kind}"), block=3, valid_share=0.3)
-        dataset = data.load(torch.float32)
+        path = str(tmp_path / f"tokens.{kind}")
+        dataset = Text(path=path, block=3, valid_share=0.3).load(torch.float32)
         assert (len(dataset.train), len(dataset.valid), dataset.num_classes) == (4, 1, 320)
         assert dataset.train.batch(torch.tensor([3]))[1].tolist() == [[310, 311, 312]]
         assert dataset.valid.batch(torch.tensor([0]))[1].tolist() == [[315, 316, 317]]
@@ -107,15 +106,15 @@ def test_files_that_have_no_tokens_are_refused(tmp_path: Path) -> None:
         (np.zeros((3, 3), int), f"{path} has int64 [3, 3]: token numbers are whole."),
     ):
         np.save(path, array)
-        with pytest.raises(ConfigError) as error:
-            Text(path=str(path)).load(torch.float32)
-        assert error.value.sentence == sentence
+        assert refusal(Text(path=str(path)).load, torch.float32).sentence == sentence
     np.save(path, np.arange(300))
     (tmp_path / "none.npy").write_bytes(b"no array")
-    with pytest.raises(ConfigError, match=r"^data.path: cannot read .*none.npy: "):
-        Text(path=str(tmp_path / "none.npy")).load(torch.float32)
-    with pytest.raises(ConfigError, match="the files have the token 299: set more"):
-        Text(path=str(path), vocabulary=299).load(torch.float32)
+    for data, sentence in (
+        (Text(path=str(tmp_path / "none.npy")), r"^data.path: cannot read .*none.npy: "),
+        (Text(path=str(path), vocabulary=299), "the files have the token 299: set more"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            data.load(torch.float32)
 
 
 def test_the_library_has_all_modules() -> None:
@@ -129,9 +128,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         (tmp_path / "none.txt", "data.path", "No such file"),
         (tmp_path / "short.txt", "data.block", "the text that trains is shorter than 65 tokens"),
     ):
-        with pytest.raises(ConfigError) as error:
-            Text(path=str(path)).load(torch.float32)
-        assert error.value.key == key and part in error.value.sentence
+        error = refusal(Text(path=str(path)).load, torch.float32)
+        assert error.key == key and part in error.sentence
     with pytest.raises(ConfigError, match="^data.vocabulary: text is read as bytes: leave it out"):
         Text(path=str(tmp_path), vocabulary=9).load(torch.float32)
     with pytest.raises(ConfigError, match="name a file or a folder"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -124,7 +124,6 @@ def copied(func: Any, args: Any, out: Any) -> tuple[Tensor, Tensor] | None:
 def pin_memory(tensor: Tensor, device: object = None) -> Tensor:
     copy = tensor.clone()
     own_gpu().pin(copy)
-    copy.is_pretend_pinned = True  # type: ignore[attr-defined]
     return copy
 
 
@@ -167,9 +166,10 @@ def pretend_cuda() -> Iterator[None]:
         "get_device_properties": lambda device=None: own_gpu(),
         "_lazy_init": lambda: None,
     }
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
-        stack.enter_context(mock.patch.object(Tensor, "pin_memory", pin_memory))
-        stack.enter_context(mock.patch.object(PretendTensor, "record_stream", record_stream))
-        stack.enter_context(mock.patch.object(threading.Thread, "start", start))
+    with (
+        mock.patch.multiple(torch.cuda, **cuda),
+        mock.patch.object(Tensor, "pin_memory", pin_memory),
+        mock.patch.object(PretendTensor, "record_stream", record_stream),
+        mock.patch.object(threading.Thread, "start", start),
+    ):
         yield

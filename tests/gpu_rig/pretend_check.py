@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,16 +101,15 @@ def one_pretend_gpu() -> Iterator[Log]:
         "reset_peak_memory_stats": lambda device=None: None,
         "set_sync_debug_mode": mode.set,
     }
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(judged, "Log", lambda: log))
-        stack.enter_context(mock.patch.object(judged, "report", unjudged))
-        stack.enter_context(mock.patch.object(torch, "compile", lambda module: module))
-        stack.enter_context(pretend_cuda())
-        stack.enter_context(mock.patch.multiple(torch.cuda, **cuda))
-        stack.enter_context(pretend_distributed(Network(1), dist.HashStore()))
-        for name, value in {"gpu": gpu, "stream": gpu.default}.items():  # of all threads
-            stack.enter_context(mock.patch.object(Context, name, value, create=True))
-        stack.enter_context(Judged(log))
+    with (
+        mock.patch.multiple(judged, Log=lambda: log, report=unjudged),
+        mock.patch.object(torch, "compile", lambda module: module),
+        pretend_cuda(),
+        mock.patch.multiple(torch.cuda, **cuda),
+        pretend_distributed(Network(1), dist.HashStore()),
+        mock.patch.multiple(Context, create=True, gpu=gpu, stream=gpu.default),  # of all threads
+        Judged(log),
+    ):
         yield log
 
 

@@ -97,8 +97,7 @@ class Group:
     def gather(self, value: Tensor) -> Callable[[], list[Tensor]]:
         """Take part in the next collective; return a function that waits for all values."""
         self.started = True
-        number = next(self.collectives)
-        key = "collective", self.number, number
+        key = "collective", self.number, next(self.collectives)
         with self.network.changed:
             self.network.sent[key][self.process] = clone(value)
             self.network.changed.notify_all()

@@ -53,8 +53,7 @@ class Synthetic(Problem):
         return (self.placed(torch.full((2,), float(rank + step))),), self.placed(torch.zeros(1))
 
     def start(self) -> Tensor:
-        size = sum(self.flat.layers)
-        return torch.linspace(-1, 1, size).to(self.compute.device)
+        return torch.linspace(-1, 1, sum(self.flat.layers)).to(self.compute.device)
 
     def gradient(
         self,
@@ -69,8 +68,7 @@ class Synthetic(Problem):
         for buffer in buffers:
             buffer.lerp_(noise, 0.1)
         g = params * 0.01 + noise.sum() * 0.001
-        loss = g.square().sum() + zero[0]
-        return g, loss
+        return g, g.square().sum() + zero[0]
 
     def backward(self, params: Tensor, *arguments: Any) -> Tensor:
         flat: Any = self.flat
@@ -197,8 +195,7 @@ def run_process(
     run: Run, process: int, store: dist.Store, start: Barrier, body: Body | None
 ) -> Tensor | None:
     world = world_of(run, process, store)
-    part = Shard(world.layout.device, world.layout.devices)
-    problem = problem_of(run, world.compute, part)
+    problem = problem_of(run, world.compute, Shard(world.layout.device, world.layout.devices))
     if world.leader_mode and world.layout.device:
         start.wait()
         Gradients(problem, world).serve()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -97,9 +98,7 @@ SAMPLE = {
 
 def make(folder: Path, layout: str, name: str) -> Experiment:
     """A run of ``STEPS`` steps. Raises ConfigError for what does not exist."""
-    variant, _, graph = name.partition(" over ")
-    if name in ALL:
-        variant, graph = name, ""
+    variant, _, graph = (name, "", "") if name in ALL else name.partition(" over ")
     machines = LAYOUTS[layout]
     return make_experiment(
         folder,
@@ -142,19 +141,23 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Logs]:
         for layout, names in SAMPLE.items()
         for name in names
     }
-    again = make(folder / "again", "2 x 2 shards", "osgp two steps late")
+    experiments["again"] = make(folder / "again", "2 x 2 shards", "osgp two steps late")
     bugs = {bug: make(folder / bug, "2 x 2 shards", "osgp one step late") for bug in BUGS}
     for bug, experiment in bugs.items():
         (experiment.directory / "bug").write_text(bug)
-    return run({**experiments, "again": again, **bugs})
+    return run({**experiments, **bugs})
+
+
+def check_all(logs: Logs) -> None:
+    check(logs)
+    assert unsuitable(logs) == unstarted(logs) == []
 
 
 @pytest.mark.parametrize(
     "name", [f"{layout} {name}" for layout, names in SAMPLE.items() for name in names]
 )
 def test_calls_end_on_any_gpu(name: str, sample: dict[str, Logs]) -> None:
-    check(sample[name])
-    assert unsuitable(sample[name]) == unstarted(sample[name]) == []
+    check_all(sample[name])
 
 
 def test_calls_do_not_depend_on_when_headers_arrive(sample: dict[str, Logs]) -> None:
@@ -200,8 +203,7 @@ def test_all_calls_of_parts_are_noted(sample: dict[str, Logs]) -> None:
     step = [gather, gather, *[("reduce", (0, 1))] * 2, ("send + recv", (1, 3))]
     # The parameters that the test saves; bytes, model, average, its distance and average model.
     end = [*[gather] * 2, total, total, *[gather] * 2, average, total, *[gather] * 2]
-    calls = summary(sample["2 x 2 parts osgp two steps late"][1])
-    assert calls == [
+    assert summary(sample["2 x 2 parts osgp two steps late"][1]) == [
         average,
         total,
         *step,
@@ -218,12 +220,10 @@ def test_all_calls_of_parts_are_noted(sample: dict[str, Logs]) -> None:
 @pytest.mark.parametrize("name", ["d_psgd", "osgp late as released"])
 def test_messages_travel_during_the_gradient(name: str, sample: dict[str, Logs]) -> None:
     calls = summary(sample[f"2 x 2 shards {name}"][0])
-    assert calls[:3] == STARTS
-    calls = calls[3:]
-    assert calls[:5] == [EXCHANGE, *BUCKETS, GRADIENT]
-    assert calls.count(GRADIENT) == STEPS + 1
-    before = [calls[index - 1] for index, call in enumerate(calls) if call == GRADIENT]
-    assert before[2:] == [EXCHANGE] * (STEPS - 1)
+    assert calls[:8] == [*STARTS, EXCHANGE, *BUCKETS, GRADIENT]
+    assert [before for before, call in pairwise(calls[7:]) if call == GRADIENT] == (
+        [EXCHANGE] * (STEPS - 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,8 @@ def test_bugs_of_the_transport_are_found(
 
 
 def test_a_group_that_begins_with_messages_is_found(sample: dict[str, Logs]) -> None:
-    logs = sample["no first call"]
-    check(logs)
-    found = unstarted(logs)
+    check(sample["no first call"])
+    found = unstarted(sample["no first call"])
     assert len(found) == 4 and found[0].startswith("process 0: send of ")
 
 
@@ -263,11 +262,9 @@ def test_parts_at_any_element_are_found(sample: dict[str, Logs]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_calls_of_every_algorithm_end_on_any_gpu(layout: str, seed: int, tmp_path: Path) -> None:
     names = [name for name in ALL if "parts" not in layout or name not in WHOLE]
-    experiments = {name: make(tmp_path, layout, name) for name in names}
-    logs = run(experiments, seed)
+    logs = run({name: make(tmp_path, layout, name) for name in names}, seed)
     for name in names:
-        check(logs[name])
-        assert unsuitable(logs[name]) == unstarted(logs[name]) == []
+        check_all(logs[name])
 
 
 @pytest.mark.slow
@@ -283,5 +280,4 @@ def test_calls_over_every_graph_end_on_any_gpu(layout: str, count: int, tmp_path
     assert len(experiments) == count
     logs = run(experiments)
     for name in experiments:
-        check(logs[name])
-        assert unsuitable(logs[name]) == unstarted(logs[name]) == []
+        check_all(logs[name])

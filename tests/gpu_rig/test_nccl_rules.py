@@ -44,8 +44,9 @@ def test_collectives_of_different_sizes_or_kinds_fail() -> None:
         "process 0: all_reduce of 4 bytes on all [0, 1]; "
         "process 1: all_reduce of 8 bytes on all [0, 1]"
     )
-    gather = Call("all", PAIR, [Tensor("all_gather", 4)])
-    assert "process 1: all_gather of 4 bytes" in failure({0: [reduce("all", PAIR)], 1: [gather]})
+    assert "process 1: all_gather of 4 bytes" in failure(
+        {0: [reduce("all", PAIR)], 1: [Call("all", PAIR, [Tensor("all_gather", 4)])]}
+    )
 
 
 def test_a_swapped_order_in_one_communicator_fails() -> None:
@@ -78,16 +79,14 @@ def test_a_circle_of_two_nodes_of_two_devices_fails_on_one_queue_alone() -> None
     }
     Execution(late, one_queue=False).run()
     assert failure(late, one_queue=True).count("waits in") == 4
-    late[2].reverse()  # one late device delays its node, and the other node
-    late[3].reverse()
-    late[0].reverse()
+    for rank in (2, 3, 0):  # one late device delays its node, and the other node
+        late[rank].reverse()
     check(late)
 
 
 def test_a_batch_ends_in_any_order_of_its_messages() -> None:
     check({0: [swap(PAIR, 1)], 1: [Call("all", PAIR, swap(PAIR, 0).tensors[::-1])]})
-    circle = [swap(FOUR[:3], 1, 2), swap(FOUR[:3], 2, 0), swap(FOUR[:3], 0, 1)]
-    check({rank: [call] for rank, call in enumerate(circle)})
+    check({rank: [swap(FOUR[:3], (rank + 1) % 3, (rank + 2) % 3)] for rank in range(3)})
 
 
 def test_sends_before_receives_fail() -> None:
@@ -122,12 +121,9 @@ def test_a_batch_meets_no_batch_of_another_communicator() -> None:
 
 
 def test_tensors_with_gaps_or_between_words_are_unsuitable() -> None:
-    gaps, between = (
-        Tensor("all_reduce", 4, contiguous=False),
-        Tensor("all_reduce", 4, aligned=False),
-    )
+    gaps, between = {"contiguous": False}, {"aligned": False}
     logs = {
         0: [reduce("all", PAIR)],
-        1: [Call("all", PAIR, [gaps]), Call("all", PAIR, [between])],
+        1: [Call("all", PAIR, [Tensor("all_reduce", 4, **fault)]) for fault in (gaps, between)],
     }
     assert unsuitable(logs) == ["process 1: all_reduce of 4 bytes on all [0, 1]"] * 2

@@ -26,8 +26,7 @@ def seen_by(name: str, out: Path) -> dict[str, Any]:
 
 def test_the_machine_starts(tmp_path: Path) -> None:
     seen = seen_by("machine", tmp_path)
-    assert seen["answer"] == "yes"
-    assert seen["exchange"] == [3, 3]
+    assert (seen["answer"], seen["exchange"]) == ("yes", [3, 3])
     assert [device["name"] for device in seen["gpus"]] == ["Pretend H200"]
     assert 0 < seen["accuracy"] < 1
 
@@ -65,8 +64,7 @@ def test_a_wait_in_each_step_is_named(
 
         monkeypatch.setattr(Worker, "local_step", waiting)
     seen = seen_by("syncs", tmp_path)
-    assert seen["answer"] == ("no" if waits else "yes")
-    assert bool(seen["sgp"]["in_steps"]) is waits
+    assert (seen["answer"], bool(seen["sgp"]["in_steps"])) == ("no" if waits else "yes", waits)
     assert seen["sgp"]["all"]  # of records and of the end
 
 
@@ -101,8 +99,8 @@ def test_a_run_is_saved_and_resumed_on_a_cpu(
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7)
     settings = ("model=gpt", "model.width=16", "model.heads=2", "data.block=8", "data.valid_size=1")
-    seen: dict[str, Any] = {}
     sizes = replace(TINY, state=(*settings, "network=gloo"))
+    seen: dict[str, Any] = {}
     assert for_training.snapshot(seen, tmp_path, sizes) == "yes"
     assert {record["step"] for record in seen["train"]} == {*range(8)}
     assert seen["checkpoint_bytes"] > 3 * 4 * 16 * 256  # parameters and two moments

@@ -77,8 +77,9 @@ def test_the_next_batch_is_loaded_by_a_thread_and_a_step_does_not_wait_for_the_d
         (ahead,) = prefetcher.pending.values()
         ahead.result()
     assert log.syncs == {}
-    assert [step for _, step, _ in loads] == [3, 4, 5, 4, 6]
-    assert {thread for *_, thread in loads} == {"loads batches_0"}
+    assert [(step, thread) for _, step, thread in loads] == [
+        (step, "loads batches_0") for step in (3, 4, 5, 4, 6)
+    ]
 
 
 def test_an_error_is_raised_for_its_batch(
@@ -106,8 +107,7 @@ def test_a_device_gets_the_batches_of_a_cpu(gpu: Gpu, problem: Problem, first: i
             (same,), labels = on_cpu.batch(1, step)
             assert len(labels) == 4
             assert torch.equal(values(inputs), same) and torch.equal(values(targets), labels)
-        fewer = on_gpu.subset(1, 8)  # after the loss of a node
-        (inputs,), _ = fewer.batch(0, first + 3)
+        (inputs,), _ = on_gpu.subset(1, 8).batch(0, first + 3)  # after the loss of a node
         (same,), _ = on_cpu.subset(1, 8).batch(0, first + 3)
         assert torch.equal(values(inputs), same)
 
@@ -115,10 +115,9 @@ def test_a_device_gets_the_batches_of_a_cpu(gpu: Gpu, problem: Problem, first: i
 def test_a_data_set_that_draws_from_torch_is_read_by_the_training_thread(
     gpu: Gpu, problem: Problem
 ) -> None:
-    samples = [(torch.ones(64), 3)] * 2000
-    train = ReadSplit(samples, None, torch.float32, column=False)
-    replaced = replace(problem, dataset=replace(problem.dataset, train=train))
-    on_gpu = replace(replaced, compute=Compute(str(CUDA))).on_device(WHOLE)
+    train = ReadSplit([(torch.ones(64), 3)] * 2000, None, torch.float32, column=False)
+    dataset = replace(problem.dataset, train=train)
+    on_gpu = replace(problem, dataset=dataset, compute=Compute(str(CUDA))).on_device(WHOLE)
     (inputs,), _ = on_gpu.batch(0, 0)
     assert values(inputs).shape == (8, 64)
     assert on_gpu.prefetcher is not None and not on_gpu.prefetcher.pending
@@ -126,5 +125,4 @@ def test_a_data_set_that_draws_from_torch_is_read_by_the_training_thread(
 
 @pytest.mark.parametrize(("workers", "draws"), [(0, True), (2, False)])
 def test_images_draw_from_torch_without_decoding_processes(workers: int, draws: bool) -> None:
-    split = ImageFiles(["a"], torch.zeros(1), 8, True, Decoders(workers))
-    assert split.draws_from_torch is draws
+    assert ImageFiles(["a"], torch.zeros(1), 8, True, Decoders(workers)).draws_from_torch is draws

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from gpu_rig.ranks import START, D, Ranks, base_run
+from gpu_rig.streams import address
 from gpu_rig.test_launches import peak
-from torch import Tensor
 
 from sgp_runner.assembly.build import build_problem
 from sgp_runner.assembly.real.saving import check_fits
@@ -36,24 +36,18 @@ def saved_worker(path: Path) -> Worker:
     return worker
 
 
-def memory(tensor: Tensor) -> int:
-    """Return what identifies the memory of a tensor."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 def test_a_resumed_worker_copies_its_state_in_place(tmp_path: Path) -> None:
     """Only named vectors are new on the device: 2 D numbers, of 5 D in the file."""
     saved_worker(tmp_path / "rank0.pt")
     saved = read(tmp_path / "rank0.pt", mapped=True)
     assert torch.equal(saved["push_sum"][:-1], START[:-1])
     worker = Ranks(run_of_adamw(), META).workers[0]
-    places = [*map(memory, (worker.push_sum, *worker.buffers.values()))]
+    places = [*map(address, (worker.push_sum, *worker.buffers.values()))]
     worker.load_state_dict(saved)
-    assert [*map(memory, (worker.push_sum, *worker.buffers.values()))] == places
+    assert [*map(address, (worker.push_sum, *worker.buffers.values()))] == places
     named = worker.state["first"], worker.state["pair"][0]
-    assert [t.device for t in named] == [META, META]
-    assert [t.storage_offset() for t in named] == [0, D]
-    assert memory(named[0]) == memory(named[1])
+    assert [(t.device, t.storage_offset()) for t in named] == [(META, 0), (META, D)]
+    assert address(named[0]) == address(named[1])
     assert named[0].untyped_storage().nbytes() == 8 * D
 
 

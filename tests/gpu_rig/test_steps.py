@@ -27,17 +27,13 @@ from sgp_runner.core.wait_meter import WaitMeter
 from sgp_runner.distributed.blocks import InBlocks, blocks_of
 from sgp_runner.models.dropout import SeededDropout
 from sgp_runner.topology.finite_time import Base
-from sgp_runner.topology.graphs import (
-    DirectedExponential,
-    Ring,
-)
+from sgp_runner.topology.graphs import DirectedExponential, Ring
 
 
 def test_modules_change_their_mode_after_an_evaluation_alone() -> None:
     problem = build_problem(base_run())
-    modules = len([*problem.flat.module.modules()])
     x, buffers = problem.start(), problem.flat.fresh_buffers()
-    assert modules == 6
+    assert len([*problem.flat.module.modules()]) == 6
     calls: list[bool] = []
     train = nn.Module.train
 
@@ -50,9 +46,9 @@ def test_modules_change_their_mode_after_an_evaluation_alone() -> None:
             problem.gradient(x, buffers, 0, 0)
         assert calls == []
         problem.evaluate(x, buffers)
-        assert calls == [False] * modules
+        assert calls == [False] * 6
         problem.gradient(x, buffers, 0, 0)
-        assert calls == [False] * modules + [True] * modules
+        assert calls == [False] * 6 + [True] * 6
 
 
 @pytest.mark.parametrize(("weighted", "launches"), [(True, 3), (False, 4)])
@@ -64,8 +60,7 @@ def test_a_model_whose_weight_stays_one_is_not_divided_on_a_gpu(
         on_gpu, received = x.to(DEVICE), message.to(DEVICE)
         log.clear()
         fold(on_gpu, [received], weighted)
-    assert sum(log.launches.values()) == launches
-    assert log.syncs == {}
+    assert (sum(log.launches.values()), log.syncs) == (launches, {})
     fold(x, [message], weighted)
     assert values(on_gpu).tolist() == x.tolist() == [3.0, 5.0, 1.0]
 
@@ -137,8 +132,7 @@ def test_the_kernels_and_bytes_of_dropout() -> None:
         log.clear()
         dropped = on_gpu(inputs)
     assert log.syncs == {}
-    assert sum(log.launches.values()) == 39
-    assert sum(log.moved.values()) // len(x) == 76
+    assert (sum(log.launches.values()), sum(log.moved.values()) // len(x)) == (39, 76)
     assert torch.equal(values(dropped), dropout(x))
 
 

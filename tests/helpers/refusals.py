@@ -26,15 +26,6 @@ TINY = [
 TOO_LONG = "a whole number has at most 20 digits: use a smaller one."
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the test in an empty folder, without variables of launchers."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("RANK", "WORLD_SIZE", "SGP_RUN_TRACEBACK", "HYDRA_FULL_ERROR", "NOWHERE"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
 def typed(command: str) -> list[str]:
     """Split a command line at spaces, unless there is a quotation."""
     return (

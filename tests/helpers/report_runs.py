@@ -9,8 +9,23 @@ from pathlib import Path
 import yaml
 
 from sgp_runner.config.experiment import FORMAT
+from sgp_runner.report.plots.figure import Plot
+from sgp_runner.report.plots.sections import sections
+from sgp_runner.report.rank.ranking import rankings
+from sgp_runner.report.read.run_groups import RunGroup, settings_in
+from sgp_runner.report.read.runs import read_runs
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def settings_of(root: Path) -> list[RunGroup]:
+    return settings_in(read_runs([root]))
+
+
+def plots_of(root: Path, target: float | None = None) -> dict[str, Plot]:
+    settings = settings_of(root)
+    found = sections(settings, rankings(settings, target), [])
+    return {plot.name: plot for section in found for plot in section.plots}
 
 
 def write_run(
@@ -49,8 +64,6 @@ def write_run(
         "data": data,
         "nodes": nodes,
         "seed": seed,
-    }
-    facts |= {
         "network": "sim" if clock == "simulated" else "gloo",
         "epochs": steps,
         "clock": clock,
@@ -62,8 +75,11 @@ def write_run(
         "algo": {"name": algorithm},
         "network": {"name": facts["network"]},
         "nodes": nodes,
+        "epochs": float(steps),
+        "batch_size": 32,
+        "seed": seed,
+        "name": name,
     }
-    config |= {"epochs": float(steps), "batch_size": 32, "seed": seed, "name": name}
     (folder / "config.yaml").write_text(
         yaml.safe_dump(config | dict(settings or {}), sort_keys=False)
     )
@@ -76,24 +92,15 @@ def write_run(
     ]
     for step in range(steps):
         stamp = {"time_s": seconds * (step + 1), "clock": clock, "epoch": step + 1}
-        for rank in range(nodes):
-            records.append(
-                {
-                    "kind": "train",
-                    **stamp,
-                    "rank": rank,
-                    "step": step,
-                    "bytes_sent": 1000 * (step + 1),
-                }
-            )
+        sent = {"step": step, "bytes_sent": 1000 * (step + 1)}
+        records += [{"kind": "train", **stamp, "rank": rank, **sent} for rank in range(nodes)]
         if accuracy:
-            values = accuracy[step]
             records += [
                 {"kind": "eval", **stamp, "rank": rank, "loss": 1.0, "accuracy": value}
-                for rank, value in enumerate(values)
+                for rank, value in enumerate(accuracy[step])
             ]
             distance = {"consensus_distance": consensus[step]} if consensus else {}
-            average = {"loss": 1.0, "accuracy": max(values), **distance}
+            average = {"loss": 1.0, "accuracy": max(accuracy[step]), **distance}
             records.append({"kind": "average", **stamp, **average})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if finished:

@@ -14,6 +14,7 @@ import torch
 from helpers.corpora import binarised, parallel_text
 from helpers.experiments import final_parameters, instrumented, make_experiment
 from helpers.paths import RANKS
+from helpers.refusals import refusal
 from test_resume import events, whole_and_interrupted
 
 from sgp_runner.assembly.real.launch import launch
@@ -54,13 +55,10 @@ def dataset(root: Path) -> Dataset:
 
 
 def words(root: Path, *more: str) -> tuple[str, ...]:
-    small = (
+    return (
         "model=fairseq_transformer",
         "model.arch=transformer_iwslt_de_en",
         f"model.overrides={OVERRIDES}",
-    )
-    return (
-        *small,
         f"data.root={root}",
         "data.max_tokens=200",
         "optim.lr=0.005",
@@ -72,9 +70,14 @@ def words(root: Path, *more: str) -> tuple[str, ...]:
 def problem(
     root: Path, workers: int, arch: str = "transformer_iwslt_de_en", **overrides: Any
 ) -> Problem:
-    model = FairseqTransformer(arch=arch, overrides={**SMALL, **overrides})
-    data = WMT16EnDe(root=str(root), max_tokens=200)
-    return make_problem(model, data, workers=workers, batch_size=1024, seed=3, dtype=torch.float64)
+    return make_problem(
+        FairseqTransformer(arch=arch, overrides={**SMALL, **overrides}),
+        WMT16EnDe(root=str(root), max_tokens=200),
+        workers=workers,
+        batch_size=1024,
+        seed=3,
+        dtype=torch.float64,
+    )
 
 
 def test_importing_fairseq_leaves_hydra_and_logging_alone() -> None:
@@ -89,8 +92,12 @@ assert repr(ConfigStore.instance().repo) == before
 assert (logging.getLogger().handlers, logging.getLogger().level) == ([], logging.ERROR)
 """
     # If fairscale is there, for the benchmarks, fairseq imports it, which warns.
-    command = [sys.executable, "-W", "ignore::FutureWarning", "-c", code]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::FutureWarning", "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -100,16 +107,14 @@ assert (logging.getLogger().handlers, logging.getLogger().level) == ([], logging
 def test_binarised_text_of_another_dictionary_is_refused(root: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(root, tmp_path / "other"))
     text, dictionary = other / "train.en-de.de.bin", other / "dict.de.txt"
-    lines = dictionary.read_text().splitlines(keepends=True)
-    dictionary.write_text("".join(lines[:9]))
-    with pytest.raises(ConfigError) as error:
-        WMT16EnDe(root=str(other)).load(torch.float32)
+    dictionary.write_text("".join(dictionary.read_text().splitlines(keepends=True)[:9]))
     start = f"{text} does not fit its .idx and dict.de.txt: "
-    assert error.value.sentence == f"{start}tokens 2 to 205, but dict.de.txt has 13."
+    assert refusal(WMT16EnDe(root=str(other)).load, torch.float32).sentence == (
+        f"{start}tokens 2 to 205, but dict.de.txt has 13."
+    )
     text.write_bytes(text.read_bytes()[:400])
-    with pytest.raises(ConfigError) as error:
-        WMT16EnDe(root=str(other)).load(torch.float32)
-    assert error.value.sentence.startswith(start) and " tokens instead of " in error.value.sentence
+    said = refusal(WMT16EnDe(root=str(other)).load, torch.float32).sentence
+    assert said.startswith(start) and " tokens instead of " in said
 
 
 def test_a_corpus_is_read_as_it_was_written(dataset: Dataset) -> None:
@@ -122,14 +127,10 @@ def test_a_corpus_is_read_as_it_was_written(dataset: Dataset) -> None:
         == sorted(lengths.tolist(), reverse=True)
         == (source != task.source.pad()).sum(1).tolist()
     )
-    text = [task.target.string(row[row != task.target.pad()]) for row in targets]
-    assert (
-        sorted(text)[0] == "acht@@ hundert@@ acht@@ und@@ siebzig@@ tausend@@ sechs@@ hundert@@ elf"
+    assert min(task.target.string(row[row != task.target.pad()]) for row in targets) == (
+        "acht@@ hundert@@ acht@@ und@@ siebzig@@ tausend@@ sechs@@ hundert@@ elf"
     )
-    assert (
-        sorted(task.text(row) for row in targets)[0]
-        == "achthundertachtundsiebzigtausendsechshundertelf"
-    )
+    assert min(map(task.text, targets)) == "achthundertachtundsiebzigtausendsechshundertelf"
     assert target_in[:, 0].tolist() == [task.target.eos()] * 3
 
 
@@ -232,13 +233,15 @@ def test_label_smoothing_spreads_over_the_other_words(dataset: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "parameters"),
-    [("transformer_wmt_en_de", 44_138_496), ("transformer_vaswani_wmt_en_de_big", 176_357_376)],
+    ("arch", "width", "parameters"),
+    [
+        ("transformer_wmt_en_de", 512, 44_138_496),
+        ("transformer_vaswani_wmt_en_de_big", 1024, 176_357_376),
+    ],
 )
-def test_sizes(arch: str, parameters: int, dataset: Dataset) -> None:
+def test_sizes(arch: str, width: int, parameters: int, dataset: Dataset) -> None:
     with torch.device("meta"):
         module = FairseqTransformer(arch=arch).build(dataset)
-    width = 512 if arch == "transformer_wmt_en_de" else 1024
     assert sum(p.numel() for p in module.parameters()) == parameters + width * dataset.num_classes
 
 
@@ -327,17 +330,18 @@ def test_real_ranks_end_with_the_simulators_parameters(
     devices: int, real: dict[int, tuple[Experiment, Experiment]]
 ) -> None:
     simulated, measured = real[devices]
-    for a, b in zip(final_parameters(simulated), final_parameters(measured), strict=True):
-        assert torch.allclose(a, b, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        final_parameters(measured), final_parameters(simulated), rtol=0, atol=1e-10
+    )
 
 
 # What cannot work
 
 
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_missing_data_are_one_sentence_and_leave_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main(["model=fairseq_transformer", "logger=jsonl"]) == 2
     assert capsys.readouterr().err == (
         "sgp-run: data.root: there is no binarised WMT'16 at data/wmt16_en_de, where dict.en.txt "
@@ -402,19 +406,24 @@ def test_different_dictionaries_are_refused(root: Path, dataset: Dataset, tmp_pa
         FairseqTransformer().build(WMT16EnDe(root=str(tmp_path)).load(torch.float32))
 
 
-def test_batches_that_cannot_be_made_are_refused(dataset: Dataset) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=(
+@pytest.mark.parametrize(
+    ("max_tokens", "workers", "sentence"),
+    [
+        (
+            5,
+            1,
             "data.max_tokens: a batch of 5 tokens does not hold the longest sentence: use [0-9]+ "
-            "or more."
+            "or more.",
         ),
-    ):
-        TokenBatches(5, 1).sampler(dataset.train, 1, 1024, 0)
-    with pytest.raises(
-        ConfigError,
-        match=(
-            "600 sentences make 1 batches of up to 100000 tokens, which are not enough for 2 nodes"
+        (
+            100_000,
+            2,
+            "600 sentences make 1 batches of up to 100000 tokens, which are not enough for 2 nodes",
         ),
-    ):
-        TokenBatches(100_000, 1).sampler(dataset.train, 2, 1024, 0)
+    ],
+)
+def test_batches_that_cannot_be_made_are_refused(
+    max_tokens: int, workers: int, sentence: str, dataset: Dataset
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        TokenBatches(max_tokens, 1).sampler(dataset.train, workers, 1024, 0)

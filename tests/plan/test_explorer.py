@@ -35,14 +35,16 @@ def small() -> dict[str, Any]:
 
 
 def test_own_values_replace_the_nearest_ones_of_an_axis() -> None:
-    assert including((1e8, 1e9, 1e10), 2e9) == [1e8, 2e9, 1e10]
-    assert including((1e8, 1e9), 1e9) == [1e8, 1e9]
-    assert including((50e-6, 1e-3), 0.0) == [0.0, 1e-3]
+    for axis, own, values in (
+        ((1e8, 1e9, 1e10), 2e9, [1e8, 2e9, 1e10]),
+        ((1e8, 1e9), 1e9, [1e8, 1e9]),
+        ((50e-6, 1e-3), 0.0, [0.0, 1e-3]),
+    ):
+        assert including(axis, own) == values
 
 
 def test_times_of_the_grid_are_those_of_timing_studies(small: dict[str, Any]) -> None:
-    times = {method["title"]: method["seconds"] for method in small["methods"]}
-    assert times == {
+    assert {method["title"]: method["seconds"] for method in small["methods"]} == {
         "Data parallel": [5.0, 2.0],
         "DiLoCo": [1.4, 1.04, 1.1, 1.01],
         "OSGP, tau 1": [4.0, 1.0],
@@ -60,17 +62,15 @@ def test_what_is_hidden_on_worse_links_is_not_simulated(monkeypatch: pytest.Monk
         return time_steps(run)
 
     monkeypatch.setattr(grid, "time_steps", record)
-    axes = Axes((1e13, 1e14), (0.0,), (2,), (10,))
-    _, osgp = simulated_grid([*WORDS, "methods=osgp"], axes=axes)["methods"]
-    assert osgp["seconds"] == [1.0, 1.0]
+    drawn = simulated_grid([*WORDS, "methods=osgp"], axes=Axes((1e13, 1e14), (0.0,), (2,), (10,)))
+    assert drawn["methods"][1]["seconds"] == [1.0, 1.0]
     assert simulated == [("ARSGD", 1e13), ("ARSGD", 1e14), ("OSGP", 1e13)]
 
 
-def test_a_plan_has_960_points_with_its_own_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_has_960_points_with_its_own_machines() -> None:
     axes = axes_of(WORDS, (), read_request(WORDS))
     assert 8e9 in axes.rates and 0.0 in axes.latencies and 2 in axes.nodes
-    sizes = [len(axis) for axis in (axes.rates, axes.latencies, axes.nodes, axes.periods)]
-    assert sizes == [8, 4, 5, 6]
+    assert [*map(len, (axes.rates, axes.latencies, axes.nodes, axes.periods))] == [8, 4, 5, 6]
 
 
 def test_a_profile_with_regions_has_one_number_of_nodes() -> None:
@@ -134,8 +134,7 @@ def test_page_and_text_have_the_same_answer(browser: Any, tmp_path: Path) -> Non
     arguments = [*WORDS, "methods=ar_sgd,diloco", "periods=30"]
     plan = compare(read_request(arguments), rates=False)
     assert plan.answer.startswith("DiLoCo, H 30: 1.13 h instead of 5 h;")
-    axes = Axes((8e9, 3.2e10), (0.0,), (2,), (10, 30))
-    drawn = simulated_grid(arguments, axes=axes, plan=plan)
+    drawn = simulated_grid(arguments, axes=Axes((8e9, 3.2e10), (0.0,), (2,), (10, 30)), plan=plan)
     assert drawn["answer"] == plan.answer and drawn["start"]["period"] == 30
     path = tmp_path / "plan.html"
     path.write_text(explorer_page([{**drawn, "title": "two nodes"}], "Which method?"))
@@ -152,13 +151,14 @@ def test_page_and_text_have_the_same_answer(browser: Any, tmp_path: Path) -> Non
 
 def test_page_and_text_have_the_same_rows() -> None:
     """With sites, also one replica per site, and the memory of a device."""
-    arguments = ["parameters=1e9", "step=1s", "nodes=4", "sites=2"]
-    arguments += ["site_bandwidth=8Gbit/s", "site_latency=0", "bandwidth=80Gbit/s", "latency=0"]
+    arguments = [
+        *("parameters=1e9", "step=1s", "nodes=4", "sites=2", "bandwidth=80Gbit/s", "latency=0"),
+        *("site_bandwidth=8Gbit/s", "site_latency=0"),
+    ]
     plan = compare(read_request([*arguments, "methods=ar_sgd,diloco", "periods=30"]), rates=False)
-    page = explorer_page([], "Which method?", plan)
     head, *body = (
         [html.unescape(text) for text in re.findall(r"<t[hd]>(.*?)</t[hd]>", row)]
-        for row in rows(page)
+        for row in rows(explorer_page([], "Which method?", plan))
     )
     assert [tuple(texts) for texts in (head, *body)] == entries(plan.shown())
     assert [texts[0] for texts in body] == [row.title for row in plan.rows]
@@ -192,8 +192,7 @@ def test_the_page_in_a_browser(
     page.goto(path.as_uri())
 
     def cells() -> dict[str, list[str]]:
-        rows = page.locator("#methods tr").all()
-        found = [row.locator("td").all_inner_texts() for row in rows]
+        found = [row.locator("td").all_inner_texts() for row in page.locator("#methods tr").all()]
         return {first.strip(): rest for first, *rest in found}
 
     assert page.inner_text("#answer") == (

@@ -1,11 +1,9 @@
-"""``sgp-run plan``: literal times, costs and memory of small plans, and refused requests."""
+"""``sgp-run plan``: literal times, costs and memory of small plans."""
 
 from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +33,6 @@ from sgp_runner.plan.timing import (
 )
 from sgp_runner.plan.words import both_ends
 from sgp_runner.report.read.published import published
-from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.units import RATE_INTERVAL
 
 # A billion parameters of 4 bytes, all-reduced by two nodes at 8 Gbit/s: 4 s after a step of 1 s.
@@ -74,13 +71,13 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
     )
     base, diloco = row(made, "Data parallel"), row(made, "DiLoCo, H 100")
     assert base.timing.seconds == pytest.approx(5, rel=1e-9)
-    assert base.timing.computing == pytest.approx(0.2)
-    assert base.timing.num_bytes == 4e9  # 2 (n - 1) / n of the gradient
-    assert (base.hours, base.kwh) == (pytest.approx(5), pytest.approx(5))
-    assert base.cost == pytest.approx(2 * 2 * 5 + 0.5 * 5)
+    assert (base.timing.computing, base.timing.num_bytes) == (
+        pytest.approx(0.2),
+        4e9,  # 2 (n - 1) / n of the gradient
+    )
+    assert (base.hours, base.kwh, base.cost) == pytest.approx((5, 5, 2 * 2 * 5 + 0.5 * 5))
     assert base.memory == {"parameters": 4e9, "gradients": 4e9, "optimizer": 8e9}
-    assert diloco.timing.seconds == pytest.approx(1.04)
-    assert diloco.timing.num_bytes == 4e7
+    assert (diloco.timing.seconds, diloco.timing.num_bytes) == (pytest.approx(1.04), 4e7)
     assert diloco.memory == {
         **base.memory,
         "backup": 4e9,  # the outer parameters
@@ -89,8 +86,7 @@ def test_times_costs_and_memory_are_those_of_the_simulated_machines() -> None:
     }
     # Data parallel takes 1 + 32e9 / r seconds and DiLoCo 1 + 0.32e9 / r.
     assert made.half_rate == pytest.approx(32e9, rel=0.03)
-    exact = ((1 - SAVES) * 32e9 - 0.32e9) / SAVES
-    assert diloco.pays_below == pytest.approx(exact, rel=0.03)
+    assert diloco.pays_below == pytest.approx(((1 - SAVES) * 32e9 - 0.32e9) / SAVES, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +125,7 @@ def test_what_does_not_fit_is_marked_and_not_recommended(
     assert made.fastest is None
     lines = table(made.rows)
     assert "28 GB*" in "".join(lines[1:3]) and "*" not in lines[3]
-    none = plan(f"{arguments} device_memory=10GB").answer
-    assert none.startswith(
+    assert plan(f"{arguments} device_memory=10GB").answer.startswith(
         "No method of known quality fits into 10 GB: data parallel needs 16 GB (precision=mixed, "
         "shard=state or shard=all need less); below 32 Gbit/s"
     )
@@ -138,22 +133,27 @@ def test_what_does_not_fit_is_marked_and_not_recommended(
 
 def test_quality_of_other_sizes_is_called_extrapolated() -> None:
     known = method("DiLoCo, H 30", "diloco", "period=30")
-    assert extrapolated(known, 1e9, 2) == extrapolated(known, 2e9, 4) == ""
-    assert extrapolated(known, 7e9, 2) == "1B parameters, 2 replicas"
-    assert extrapolated(known, 1e9, 16) == "1B parameters, 2 replicas"
-    assert extrapolated(method("SGP", "sgp"), 25.6e6, 4) == "25.6M parameters, 32 replicas"
-    assert extrapolated(DATA_PARALLEL, 7e9, 16) == ""
+    for candidate, parameters, replicas, said in (
+        (known, 1e9, 2, ""),
+        (known, 2e9, 4, ""),
+        (known, 7e9, 2, "1B parameters, 2 replicas"),
+        (known, 1e9, 16, "1B parameters, 2 replicas"),
+        (method("SGP", "sgp"), 25.6e6, 4, "25.6M parameters, 32 replicas"),
+        (DATA_PARALLEL, 7e9, 16, ""),
+    ):
+        assert extrapolated(candidate, parameters, replicas) == said
     # Fewer steps between exchanges are no worse, more are not known.
     streaming = ("Streaming DiLoCo", "streaming_diloco", "codec=fp4")
     assert is_near(method(*streaming, "period=50")) and not is_near(
         method(*streaming, "period=101")
     )
-    assert near_until(method(*streaming)) == 100
-    assert (near_until(method("DiLoCo", "diloco")), near_until(method("SGP", "sgp"))) == (30, 0)
+    several = (method(*streaming), method("DiLoCo", "diloco"), method("SGP", "sgp"))
+    assert [near_until(candidate) for candidate in several] == [100, 30, 0]
     made = plan(f"{WORDS.replace('1e9', '7e9')} methods=diloco periods=30")
     assert made.answer.endswith(" Its quality is extrapolated from 1B parameters, 2 replicas.")
-    lines = " ".join(" ".join(quality(made, made.rows)).split())
-    assert "- DiLoCo, H 30: extrapolated: 2.49 nats" in lines
+    assert "- DiLoCo, H 30: extrapolated: 2.49 nats" in " ".join(
+        " ".join(quality(made, made.rows)).split()
+    )
 
 
 def test_a_site_may_be_a_replica() -> None:
@@ -175,8 +175,8 @@ def test_a_site_may_be_a_replica() -> None:
 
 
 def test_the_simplest_of_the_fastest_is_the_answer() -> None:
-    assert simplest([1.0, 0.96, 0.5]) == 2
-    assert simplest([1.0, 0.96]) == 0 and simplest([1.0, 0.94]) == 1
+    seconds = ([1.0, 0.96, 0.5], [1.0, 0.96], [1.0, 0.94])
+    assert [simplest(times) for times in seconds] == [2, 0, 1]
 
 
 def test_ten_rows_data_parallel_and_the_answer_are_shown(
@@ -188,8 +188,7 @@ def test_ten_rows_data_parallel_and_the_answer_are_shown(
         replace(base, method=candidate, timing=replace(base.timing, seconds=1.0 + number / 100))
         for number, candidate in enumerate(methods()[1:15])
     ]
-    request = replace(made.request, methods=methods())
-    many = replace(made, request=request, rows=(*faster, base))
+    many = replace(made, request=replace(made.request, methods=methods()), rows=(*faster, base))
     assert many.shown() == [*faster[:10], base] and many.shown(every=True) == [*faster, base]
     assert main(["plan", *WORDS.split(), "methods=diloco", "periods=30", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -201,12 +200,10 @@ def test_costs_of_a_slow_node_and_of_an_absence() -> None:
     made = plan(f"{WORDS} methods=ar_sgd,ad_psgd")
     costs = row(made, "Data parallel").faults
     assert costs is not None
-    assert costs.slow_node == pytest.approx(6 / 5)
-    assert costs.absence == pytest.approx(1, abs=0.01)
+    assert (costs.slow_node, costs.absence) == (pytest.approx(6 / 5), pytest.approx(1, abs=0.01))
     other = row(made, "AD-PSGD").faults
     assert other is not None and other.absence < 0.9
-    lines = list(faults(made.rows))
-    assert "- 1.2: Data parallel" in lines
+    assert "- 1.2: Data parallel" in list(faults(made.rows))
     slowed = plan(f"{WORDS} methods=ar_sgd faults=slow_node")
     assert slowed.data_parallel.faults is None and list(faults(slowed.rows)) == []
 
@@ -229,16 +226,13 @@ def test_times_are_those_of_a_timing_study(tmp_path: Path) -> None:
     for cost in made.rows:
         if cost.method.title == "DiLoCo, H 30, delayed":
             continue  # a study ends with an all-reduce that nothing hides
-        overrides = [
+        assert run(
             *made.request.overrides,
             *cost.method.overrides,
             "model.sample_steps=120",
             "logger=jsonl",
-        ]
-        study = run(*overrides, results=str(tmp_path))
-        assert study.summary["ms_per_iteration"] == pytest.approx(
-            1000 * cost.timing.seconds, rel=1e-3
-        )
+            results=str(tmp_path),
+        ).summary["ms_per_iteration"] == pytest.approx(1000 * cost.timing.seconds, rel=1e-3)
 
 
 def test_algorithms_that_are_composed_at_once_are_those_that_are_composed_alone() -> None:
@@ -270,9 +264,10 @@ def test_flops_give_the_time_of_a_step() -> None:
 
 def test_the_baseline_of_sites_is_the_hierarchical_all_reduce() -> None:
     """Two leaders exchange all of the gradient once; a flat ring of 4 sends 1.5 times as much."""
-    arguments = "parameters=1e9 step=1s nodes=4 sites=2 site_bandwidth=8Gbit/s site_latency=0"
-    rest = "bandwidth=8000Tbit/s latency=0 cluster.collectives.overlap=0 methods=ar_sgd"
-    made = plan(f"{arguments} {rest}")
+    made = plan(
+        "parameters=1e9 step=1s nodes=4 sites=2 site_bandwidth=8Gbit/s site_latency=0 "
+        "bandwidth=8000Tbit/s latency=0 cluster.collectives.overlap=0 methods=ar_sgd"
+    )
     assert row(made, "Data parallel").timing.seconds == pytest.approx(5, rel=1e-4)
     assert made.request.cluster.links.regions == (Region(2, 8e9, 8e9, 0, 10_500_000),) * 2
     assert "hierarchical" in " ".join(made.request.assumed)
@@ -280,8 +275,10 @@ def test_the_baseline_of_sites_is_the_hierarchical_all_reduce() -> None:
 
 def test_a_window_limits_what_a_connection_between_sites_carries() -> None:
     """10.5 MB in a round trip of 0.2 s are 0.42 Gbit/s, whatever the rate of the link."""
-    arguments = "parameters=1e9 step=1s nodes=2 sites=2 site_bandwidth=10Gbit/s site_latency=100ms"
-    arguments += " bandwidth=8000Tbit/s cluster.collectives.overlap=0 methods=ar_sgd"
+    arguments = (
+        "parameters=1e9 step=1s nodes=2 sites=2 site_bandwidth=10Gbit/s site_latency=100ms "
+        "bandwidth=8000Tbit/s cluster.collectives.overlap=0 methods=ar_sgd"
+    )
     made = plan(arguments)
     assert row(made, "Data parallel").timing.seconds == pytest.approx(1 + 32 / 0.42 + 0.1)
     assert (
@@ -314,9 +311,8 @@ def test_the_baseline_of_a_profile_with_regions_is_hierarchical_too() -> None:
     request = read_request(settings)
     assert request.sites == 2
     assert request.overrides.count("cluster.collectives.algorithm=hierarchical") == 1
-    flat = read_request([*settings, "cluster.collectives.algorithm=ring"])
+    made, flat = compare(request), read_request([*settings, "cluster.collectives.algorithm=ring"])
     assert flat.cluster.collectives.algorithm == "ring"
-    made = compare(request)
     assert made.fastest == (
         "Faster, but not known to be within 1 % of the quality of data parallel: DiLoCo, H 100, "
         f"{made.rows[0].timing.seconds:.3g} s per step."
@@ -329,8 +325,8 @@ def test_published_hours_of_streaming_diloco() -> None:
         "cluster=streaming_diloco model=llama_1b parameters=1e9 bytes_per_parameter=2 "
         "batch_tokens=524288 tokens=100e9 methods=streaming_diloco periods=100"
     )
-    assert row(made, "Data parallel").hours == pytest.approx(438, rel=0.05)
-    assert row(made, "Streaming DiLoCo, H 100, FP4").hours == pytest.approx(3.5, rel=0.05)
+    titles = ("Data parallel", "Streaming DiLoCo, H 100, FP4")
+    assert [row(made, title).hours for title in titles] == pytest.approx([438, 3.5], rel=0.05)
     assert made.answer == (
         "Streaming DiLoCo, H 100, FP4: 3.36 h instead of 425 h; below 96 Gbit/s data parallel "
         "computes less than half of the time."
@@ -344,8 +340,8 @@ def test_a_latency_is_set_between_sites_or_everywhere() -> None:
     laws = replace(flat.collectives, all_reduce_latency_seconds=3.0)
     for seconds, measured in ((1.0, 4.0), (0.0, 3.0)):
         changed = with_latency(replace(flat, collectives=laws), seconds)
-        assert changed.links.latency_seconds == seconds
-        assert changed.collectives.all_reduce_latency_seconds == measured
+        latencies = changed.links.latency_seconds, changed.collectives.all_reduce_latency_seconds
+        assert latencies == (seconds, measured)
 
 
 def test_steps_with_random_peers_have_no_cycle() -> None:
@@ -359,8 +355,9 @@ def test_answers_at_the_ends_of_all_rates() -> None:
     assert replace(made, half_rate=0).answer == f"Data parallel: 0.0139 h; {less} at no rate."
     assert replace(made, half_rate=float("inf")).answer.endswith(f"{less} at any rate.")
     assert replace(made, rows=(made.data_parallel,)).fastest is None
-    said = " ".join(" ".join(assumptions(made)).split())
-    assert "(cluster.codecs). The power does not depend on the method." in said
+    assert "(cluster.codecs). The power does not depend on the method." in " ".join(
+        " ".join(assumptions(made)).split()
+    )
 
 
 def test_a_step_of_a_published_model_is_the_published_one() -> None:
@@ -372,17 +369,17 @@ def test_a_step_of_a_published_model_is_the_published_one() -> None:
 def test_machines_are_described_in_a_few_words() -> None:
     flat = "parameters=1e9 step=1s nodes=4 devices=2 bandwidth=8Gbit/s"
     assert machines(read_request(flat.split())) == "4 nodes of 2 devices, 8 Gbit/s"
-    sites = f"{flat} sites=2 site_bandwidth=1Gbit/s site_latency=30ms"
-    assert machines(read_request(sites.split())) == (
-        "4 nodes of 2 devices in 2 sites, 1 Gbit/s between sites"
-    )
+    assert machines(
+        read_request(f"{flat} sites=2 site_bandwidth=1Gbit/s site_latency=30ms".split())
+    ) == ("4 nodes of 2 devices in 2 sites, 1 Gbit/s between sites")
 
 
 def test_a_plan_outside_the_validated_range_says_so() -> None:
-    made = plan("cluster=aws_p3_10g model=gpt2 step=0.2s nodes=16 methods=ar_sgd")
-    assert made.outside is not None and "16 nodes" in made.outside
-    inside = plan("cluster=aws_p3_10g model=resnet50 step=0.2s nodes=8 methods=ar_sgd")
-    assert inside.outside is None
+    outside, inside = (
+        plan(f"cluster=aws_p3_10g {machines} step=0.2s methods=ar_sgd").outside
+        for machines in ("model=gpt2 nodes=16", "model=resnet50 nodes=8")
+    )
+    assert outside is not None and "16 nodes" in outside and inside is None
 
 
 @pytest.mark.parametrize("rate", [2e7, 3e9, 7e11])
@@ -399,19 +396,20 @@ def test_rates_whose_times_are_bounded_are_not_simulated() -> None:
     ]
     base, times = (TimesByRate(run, time_steps(run).seconds) for run in runs)
     present = rate_of(runs[1])
-    assert times.bounds(present) == (times.seconds[present], times.seconds[present])
-    assert times.bounds(8 * present) == (1, times.seconds[present])
-    assert times.bounds(present / 8) == (times.seconds[present], float("inf"))
+    seconds = times.seconds[present]
+    assert [times.bounds(rate) for rate in (present / 8, present, 8 * present)] == [
+        *((seconds, float("inf")), (seconds, seconds), (1, seconds))
+    ]
     # DiLoCo takes 1.4 s and data parallel 5 s; at the highest rate both take 1 s.
     found = break_even(times, base)
-    every = TimesByRate(runs[1], times.seconds[present])
+    every = TimesByRate(runs[1], seconds)
     assert found == highest_rate(lambda rate: (1 - SAVES) * base.at(rate) - every.at(rate), present)
     assert len(times.seconds) < len(every.seconds)
 
 
 def test_a_gain_that_has_one_sign_has_no_highest_rate() -> None:
-    assert highest_rate(lambda rate: 1.0, 10e9) == float("inf")
-    assert highest_rate(lambda rate: -1.0, 10e9) == 0
+    ends = highest_rate(lambda rate: -1.0, 10e9), highest_rate(lambda rate: 1.0, 10e9)
+    assert ends == (0, float("inf"))
 
 
 def test_sizes_of_known_models() -> None:
@@ -419,12 +417,14 @@ def test_sizes_of_known_models() -> None:
         return (50257 + 1024 + 2) * width + layers * (12 * width**2 + 13 * width)
 
     known = {name: size for name, (size, _) in known_models().items()}
-    widths = {"gpt2": (768, 12), "gpt2_medium": (1024, 24), "gpt2_large": (1280, 36)}
-    assert {name: known[name] for name in widths} == {
-        name: gpt2(*shape) for name, shape in widths.items()
+    sizes = {
+        "gpt2": gpt2(768, 12),
+        "gpt2_medium": gpt2(1024, 24),
+        "gpt2_large": gpt2(1280, 36),
+        "gpt2_xl": gpt2(1600, 48),
+        "llama_1b": 982_188_032,
     }
-    assert known["gpt2_xl"] == gpt2(1600, 48)
-    assert known["llama_1b"] == 982_188_032
+    assert {name: known[name] for name in sizes} == sizes
 
 
 def test_published_quality_agrees_with_the_papers_figures() -> None:
@@ -440,32 +440,35 @@ def test_published_quality_agrees_with_the_papers_figures() -> None:
         ("algo=slowmo algo.base=sgp", "sgp_slowmo"),
     ):
         first = known[overrides][0]
-        assert first.value == value(f"slowmo_imagenet_{name}", "val_top1")
-        assert first.baseline == value("slowmo_imagenet_ar_sgd", "val_top1")
+        assert (first.value, first.baseline) == (
+            value(f"slowmo_imagenet_{name}", "val_top1"),
+            value("slowmo_imagenet_ar_sgd", "val_top1"),
+        )
     assert known["algo=diloco algo.period=30"][0].value == value(
         "streaming_diloco_diloco_h30", "val_loss"
     )
     streaming = "algo=streaming_diloco algo.period={} algo.codec=fp4"
     assert known[streaming.format(30)][0].value == value("streaming_diloco_h30", "val_loss")
     hundred = known[streaming.format(100)][0]
-    assert hundred.value == value("streaming_diloco_overlapped_fp4", "val_loss")
-    assert hundred.baseline == value("streaming_diloco_data_parallel", "val_loss")
+    assert (hundred.value, hundred.baseline) == (
+        value("streaming_diloco_overlapped_fp4", "val_loss"),
+        value("streaming_diloco_data_parallel", "val_loss"),
+    )
 
 
 def test_the_command_prints_80_columns_and_writes_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "plan.json"
-    arguments = [*WORDS.split(), "methods=sgp,diloco", "steps=1e6", "--json", str(path)]
-    assert main(["plan", *arguments]) == 0
+    arguments = ["methods=sgp,diloco", "steps=1e6", "--json", str(path)]
+    assert main(["plan", *WORDS.split(), *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Data parallel: ") or lines[0].startswith("DiLoCo, H 30: ")
+    assert lines[0].startswith(("Data parallel: ", "DiLoCo, H 30: "))
     assert max(map(len, lines)) <= 80
     stored = json.loads(path.read_text())
     assert stored["steps"] == 1_000_000
     assert {entry["method"] for entry in stored["methods"]} >= {"SGP", "DiLoCo, H 500"}
-    command = stored["methods"][-1]["command"]
-    assert command.startswith("sgp-run model=timing_only nodes=2 ")
+    assert stored["methods"][-1]["command"].startswith("sgp-run model=timing_only nodes=2 ")
 
 
 def test_a_table_with_all_columns_has_80_columns_too() -> None:
@@ -473,8 +476,7 @@ def test_a_table_with_all_columns_has_80_columns_too() -> None:
     codecs = "cluster.codecs.encode_seconds={int8:1ns} cluster.codecs.decode_seconds={int8:1ns}"
     made = plan(f"{WORDS} methods=ar_sgd steps=1e6 price_per_hour=2 watts=500 {codecs}")
     coded = row(made, "Data parallel, int8")
-    rows = [replace(coded, method=candidate) for candidate in methods()]
-    lines = table(rows)
+    lines = table([replace(coded, method=candidate) for candidate in methods()])
     assert lines[0].split() == (
         ["s/step", "comp.", "hours", "coding", "sent", "memory", "cost", "kWh", "pays", "<"]
     )
@@ -503,122 +505,13 @@ def test_an_interval_of_the_rate_gives_both_answers(
     arguments = [*WORDS.replace("8Gbit/s", "8..16Gbit/s").split(), "methods=ar_sgd"]
     assert main(["plan", *arguments, "--json", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    half = "below 32 Gbit/s data parallel computes less than half of the time."
-    assert text.startswith(f"Data parallel: 5 s per step; {half} With 2 nodes, 16 Gbit/s: Data")
-    slow, fast = json.loads(path.read_text())
-    rows = [plan["methods"][-1]["seconds_per_step"] for plan in (slow, fast)]
-    assert rows == [pytest.approx(5), pytest.approx(3)]
-
-
-def test_the_help_imports_neither_hydra_nor_torch() -> None:
-    code = (
-        "import sys; from sgp_runner.cli.main import main; main(['plan', '--help']); "
-        "sys.exit(bool({'torch', 'hydra'} & sys.modules.keys()))"
+    assert text.startswith(
+        "Data parallel: 5 s per step; below 32 Gbit/s data parallel computes less than half of the "
+        "time. With 2 nodes, 16 Gbit/s: Data"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            "nodes=4 bandwidth=10Gbit/s",
-            "model: there is none: write model=gpt2, or parameters=1e9.",
-        ),
-        ("", "model: there is none: write model=gpt2, or parameters=1e9."),
-        (
-            "model=gpt2 nodes=4 bandwidth=10Gbit/s",
-            "step: the time of a gradient of gpt2 on one node is not known: write step=0.4s, or "
-            "device_flops=50e12 with step_flops= or batch_tokens=.",
-        ),
-        (f"{WORDS} price_per_hour=-3", "price_per_hour: -3 must be zero or positive."),
-        (f"{WORDS} periods=0", "periods: H is a number of steps, at least 1, not '0'."),
-        (f"{WORDS} H=0", "periods: H is a number of steps, at least 1, not '0'."),
-        (
-            f"{WORDS} price_per_hour=3",
-            "price_per_hour: it has no effect without tokens= or epochs= or steps=.",
-        ),
-        (f"{WORDS} steps=9 kwh_price=3", "kwh_price: it has no effect without watts=."),
-        (f"{WORDS} site_bandwidth=1Gbit/s", "site_bandwidth: it has no effect without sites=."),
-        (
-            f"{WORDS} steps=9 site_price_per_gb=1",
-            "site_price_per_gb: it has no effect without sites=.",
-        ),
-        (f"{WORDS} site_window=1MB", "site_window: it has no effect without sites=."),
-        (
-            f"{WORDS} bandwidth=1G",
-            "bandwidth: '1G' is not a rate: write bandwidth=1Gbit/s, for example.",
-        ),
-        (
-            f"{WORDS} bandwidth=4..10",
-            "bandwidth: '4..10' is not a rate: write bandwidth=10Gbit/s, for example.",
-        ),
-        (f"{WORDS} sites=3", "sites: 2 nodes cannot be in 3 sites: use sites=2."),
-        (
-            f"{WORDS} sites=2",
-            "site_bandwidth: it is missing for 2 sites: write site_bandwidth=1Gbit/s, for example.",
-        ),
-        (
-            f"{WORDS} bandwidth=10",
-            "bandwidth: 10 without a unit is 10 bit/s: did you mean 10Gbit/s? Otherwise write "
-            "10bit/s.",
-        ),
-        (
-            f"{WORDS} cluster.links.bandwidth_up=10",
-            "cluster.links.bandwidth_up: 10 without a unit is 10 bit/s: did you mean 10Gbit/s? "
-            "Otherwise write 10bit/s.",
-        ),
-        (
-            f"{WORDS} latency=30",
-            "latency: 30 without a unit is 30 s: did you mean 30ms? Otherwise write 30s.",
-        ),
-        (
-            "model=gpt2 step=1s nodes=2",
-            "bandwidth: the rate of a node's interface is missing: write bandwidth=10Gbit/s, or "
-            "cluster= with a profile.",
-        ),
-        (f"{WORDS} devices=0", "devices: 0 must be positive."),
-        (
-            f"{WORDS} device_memory=80",
-            "device_memory: 80 without a unit is 80 B: did you mean 80GB? Otherwise write 80B.",
-        ),
-        (f"{WORDS} shard=zero3", "shard: 'zero3' is not one of none, state, all."),
-        (
-            f"{WORDS} precision=fp8",
-            "precision: 'fp8' is not one of fp32, mixed, bf16. Did you mean 'fp32'?",
-        ),
-        (f"{WORDS} nodes=1", "nodes: a single node sends no messages: use nodes=2 or more."),
-        (f"{WORDS} nodes=2.5", "nodes: 2.5 must be a whole number."),
-        (f"{WORDS} step=fast", "step: 'fast' is not a number; write for example 10s or 1ms."),
-        (f"{WORDS} tokens=1e9", "batch_tokens: tokens= needs it: tokens per node and step."),
-        (f"{WORDS} steps=1 tokens=1e9", "steps: the budget is given twice: leave out tokens=."),
-        (
-            f"{WORDS} stepz=3",
-            "stepz: there is no such setting here. Did you mean 'step'? --help lists all.",
-        ),
-        (
-            f"{WORDS} --out x",
-            "--out: there is no such option; there are --json, --html, --config-dir.",
-        ),
-        (f"{WORDS} nodes", "nodes: this is not a setting; write key=value, for example nodes=4."),
-        (f"{WORDS} --json", "--json: its value is missing, for example --json out."),
-        (f"{WORDS} model=a-b", "model: 'a-b' is no name: use letters, digits and _."),
-        (
-            "model=gpt9 nodes=2 bandwidth=1Gbit/s",
-            "model: the size of 'gpt9' is not known. Did you mean 'gpt2'? Write parameters=, for "
-            "example parameters=7e9.",
-        ),
-        (
-            "parameters=1e9 device_flops=1e12 nodes=2 bandwidth=8Gbit/s",
-            "device_flops: it needs the work of a step: write batch_tokens= or step_flops=.",
-        ),
-    ],
-)
-def test_a_request_that_cannot_work_is_one_sentence(
-    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", *arguments.split()]) == 2
-    assert capsys.readouterr().err == f"sgp-run: {sentence}\n"
+    assert [
+        plan["methods"][-1]["seconds_per_step"] for plan in json.loads(path.read_text())
+    ] == pytest.approx([5, 3])
 
 
 def test_assumptions_have_numbers_and_titles() -> None:
@@ -630,15 +523,9 @@ def test_assumptions_have_numbers_and_titles() -> None:
 
 
 def test_a_method_that_the_machines_cannot_run_is_left_out() -> None:
-    made = plan(f"{WORDS} methods=qg_dsgdm")
-    assert made.left_out == {
+    assert plan(f"{WORDS} methods=qg_dsgdm").left_out == {
         "QG-DSGDm": "QG-DSGDm replaces the momentum of SGD: use optim=sgd, not adamw"
     }
-
-
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"methods: 'dilco' is not one of .* 'diloco'\?"):
-        read_request([*WORDS.split(), "methods=dilco"])
 
 
 def test_data_files_have_no_empty_source() -> None:

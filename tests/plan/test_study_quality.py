@@ -62,12 +62,11 @@ def test_an_archive_has_the_losses_of_its_folder(folder: Path) -> None:
 
 def test_a_plan_shows_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PLAN.split(), f"quality={folder}"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
     assert (
         "Measured in the study h (model=gpt, nodes=4), validation loss by the steps H between "
         "exchanges; other sizes of the model were not measured: - every step, H 1: 2.125 (1 seed) "
         "- often, H 10:"
-    ) in text
+    ) in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_is_no_study_is_refused(

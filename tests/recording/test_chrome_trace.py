@@ -72,15 +72,16 @@ def test_sgp_computes_sends_and_waits(tmp_path: Path) -> None:
         (1, 1),
         (1, "computes"),
     ]
-    sizes = {event["args"]["bytes"] for event in of if event["ph"] == "b"}
-    assert sizes == {4 * 4811}  # parameters and a weight
+    assert {event["args"]["bytes"] for event in of if event["ph"] == "b"} == {
+        4 * 4811  # parameters and a weight
+    }
 
 
 def test_nodes_encode_and_decode(tmp_path: Path) -> None:
     """4,810 numbers take 10 ms to encode and 5 ms to decode."""
     times = "{encode_seconds: {int8: 2079ns}, decode_seconds: {int8: 1039.5ns}}"
-    overrides = ("algo=ar_sgd", "algo.codec=int8", f"cluster.codecs={times}", "trace_steps=0-1")
-    of = events(tmp_path, *overrides)
+    codec = ("algo.codec=int8", f"cluster.codecs={times}")
+    of = events(tmp_path, "algo=ar_sgd", *codec, "trace_steps=0-1")
     assert sorted(spans(of, 0)) == [
         ("decodes", 60, 65),
         ("decodes", 70, 80),
@@ -117,14 +118,14 @@ def test_a_trace_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     assert records[0] == records[1]
 
 
-def test_a_real_rank_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_an_empty_folder")
+def test_a_real_rank_is_profiled() -> None:
     overrides = ["network=gloo", "algo=sgp", "trace_steps=1-6", "name=run", "logger=jsonl"]
     assert main([*TINY, *overrides]) == 0
     waits = []
     for rank in (0, 1):
-        path = tmp_path / f"results/runs/run/trace.rank{rank}.json"
-        names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
+        trace = json.loads(Path(f"results/runs/run/trace.rank{rank}.json").read_text())
+        names = {event.get("name") for event in trace["traceEvents"]}
         assert {"aten::addmm", "gradient 3"} <= names
         waits += [f"waits for a message from rank {1 - rank}" in names]
     assert any(waits)  # the slower rank may never wait
@@ -140,5 +141,4 @@ def test_no_range_of_steps(text: str, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_ranges_of_steps() -> None:
-    assert list(steps_in("5")) == [5]
-    assert list(steps_in("100-102")) == [100, 101, 102]
+    assert [list(steps_in(text)) for text in ("5", "100-102")] == [[5], [100, 101, 102]]

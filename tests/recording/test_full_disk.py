@@ -17,6 +17,8 @@ from sgp_runner.recording.checkpoint import invalid_reason, saved_steps
 from sgp_runner.recording.recorder import Position, Recorder, read_metrics, write_summary
 from sgp_runner.utils.errors import CannotWrite, ConfigError
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = [
     "model=quadratic",
     "data.samples=64",
@@ -27,11 +29,6 @@ TINY = [
     "log_every=1",
     "name=mine",
 ]
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @contextmanager
@@ -80,11 +77,11 @@ def test_a_run_on_a_full_disk_stops_with_a_sentence_and_goes_on_later(
     overrides = [*TINY, f"network={network}", "checkpoint.every_steps=4", *more]
     with files_up_to(limit):
         assert main(overrides) == 1
-    sentence = (
+    assert re.fullmatch(
         "sgp-run: cannot write results/runs/mine/metrics(.rank1)?.jsonl: File too large; earlier "
-        r"records and checkpoints are intact.\n"
+        r"records and checkpoints are intact.\n",
+        capsys.readouterr().err,
     )
-    assert re.fullmatch(sentence, capsys.readouterr().err)
     directory = Path("results/runs/mine")
     text = (directory / "metrics.jsonl").read_text()
     assert (

@@ -36,8 +36,9 @@ def test_each_record_is_a_line_on_disk_before_the_listeners_see_it(tmp_path: Pat
     listener = Listening()
     recorder = Recorder(tmp_path / "new" / "run", 0, (listener,))
     recorder.write(train(0, 1, 0.25))
-    expected = '{"kind": "train", "rank": 0, "step": 1, "time_s": 0.25, "loss": 0.5}\n'
-    assert (tmp_path / "new" / "run" / "metrics.jsonl").read_text() == expected
+    assert (tmp_path / "new" / "run" / "metrics.jsonl").read_text() == (
+        '{"kind": "train", "rank": 0, "step": 1, "time_s": 0.25, "loss": 0.5}\n'
+    )
     recorder.finish({"time_s": 0.25, "average": 0.75})
     recorder.finish(None)
     assert read_metrics(tmp_path / "new" / "run")[-1] == {
@@ -45,8 +46,10 @@ def test_each_record_is_a_line_on_disk_before_the_listeners_see_it(tmp_path: Pat
         "time_s": 0.25,
         "average": 0.75,
     }
-    assert listener.records == [train(0, 1, 0.25)]
-    assert listener.ends == [{"time_s": 0.25, "average": 0.75}]
+    assert (listener.records, listener.ends) == (
+        [train(0, 1, 0.25)],
+        [{"time_s": 0.25, "average": 0.75}],
+    )
 
 
 def test_leaving_without_finish_tells_the_listeners(tmp_path: Path) -> None:
@@ -107,12 +110,13 @@ def test_values_that_json_lacks_are_null_and_spelt_out(tmp_path: Path) -> None:
 
 def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None:
     with Recorder(tmp_path, 0, ()) as recorder:
-        with pytest.raises(ValueError, match="needs a kind"):
-            recorder.write({"kind": "trian", "time_s": 1.0})
-        with pytest.raises(ValueError, match="and a time_s"):
-            recorder.write({"kind": "train"})
-        with pytest.raises(TypeError):
-            recorder.write({"kind": "train", "time_s": 1.0, "loss": object()})
+        for record, error, message in (
+            ({"kind": "trian", "time_s": 1.0}, ValueError, "needs a kind"),
+            ({"kind": "train"}, ValueError, "and a time_s"),
+            ({"kind": "train", "time_s": 1.0, "loss": object()}, TypeError, "not JSON serializable"),
+        ):
+            with pytest.raises(error, match=message):
+                recorder.write(record)
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 

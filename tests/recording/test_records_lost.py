@@ -23,6 +23,8 @@ from sgp_runner.recording.checkpoint import saved_steps
 from sgp_runner.recording.recorder import read_metrics
 from sgp_runner.utils.files import checksum
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 RUN = Path("results/runs/mine")
 TINY = [
     "model=quadratic",
@@ -37,11 +39,6 @@ TINY = [
 OFTEN = "checkpoint.every_steps=4"
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 class Killed(SystemExit):
     """As sudden as SIGKILL."""
 
@@ -50,13 +47,8 @@ def kill() -> None:
     raise Killed
 
 
-@pytest.fixture
-def at_event(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], object]]:
-    """Return actions by the number of the simulator's event at which they happen."""
-    return events_of(monkeypatch)
-
-
 def events_of(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], object]]:
+    """Return actions by the number of the simulator's event at which they happen."""
     actions: dict[int, Callable[[], object]] = {}
     advance, count = VirtualClock.advance, 0
 
@@ -95,8 +87,7 @@ def append(path: Path) -> None:
 
 def remove(folder: Path) -> None:
     """Remove a folder at one moment, whatever is just being written to it."""
-    gone = folder.rename(folder.with_name("gone"))
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(folder.rename(folder.with_name("gone")), ignore_errors=True)
 
 
 STRIKES: dict[str, tuple[str, Callable[[Path], object], str]] = {
@@ -128,11 +119,12 @@ def check_end(said: str, what: str, metrics: str) -> None:
 def test_records_that_vanish_during_a_simulated_run_end_it(
     strike: str,
     saves: tuple[str, ...],
-    at_event: dict[int, Callable[[], object]],
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     name, act, what = STRIKES[strike]
-    at_event[150] = lambda: act(RUN / name.replace("{metrics}", "metrics.jsonl"))
+    path = RUN / name.replace("{metrics}", "metrics.jsonl")
+    events_of(monkeypatch)[150] = lambda: act(path)
     assert main([*TINY, *saves]) == 1
     check_end(capfd.readouterr().err, what, "metrics.jsonl")
     main([*TINY, *saves])

@@ -74,15 +74,14 @@ def test_rates_cover_the_time_since_the_last_record(digits: Problem) -> None:
     waited[0] = 2.0
     since(throughput, digits, 10.0, 16)
     assert throughput.total == Amounts(8.0, 120, None, 2.0)  # without the first step
-    assert throughput.rates(throughput.total)["samples_per_s"] == 15.0
-    assert throughput.rates(throughput.total)["waiting_share"] == 0.25
+    rates = throughput.rates(throughput.total)
+    assert (rates["samples_per_s"], rates["waiting_share"]) == (15.0, 0.25)
 
 
 def test_nothing_is_known_without_a_gradient(digits: Problem) -> None:
     throughput = Throughput()
     since(throughput, digits, 1.0, 1)
-    again = since(throughput, digits, 2.0, 1)
-    assert again == dict.fromkeys(RATES)
+    assert since(throughput, digits, 2.0, 1) == dict.fromkeys(RATES)
 
 
 def test_a_resumed_run_continues_its_rates(digits: Problem) -> None:
@@ -100,15 +99,11 @@ def test_a_resumed_run_continues_its_rates(digits: Problem) -> None:
 
 
 def test_rates_begin_again_after_lost_ranks_and_after_old_checkpoints(digits: Problem) -> None:
-    for saved in ("lost", None):
+    for begin_again in (Throughput.restart, lambda throughput: throughput.load_state_dict(None)):
         throughput = Throughput(time_s=4.0, gradients=2)
-        if saved is None:
-            throughput.load_state_dict(None)
-        else:
-            throughput.restart()
+        begin_again(throughput)
         assert since(throughput, digits, 10.0, 1) == dict.fromkeys(RATES)
-        rates = since(throughput, digits, 12.0, 2)
-        assert rates["samples_per_s"] == 4.0
+        assert since(throughput, digits, 12.0, 2)["samples_per_s"] == 4.0
 
 
 def test_tokens_are_those_that_the_loss_counts(tmp_path: Path) -> None:
@@ -118,15 +113,14 @@ def test_tokens_are_those_that_the_loss_counts(tmp_path: Path) -> None:
     count = sum(int((target != task.pad).sum()) for target in targets)
     assert amounts(problem, 1, range(3, 5)) == (8, count)
     assert count < sum(target.numel() for target in targets)
-    overrides = ("model=gpt", "batch_size=4", "data.block=16")
-    assert amounts(problem_of(tmp_path / "b", *overrides), 1, range(3, 5)) == (8, 128)
+    gpt = problem_of(tmp_path / "b", "model=gpt", "batch_size=4", "data.block=16")
+    assert amounts(gpt, 1, range(3, 5)) == (8, 128)
 
 
 def test_the_mean_over_nodes_is_unknown_if_one_is(digits: Problem) -> None:
     throughput = Throughput()
     known = throughput.rates(Amounts(1.0, 8, None, 0.25))
-    more = throughput.rates(Amounts(1.0, 4, None, 0.75))
-    mean = mean_rates([known, more])
+    mean = mean_rates([known, throughput.rates(Amounts(1.0, 4, None, 0.75))])
     assert (mean["samples_per_s"], mean["waiting_share"], mean["mfu"]) == (6.0, 0.5, None)
     assert mean_rates([known, dict.fromkeys(RATES)]) == dict.fromkeys(RATES)
     assert mean_rates([{"time_s": 1.0}]) == {}
@@ -154,13 +148,13 @@ def test_operations_of_two_layers_by_hand(
 
 
 def test_counting_leaves_no_trace(tmp_path: Path) -> None:
-    overrides = ("model=resnet8", "data=shapes", "data.image_size=8", "batch_size=4")
-    problem = problem_of(tmp_path, *overrides)
+    problem = problem_of(
+        tmp_path, "model=resnet8", "data=shapes", "data.image_size=8", "batch_size=4"
+    )
     module, random = problem.flat.module, torch.get_rng_state()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     count = flops_per_sample(problem, 0)
-    after = module.state_dict()
-    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
     assert torch.equal(torch.get_rng_state(), random)
     assert module.training and all(p.grad is None for p in module.parameters())
     inputs, targets = problem.batch(0, 0)
@@ -175,8 +169,7 @@ def test_what_cannot_be_counted_is_unknown(digits: Problem) -> None:
 
     digits.flat.module.register_forward_hook(fail)
     assert flops_per_sample(digits, 0) is None
-    throughput = Throughput(flops=None, peak=1.0)
-    rates = since(throughput, digits, 1.0, 1)
+    rates = since(Throughput(flops=None, peak=1.0), digits, 1.0, 1)
     assert rates["flops_per_s"] is rates["mfu"] is None
 
 
@@ -213,7 +206,6 @@ def test_other_cards_of_a_family_have_no_rate() -> None:
 
 def test_a_problem_on_a_device_is_counted_without_it(digits: Problem) -> None:
     elsewhere = dataclasses.replace(digits, compute=Compute("cuda:0"))
-    elsewhere = dataclasses.replace(elsewhere, dataset=digits.dataset)
     assert flops_per_sample(elsewhere, 0) == flops_per_sample(digits, 0)
 
 
@@ -260,8 +252,7 @@ def test_data_parallelism_waits_at_the_end_of_its_backward_pass(
 
     world: Any = SimpleNamespace(layout=RankLayout(0, 2), cut=None)
     gradients = Gradients(digits, world)
-    module = digits.flat.module
-    module.register_forward_hook(gradients.watch_backward)
+    digits.flat.module.register_forward_hook(gradients.watch_backward)
     digits.flat.parameters[0].register_hook(last_gradient_is_ready)
     digits.gradient(digits.start(), digits.flat.fresh_buffers(), 0, 0)
     assert (now[0], gradients.meter.seconds()) == (8.0, 3.0)

@@ -96,8 +96,10 @@ KEPT = {
         "pass",
     ),
 }
-TINY = ["model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1"]
-TINY += ["logger=none", "checkpoint.every_steps=1"]
+TINY = [
+    *("model=quadratic", "data.samples=64", "data.dimension=4", "nodes=2", "epochs=1"),
+    *("logger=none", "checkpoint.every_steps=1"),
+]
 
 
 def text(
@@ -147,14 +149,13 @@ def test_what_a_resumed_run_has_again_is_not_named(
 
 
 def test_a_coroutine_that_another_awaits_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    found = warnings(
+    assert warnings(
         capsys,
         before="inbox = {}",
         call="await inner(worker, inbox)",
         parameters="inbox",
         loop="inbox[k] = worker.params.clone()",
-    )
-    assert found == [sentence("'inbox'")]
+    ) == [sentence("'inbox'")]
 
 
 def test_an_activity_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,35 +165,31 @@ def test_an_activity_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
                 total.add_(await worker.comm.recv(other, 1))
                 worker.increment("received")
 """
-    found = warnings(
+    assert warnings(
         capsys,
         before=activity,
         call="worker.spawn(activity())",
         loop="if k in (1, 5, 9): worker.comm.send(other, x.clone(), 1)",
-    )
-    assert found == [sentence("'total'")]
+    ) == [sentence("'total'")]
 
 
 @pytest.mark.parametrize("network", ["sim", "gloo"])
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_a_run_warns_at_its_first_checkpoint(
-    network: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    network: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     before, loop, names = LOST["a mapping of messages"]
     Path("mine.py").write_text(text(before, loop))
     assert main(["algo=./mine.py", *TINY, f"network={network}"]) == 0
-    found = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning")]
-    assert found == [sentence(names)]
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("warning")] == [sentence(names)]
 
 
 @pytest.mark.usefixtures("no_pictures")
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_lost_state_is_named_again_at_the_resume_and_marked_in_the_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     before, loop, names = LOST["changed in place"]
     Path("mine.py").write_text(text(before, loop))
     command = ["algo=./mine.py", *TINY, "epochs=9", "logger=jsonl", "name=mine"]
@@ -208,7 +205,7 @@ def test_lost_state_is_named_again_at_the_resume_and_marked_in_the_results(
     assert json.loads(Path("results/runs/mine/summary.json").read_text())["lost_state"] == ["m"]
     assert main([*command, "name=whole"]) == 0
     assert "lost_state" not in json.loads(Path("results/runs/whole/summary.json").read_text())
-    table = read_runs([Path("results/runs")]).table.set_index("run")["state"]
-    assert [*table[["mine", "whole"]]] == ["resumed without its state", "finished"]
-    groups = settings_in(read_runs([Path("results/runs")]))
-    assert [group.finished for group in groups] == [True, True]
+    runs = read_runs([Path("results/runs")])
+    states = runs.table.set_index("run")["state"]
+    assert [*states[["mine", "whole"]]] == ["resumed without its state", "finished"]
+    assert [group.finished for group in settings_in(runs)] == [True, True]

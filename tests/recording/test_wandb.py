@@ -72,10 +72,8 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
     listener = Wandb().open(run_dir, "sgp-mlp", {"nodes": 4, **parts}, TAGS, "sweep-1")
     with Recorder(run_dir, 0, (listener,)) as recorder:
         for step in range(400):  # the file grows over more than one block
-            time_s = 0.005 * step
-            recorder.write(
-                {"kind": "train", "rank": step % 2, "step": step, "time_s": time_s, "loss": 1.0}
-            )
+            stamp = {"step": step, "time_s": 0.005 * step}
+            recorder.write({"kind": "train", "rank": step % 2, **stamp, "loss": 1.0})
         for epoch in (1, 2, 3):
             recorder.write(average(epoch))
         recorder.write(
@@ -88,14 +86,14 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
     records = list(read_records(path))
     rows = history(records)
     assert len(rows) == 200 + 3 + 1
-    curve = [(row["time_s"], row["average/accuracy"]) for row in rows if "average/accuracy" in row]
-    assert curve == [(0.5, 0.5), (1.0, 0.75), (1.5, 0.875)]
+    assert [
+        (row["time_s"], row["average/accuracy"]) for row in rows if "average/accuracy" in row
+    ] == [(0.5, 0.5), (1.0, 0.75), (1.5, 0.875)]
     assert [row["eval/accuracy"] for row in rows if "eval/accuracy" in row] == [0.625]
-    spread = [
+    assert [
         tuple(row[f"eval/accuracy_{name}"] for name in ("mean", "min", "max"))
         for row in rows[-4:-1]
-    ]
-    assert spread == [(0.5, 0.25, 0.75)] * 3
+    ] == [(0.5, 0.25, 0.75)] * 3
     assert [row["train/step"] for row in rows if "train/loss" in row] == list(range(0, 400, 2))
     assert x_axes(records) == {
         "train/*": "time_s",
@@ -119,18 +117,14 @@ def test_the_offline_file_holds_the_curve_of_accuracy_over_time(
         "nodes": 4,
         "settings": parts,
     }
-    summaries = [
-        record.summary for record in records if record.WhichOneof("record_type") == "summary"
-    ]
     final = {
         "/".join([item.key, *item.nested_key]): item.value_json
-        for summary in summaries
-        for item in summary.update
+        for record in records
+        if record.WhichOneof("record_type") == "summary"
+        for item in record.summary.update
     }
     assert any("final/average" in key and value == "0.875" for key, value in final.items())
-    out, err = capfd.readouterr()
-    assert out == ""  # nobody asked for W&B
-    assert err == ""
+    assert capfd.readouterr() == ("", "")  # nobody asked for W&B
 
 
 def test_a_resumed_run_keeps_its_id_and_continues_its_steps(tmp_path: Path) -> None:
@@ -183,6 +177,12 @@ def test_a_start_that_fails_is_one_warning(
     assert err.startswith("warning: W&B failed to start, so this run is in metrics.jsonl only (")
 
 
+RUN = (
+    *("model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1"),
+    *("checkpoint.every_minutes=null", "name=run"),
+)
+
+
 def test_a_server_that_never_answers_holds_up_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         code = """
@@ -193,23 +193,13 @@ wandb.START_SECONDS = 1000.0  # longer than this test may take
 mirror.FINISH_SECONDS = 1.0
 sys.exit(main(sys.argv[1:]))
 """
-        overrides = [
-            "model=quadratic",
-            "data.samples=64",
-            "nodes=2",
-            "epochs=2",
-            "log_every=1",
-            "checkpoint.every_minutes=null",
-            "name=run",
-        ]
         server = {
             "WANDB_API_KEY": "0" * 40,
             "WANDB_BASE_URL": f"http://127.0.0.1:{silent.getsockname()[1]}",
             "WANDB_MODE": "online",
         }
-        command = [sys.executable, "-c", code, *overrides]
         done = subprocess.run(
-            command,
+            [sys.executable, "-c", code, *RUN],
             cwd=tmp_path,
             env={**os.environ, **server},
             capture_output=True,
@@ -222,12 +212,6 @@ sys.exit(main(sys.argv[1:]))
     )
     assert "results in results/runs/run" in done.stdout
     assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"
-
-
-RUN = (
-    *("model=quadratic", "data.samples=64", "nodes=2", "epochs=2", "log_every=1"),
-    *("checkpoint.every_minutes=null", "name=run"),
-)
 
 
 def command(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -281,23 +265,20 @@ def test_with_a_login_a_run_is_sent_to_the_server(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_with_an_error_does_not_stop_training(tmp_path: Path) -> None:
-    code = "\n".join(
-        [
-            "import sys",
-            "from sgp_runner.cli.main import main",
-            "from sgp_runner.recording.loggers import mirror",
-            "mirror.FINISH_SECONDS = 3.0",
-            "sys.exit(main(sys.argv[1:]))",
-        ]
+    (tmp_path / "impatient.py").write_text(
+        "import sys\n"
+        "from sgp_runner.cli.main import main\n"
+        "from sgp_runner.recording.loggers import mirror\n"
+        "mirror.FINISH_SECONDS = 3.0\n"
+        "sys.exit(main(sys.argv[1:]))\n"
     )
-    (tmp_path / "impatient.py").write_text(code)
     with wandb_server(broken=True) as server:
         path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
         done = command(tmp_path, "impatient", *RUN, PYTHONPATH=path, **server.environment)
-    assert done.returncode == 0
-    assert done.stderr == (
+    assert (done.returncode, done.stderr) == (
+        0,
         "warning: W&B did not finish in time, so the rest of this run is in metrics.jsonl only; "
-        "sgp-sync sends it later\n"
+        "sgp-sync sends it later\n",
     )
     assert read_metrics(tmp_path / "results/runs/run")[-1]["kind"] == "summary"
 
@@ -305,8 +286,7 @@ def test_a_server_with_an_error_does_not_stop_training(tmp_path: Path) -> None:
 def test_without_a_login_nothing_is_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = make_experiment(tmp_path, "model=quadratic", "data.samples=64", "nodes=2")
-    run_dir = experiment.directory
+    run_dir = make_experiment(tmp_path, "model=quadratic", "data.samples=64", "nodes=2").directory
     (run_dir / "metrics.jsonl").write_text('{"kind": "train", "time_s": 1, "loss": 2}\n')
     assert sync_main([str(run_dir)]) == 2
     assert capsys.readouterr() == (
@@ -338,8 +318,7 @@ def test_the_mirror_can_be_made_from_the_records(
     assert sync_main([str(run_dir)]) == 0
     records = read_metrics(run_dir)
     assert capsys.readouterr().out.endswith(f"{run_dir}: {len(records)} records\n")
-    rows = history(list(read_records(find_file(run_dir))))
-    assert received_rows(rows) == expected_rows(run_dir)
+    assert received_rows(history(list(read_records(find_file(run_dir))))) == expected_rows(run_dir)
 
 
 def test_what_is_no_run_is_not_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -403,26 +382,24 @@ def test_an_unreachable_server_makes_the_run_offline(
         f"W&B: offline; to send: sgp-sync {tmp_path}\n"
     )
     assert err.startswith("warning: W&B did not start online, so this run is recorded offline (")
-    assert "pAssw0rd" not in err
-    assert err.count("\n") == 1
+    assert "pAssw0rd" not in err and err.count("\n") == 1
 
 
 def test_a_login_is_a_key_or_a_netrc_entry_for_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not has_login()
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
-    assert has_login()
-    (tmp_path / "netrc").write_text("default login user password secret\n")
-    assert not has_login()
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    for text, found in (
+        ("this is no netrc file", False),
+        ("default login user password secret\n", False),
+        ("machine api.wandb.ai login user password secret\n", True),
+    ):
+        (tmp_path / "netrc").write_text(text)
+        assert has_login() is found
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
     assert not has_login()
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     assert has_login()
-    monkeypatch.delenv("WANDB_API_KEY")
-    (tmp_path / "netrc").write_text("this is no netrc file")
-    assert not has_login()
 
 
 def test_wandb_mode_from_the_environment_wins_over_auto(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.experiments import final_parameters, make_experiment, steps_taken
 from helpers.paths import RANKS
+from helpers.refusals import refusal
 from helpers.variants import launch_real
 from test_mpi import run_ranks
 
@@ -77,10 +78,10 @@ def check_same_bytes(experiment: Experiment) -> None:
         torch.equal(worker.params, real)
         for worker, real in zip(result.workers, final_parameters(experiment), strict=True)
     )
-    assert result.same == [True] * len(result.workers)
-    assert not result.reduced
-    assert [worker.steps_taken for worker in result.workers] == steps_taken(experiment)
-    assert [seen.count(worker.rank) for worker in result.workers] == steps_taken(experiment)
+    assert result.same == [True] * len(result.workers) and not result.reduced
+    assert [(worker.steps_taken, seen.count(worker.rank)) for worker in result.workers] == [
+        (steps, steps) for steps in steps_taken(experiment)
+    ]
 
 
 def test_a_replay_with_all_reduces_ends_with_them_up_to_rounding(
@@ -92,11 +93,10 @@ def test_a_replay_with_all_reduces_ends_with_them_up_to_rounding(
 def check_rounding(experiment: Experiment) -> None:
     result = replay(experiment.directory)
     assert result.reduced
-    real = final_parameters(experiment)
     assert (
         max(
             float((worker.params - x).abs().max())
-            for worker, x in zip(result.workers, real, strict=True)
+            for worker, x in zip(result.workers, final_parameters(experiment), strict=True)
         )
         < 1e-10
     )
@@ -160,22 +160,8 @@ BYTES = 4000
 
 
 def header(experiment: Experiment, rank: int, **others: object) -> Header:
-    default = Header(
-        FORMAT,
-        experiment.digest,
-        "once",
-        rank,
-        2,
-        "one",
-        "code",
-        "torch",
-        1,
-        False,
-        BYTES // 4,
-        BYTES,
-        4.0,
-    )
-    return replace(default, **others)  # type: ignore[arg-type]
+    facts = (rank, 2, "one", "code", "torch", 1, False, BYTES // 4, BYTES, 4.0)
+    return replace(Header(FORMAT, experiment.digest, "once", *facts), **others)  # type: ignore[arg-type]
 
 
 def made_up(
@@ -228,8 +214,7 @@ def test_the_time_of_another_algorithm_follows_from_recorded_ones(
     overrides: str, tmp_path: Path
 ) -> None:
     result = retime(made_up(tmp_path).directory, overrides.split())
-    assert result.time_s == pytest.approx(TIMES[overrides], abs=1e-9)
-    assert result.recorded_s == 9.0
+    assert (result.time_s, result.recorded_s) == pytest.approx((TIMES[overrides], 9.0), abs=1e-9)
     assert (result.facts["clock"], result.recorded_algorithm) == ("simulated", "AD-PSGD")
 
 
@@ -272,11 +257,9 @@ def test_the_command_says_which_time_is_simulated_and_keeps_it(
 ) -> None:
     directory = made_up(tmp_path).directory
     assert main([str(directory), "--with", "algo=sgp"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == f"{directory}: AD-PSGD took 9 s (measured)"
-    assert (
-        second
-        == "On its compute times and message delays SGP takes 7 s (simulated), 4 steps of a node."
+    assert capsys.readouterr().out == (
+        f"{directory}: AD-PSGD took 9 s (measured)\n"
+        "On its compute times and message delays SGP takes 7 s (simulated), 4 steps of a node.\n"
     )
     assert json.loads((directory / "replays.jsonl").read_text()) == {
         "kind": "retimed",
@@ -361,8 +344,10 @@ def test_what_is_no_recording_is_refused(
     check("it is missing: every rank of a run has a recording of its own.", one)
     zero.unlink()
     assert main([str(directory)]) == 2
-    sentence = "this run was not recorded; run its command again with record=true resume=never."
-    assert capsys.readouterr().err == f"sgp-replay: {directory}: {sentence}\n"
+    assert capsys.readouterr().err == (
+        f"sgp-replay: {directory}: this run was not recorded; run its command again with "
+        "record=true resume=never.\n"
+    )
     assert main([str(tmp_path)]) == 2
     assert "is not the configuration of a run." in capsys.readouterr().err
     assert main([str(tmp_path / "none")]) == 2
@@ -378,29 +363,23 @@ def test_the_help_needs_no_torch() -> None:
 
 
 def test_a_run_that_failed_has_no_time_to_compare_with(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=(
-            "^record: the recorded run failed before its end, so there is no time to compare "
-            r"with\.$"
-        ),
-    ):
-        retime(made_up(tmp_path, ended=False).directory)
+    assert str(refusal(retime, made_up(tmp_path, ended=False).directory)) == (
+        "record: the recorded run failed before its end, so there is no time to compare with."
+    )
 
 
 @pytest.mark.slow
 def test_a_run_that_failed_is_replayed_until_it_fails_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("network=gloo", "record=true", "nodes=4", "model=mlp", "algo=gap_aware", "epochs=50")
-    experiment = make_experiment(tmp_path, *options)
+    options = ("nodes=4", "model=mlp", "algo=gap_aware", "epochs=50")
+    experiment = make_experiment(tmp_path, "network=gloo", "record=true", *options)
     with pytest.raises(
         RankFailed, match="^rank 2, step (.*): ZeroDivisionError: made to fail$"
     ) as real:
         launch(experiment, program=(REAL_RANK, "2"))
     result = replay(experiment.directory)  # without what has made it fail
-    assert not result.ended
-    assert result.workers[2].steps_taken == 3
+    assert not result.ended and result.workers[2].steps_taken == 3
 
     async def work(worker: Worker) -> None:
         await original(worker.limit(3) if worker.rank == 2 else worker)

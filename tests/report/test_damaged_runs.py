@@ -204,8 +204,7 @@ def test_tables_are_tables_and_links_lead_to_files(tmp_path: Path) -> None:
     links = set(re.findall(r'href="([^"#][^"]*)"', page.split("<script")[0]))
     assert "./javascript:x/metrics.jsonl" in links and "./c%20d" in links
     assert not any(re.match(r"\w+:", link) for link in links - {"data:,"})
-    settings = settings_in(read_runs([tmp_path]))
-    table = of_runs(settings, [], lambda folder, file: f"./{file}")
+    table = of_runs(settings_in(read_runs([tmp_path])), [], lambda folder, file: f"./{file}")
     lines = markdown(table).splitlines()[4:]
     assert len(lines) == 2 + len(names)
     assert all(len(re.findall(r"(?<!\\)\|", markup)) == len(table.head) + 1 for markup in lines)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from helpers.report_runs import write_run
+from helpers.report_runs import settings_of, write_run
 
 from sgp_runner.report.rank.headline import comparison_title, headline
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.read.run_groups import settings_in
-from sgp_runner.report.read.runs import read_runs
 
 EARLY = [[0.1]] * 5  # evaluations before a target, so that the time to it is ranked
 SLOW, FAST = [*EARLY, [0.5], [0.7], [0.9]], [*EARLY, [0.7], [0.9], [0.92]]
 
 
 def answer(root: Path, target: float | None = 0.8) -> str:
-    return headline(rankings(settings_in(read_runs([root])), target))
+    return headline(rankings(settings_of(root), target))
 
 
 def title(root: Path) -> str:
-    return comparison_title(settings_in(read_runs([root])))
+    return comparison_title(settings_of(root))
 
 
 def test_the_fastest_is_named_with_its_time_clock_and_speed_up(tmp_path: Path) -> None:

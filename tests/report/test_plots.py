@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import write_run
+from helpers.report_runs import plots_of, settings_of, write_run
 from matplotlib.text import Text
 
 from sgp_runner.report.plots.figure import (
@@ -20,25 +20,12 @@ from sgp_runner.report.plots.figure import (
     spanned,
 )
 from sgp_runner.report.plots.quality import choose_axis
-from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import select_lines
 from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.read.naming import names, short_key, wrap_label
-from sgp_runner.report.read.run_groups import RunGroup, settings_in
-from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.pictures import drawn
 
 CURVE = [[0.5], [0.7], [0.9]]
-
-
-def plots_of(root: Path, target: float | None = None) -> dict[str, Plot]:
-    settings = settings_of(root)
-    found = sections(settings, rankings(settings, target), [])
-    return {plot.name: plot for section in found for plot in section.plots}
-
-
-def settings_of(root: Path) -> list[RunGroup]:
-    return settings_in(read_runs([root]))
 
 
 def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None:
@@ -46,8 +33,7 @@ def test_eight_lines_are_the_best_of_each_algorithm_then_the_next_best() -> None
     assert select_lines(ranked, lambda name: name.split()[0]) == [
         name for name in ranked if name != "SGP 7"
     ]
-    many = [*"abcdefghij", "AR-SGD"]
-    assert select_lines(many, lambda name: name) == [*"abcdefg", "AR-SGD"]
+    assert select_lines([*"abcdefghij", "AR-SGD"], lambda name: name) == [*"abcdefg", "AR-SGD"]
 
 
 def test_a_line_more_than_eight_is_named_but_not_drawn(tmp_path: Path) -> None:
@@ -72,8 +58,7 @@ def test_a_range_of_rates_is_a_band(tmp_path: Path) -> None:
     ends = [[1.0, 5.0], [2.0, 10.0], [3.0, 15.0]]
     write_run(tmp_path, "sgp", CURVE, evaluated_fastest=ends)
     write_run(tmp_path, "ar", CURVE, seconds=20.0, algorithm="AR-SGD")
-    plots = plots_of(tmp_path, 0.8)
-    plot = plots["accuracy-against-time-simulated-mlp_on_digits"]
+    plot = plots_of(tmp_path, 0.8)["accuracy-against-time-simulated-mlp_on_digits"]
     sgp, ar, _ = plot.series
     assert sgp.band() == ([5.0, 10.0, 15.0, 30.0, 20.0, 10.0], [50, 70, 90, 90, 70, 50])
     assert ar.band()[0] == [60.0, 40.0, 20.0]  # only the line itself
@@ -116,9 +101,14 @@ def test_the_first_plot_says_which_algorithm_is_fastest_on_which_network(tmp_pat
     for cluster, times in (("slow", (90.0, 30.0)), ("quick", (8.0, 9.0))):
         for algorithm, seconds in zip(("AR-SGD", "SGP"), times, strict=True):
             where = {"cluster": {"name": cluster, "links": {"bandwidth": 1e9}}}
-            name = f"{cluster}{algorithm}"
             write_run(
-                tmp_path, name, CURVE, seconds=seconds, algorithm=algorithm, settings=where, early=5
+                tmp_path / cluster,
+                algorithm,
+                CURVE,
+                seconds=seconds,
+                algorithm=algorithm,
+                settings=where,
+                early=5,
             )
     plot = next(iter(plots_of(tmp_path, 0.9).values()))
     assert plot.name == "fastest-mlp_on_digits-simulated"
@@ -196,13 +186,9 @@ def test_a_label_is_where_its_line_leaves_the_plot() -> None:
     assert end_of(line, axis) == (15.0, 2.0)
     assert end_of(line, Axis("x", span=(0.0, 30.0))) == (20.0, 3.0)
     plot = labelled(Plot("p", "", "", axis, Axis("y"), [line]))
-    (label,) = plot.labels
-    assert (label.text, label.x, label.y, label.height) == (
-        "a",
-        15.0,
-        2.0,
-        pytest.approx(0.6543, 1e-3),
-    )
+    assert [(label.text, label.x, label.y, label.height) for label in plot.labels] == [
+        ("a", 15.0, 2.0, pytest.approx(0.6543, 1e-3))
+    ]
     assert plot.unfinished() == []
     shorter = labelled(Plot("p", "", "", Axis("x", span=(0.0, 30.0)), Axis("y"), [line]))
     assert shorter.unfinished() == [shorter.labels[0]]
@@ -211,8 +197,7 @@ def test_a_label_is_where_its_line_leaves_the_plot() -> None:
 def test_a_span_holds_all_values_and_an_edge() -> None:
     assert spanned(Axis("", from_zero=True), [5.0, 10.0], 0.1).span == (0.0, 11.0)
     assert spanned(Axis(""), [5.0, 10.0], 0.1).span == (4.5, 10.5)
-    low, high = spanned(Axis("", "log"), [0.0, 1.0, 100.0], 0.5).span or (0, 0)
-    assert (low, high) == (pytest.approx(0.1), pytest.approx(1000.0))
+    assert spanned(Axis("", "log"), [0.0, 1.0, 100.0], 0.5).span == pytest.approx((0.1, 1000.0))
     assert spanned(Axis(""), [2.0], 0.1).span == (1.0, 3.0)
 
 
@@ -238,8 +223,7 @@ def test_texts_beside_a_picture_do_not_overlap(tmp_path: Path) -> None:
     figure = drawn(plots_of(tmp_path)["accuracy-against-epochs-mlp_on_digits"])
     figure.canvas.draw()
     boxes = sorted(map(Text.get_window_extent, figure.axes[0].texts), key=lambda b: b.y0)
-    assert len(boxes) == 8
-    assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
+    assert len(boxes) == 8 and all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
     assert max(box.x1 for box in boxes) <= figure.bbox.x1
 
 

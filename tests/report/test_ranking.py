@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import write_run
+from helpers.report_runs import settings_of, write_run
 from rich.console import Console
 
 from sgp_runner.config.old_names import NAMES
@@ -18,8 +18,6 @@ from sgp_runner.report.rank.fastest import fastest_tables
 from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import Ranking, easier, rankings, target_of
 from sgp_runner.report.rank.tables import tables
-from sgp_runner.report.read.run_groups import RunGroup, settings_in
-from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid
 from sgp_runner.report.render.text_tables import csv as as_csv
 from sgp_runner.report.render.text_tables import markdown
@@ -28,10 +26,6 @@ from sgp_runner.report.render.write import write_report
 SLOW = [[0.5], [0.7], [0.9]]
 FAST = [[0.7], [0.9], [0.92]]
 EARLY = [[0.1]] * 5  # evaluations before a target, so that the time to it is ranked
-
-
-def settings_of(root: Path) -> list[RunGroup]:
-    return settings_in(read_runs([root]))
 
 
 def on(name: str, bandwidth: float, **more: object) -> dict[str, object]:
@@ -181,6 +175,7 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         write_run(tmp_path, f"run{number:02}", SLOW, settings=settings)
     write_run(tmp_path, "zreal", SLOW, clock="wall", settings=on("a", 1e10))
     ranked = rankings(settings_of(tmp_path))
+    assert {row.setting.algorithm for ranking in ranked for row in ranking.rows} == {"SGP"}
     assert [(ranking.cluster, ranking.clock) for ranking in ranked] == [
         ("a (10 Gbit/s)", "simulated"),
         ("a (10 Mbit/s)", "simulated"),
@@ -194,7 +189,6 @@ def test_clusters_are_ranked_apart_and_named_by_what_they_are(tmp_path: Path) ->
         ("g (1 Gbit/s)", "simulated"),
         ("", "wall"),
     ]
-    assert {row.setting.algorithm for ranking in ranked for row in ranking.rows} == {"SGP"}
 
 
 def test_timing_studies_are_ranked_by_time_per_iteration_within_each_number_of_nodes(
@@ -245,9 +239,10 @@ def test_a_table_names_the_fastest_method_on_each_of_many_clusters_and_numbers_o
                     settings=on("ethernet", rate * 1e9),
                 )
     (table,) = fastest_tables(rankings(settings_of(tmp_path)))
-    lines = [[" ".join((cell.links[0].text, cell.note)) for cell in line] for line in table.cells]
     assert table.head == ["cluster", "2 nodes", "4 nodes", "8 nodes"]
-    assert lines == [
+    assert [
+        [" ".join((cell.links[0].text, cell.note)) for cell in line] for line in table.cells
+    ] == [
         [
             f"ethernet ({rate} Gbit/s) ",
             f"SGP {ms} ms, 1.20×, +1",
@@ -292,8 +287,7 @@ def test_runs_timed_as_a_language_model_say_how_much_of_the_time_is_computation(
 
 
 def test_the_step_of_a_language_model_is_the_clusters_if_it_lists_one(tmp_path: Path) -> None:
-    cluster = on("wan", 1e9, step_seconds={"llama_1b": 0.2})
-    settings = {"timed_as": {"model": "llama_1b"}} | cluster
+    settings = {"timed_as": {"model": "llama_1b"}} | on("wan", 1e9, step_seconds={"llama_1b": 0.2})
     write_run(tmp_path, "a", FAST, seconds=1.0, settings=settings)
     write_run(tmp_path, "real", FAST, clock="wall", settings=settings)
     found = {group.clock: group.utilisation for group in settings_of(tmp_path)}
@@ -324,8 +318,7 @@ def test_a_run_that_has_not_finished_is_ranked_but_does_not_set_the_target(tmp_p
     write_run(tmp_path, "a", FAST)
     write_run(tmp_path, "b", SLOW, algorithm="AR-SGD")
     done, other = settings_of(tmp_path)
-    stopped = replace(other, runs=other.runs.assign(state="unfinished"))
-    (ranking,) = rankings([done, stopped])
+    (ranking,) = rankings([done, replace(other, runs=other.runs.assign(state="unfinished"))])
     assert ranking.target is not None and ranking.target.value == 0.92
     assert [(row.rank, row.name, row.note) for row in ranking.rows] == [
         (1, "SGP", ""),
@@ -341,8 +334,7 @@ def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path:
         write_run(tmp_path, f"a{seed}", slow, algorithm="AR-SGD", seconds=9.0, **with_seed)
         write_run(tmp_path, f"b{seed}", fast, seconds=8.0 + seed / 10, **with_seed)
     write_run(tmp_path, "c", [[0.3]] * 8, algorithm="low", settings=same)
-    settings = settings_of(tmp_path)
-    (table,) = ranked_tables(rankings(settings, 0.9))
+    (table,) = ranked_tables(rankings(settings_of(tmp_path), 0.9))
     assert printed(tmp_path) == [
         "Simulated time to 90 % accuracy",
         "mlp on digits, cluster ethernet_10g (10 Gbit/s), 2 nodes. The",
@@ -364,10 +356,10 @@ def test_the_table_is_the_same_on_the_terminal_and_as_csv_and_markdown(tmp_path:
     ]
     rows = list(csv.DictReader(io.StringIO(as_csv(table))))
     assert [row["rank"] for row in rows] == ["1", "2", ""]
-    shown = ("cluster", "seeds", "to_target_seconds", "to_target_seconds_max", "over")
-    assert [rows[0][key] for key in shown] == [
-        *("ethernet_10g (10 Gbit/s)", "1 2", "57.05", "57.39999999999999", "AR-SGD")
-    ]
+    assert [
+        rows[0][key]
+        for key in ("cluster", "seeds", "to_target_seconds", "to_target_seconds_max", "over")
+    ] == [*("ethernet_10g (10 Gbit/s)", "1 2", "57.05", "57.39999999999999", "AR-SGD")]
 
 
 def test_the_throughput_of_real_runs_has_columns(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.report_runs import COMMIT, write_run
+from helpers.report_runs import COMMIT, settings_of, write_run
 from rich.console import Console
 
 from sgp_runner.cli.report import main, parser
@@ -24,7 +24,7 @@ from sgp_runner.report.rank.ranked_table import ranked_tables
 from sgp_runner.report.rank.ranking import rankings, target_of
 from sgp_runner.report.rank.translations import translation_tables
 from sgp_runner.report.read.published import PATH, pairs_of, published
-from sgp_runner.report.read.run_groups import RunGroup, labels, settings_in
+from sgp_runner.report.read.run_groups import RunGroup, labels
 from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.terminal import grid, published_grid
 from sgp_runner.report.render.write import write_report
@@ -32,10 +32,6 @@ from sgp_runner.utils.messages import showing_messages
 
 SGP_1 = [[0.50, 0.60], [0.80, 0.90], [0.90, 1.00]]
 SGP_2 = [[0.30, 0.40], [0.60, 0.70], [0.90, 0.94]]
-
-
-def settings_of(root: Path) -> list[RunGroup]:
-    return settings_in(read_runs([root]))
 
 
 def section(settings: list[RunGroup], title: str, target: float | None = None) -> Section:
@@ -186,10 +182,10 @@ def test_time_to_a_target(tmp_path: Path) -> None:
     assert settings[1].times_to(0.85) == []
     (plot,) = section(settings, "Time to a target", target=0.85).plots
     (series,) = plot.series
+    assert series.y == ["SGP"]
     assert [series.x, series.low, series.high] == [
         pytest.approx([seconds]) for seconds in (23.7037037, 20, 27.4074074)
     ]
-    assert series.y == ["SGP"]
     assert plot.note.startswith("The target is as asked.")
     assert plot.note.endswith("Not reached by AR-SGD.")
     (plot,) = section(settings, "Time to a target", target=0.93).plots
@@ -332,13 +328,14 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(
     }
     page = (out / "index.html").read_text()
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
-    pictures = {path.name for path in (out / "plots").iterdir()}
-    assert (
-        pictures == {f"{figure['name']}.{kind}" for figure in figures for kind in ("png", "svg")}
-        and len(figures) == 8
+    assert len(figures) == 8
+    assert {path.name for path in (out / "plots").iterdir()} == {
+        f"{figure['name']}.{kind}" for figure in figures for kind in ("png", "svg")
+    }
+    assert all(
+        ElementTree.parse(path).getroot().tag.endswith("svg")
+        for path in (out / "plots").glob("*.svg")
     )
-    for path in (out / "plots").glob("*.svg"):
-        assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert all(path.read_bytes()[1:4] == b"PNG" for path in (out / "plots").glob("*.png"))
 
     markdown = "".join(
@@ -350,12 +347,11 @@ def test_a_report_is_complete_and_its_links_lead_somewhere(
     links.discard("data:,")
     assert "../../results/runs/a/metrics.jsonl" in links
     assert [link for link in links if not (out / link).exists()] == []
-    for name in ("settings", "published", "runs"):
+    for name in ("published", "runs", "settings"):
         with (out / f"{name}.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert all(COMMIT[:9] in (row.get("commits") or row["commit"]) for row in rows)
-    with (out / "settings.csv").open() as file:
-        first = next(iter(csv.DictReader(file)))
+    first = rows[0]  # of the settings
     assert (first["seeds"], first["logs"]) == (
         "1 2",
         "../../results/runs/a/metrics.jsonl ../../results/runs/b/metrics.jsonl",
@@ -392,10 +388,8 @@ def test_links_lead_to_where_runs_are_kept(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "a", SGP_1)
     write_report([tmp_path / "runs"], tmp_path / "report")
     runs = (tmp_path / "report" / "runs.md").read_text()
-    assert (
-        "[a](../runs/a)" in runs
-        and "[log](../runs/a/metrics.jsonl) [settings](../runs/a/config.yaml)" in runs
-    )
+    assert "[a](../runs/a)" in runs
+    assert "[log](../runs/a/metrics.jsonl) [settings](../runs/a/config.yaml)" in runs
     assert "[1](../runs/a/metrics.jsonl)" in (tmp_path / "report" / "settings.md").read_text()
 
 
@@ -445,8 +439,10 @@ def test_unfinished_runs_are_shown_and_damaged_ones_named(
     )
     assert any("bad_line" in line and "line 1" in line for line in sentences)
     with (out / "runs.csv").open() as file:
-        states = {row["run"]: (row["state"], row["time_s"]) for row in csv.DictReader(file)}
-    assert states == {"fine": ("finished", "30.0"), unfinished.name: ("unfinished", "7.0")}
+        assert {row["run"]: (row["state"], row["time_s"]) for row in csv.DictReader(file)} == {
+            "fine": ("finished", "30.0"),
+            unfinished.name: ("unfinished", "7.0"),
+        }
 
 
 def test_what_lies_in_a_run_is_no_run(tmp_path: Path) -> None:
@@ -491,9 +487,10 @@ def test_translations_of_a_sentence_stand_below_each_other(tmp_path: Path) -> No
 
 
 def test_a_target_may_be_a_percentage() -> None:
-    texts = ("0.95", "95%", "95.1%", "27.3")
-    targets = [parser().parse_args(["runs", "--target", word]).target for word in texts]
-    assert targets == [0.95, 0.95, 0.951, 27.3]
+    assert [
+        parser().parse_args(["runs", "--target", word]).target
+        for word in ("0.95", "95%", "95.1%", "27.3")
+    ] == [0.95, 0.95, 0.951, 27.3]
 
 
 @pytest.mark.parametrize(
@@ -514,19 +511,13 @@ def test_a_target_may_be_a_percentage() -> None:
             )
             for word in ("x", "-1", "%", "x%", "0%", "nan%")
         ),
-        (
-            ["runs", "--target", "9000%"],
+        *(
             (
+                ["runs", "--target", word],
                 "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as "
-                "--target 0.9.\n"
-            ),
-        ),
-        (
-            ["runs", "--target", "90"],
-            (
-                "sgp-report: --target: an accuracy lies between 0 and 1, not at 90: write 90 % as "
-                "--target 0.9.\n"
-            ),
+                "--target 0.9.\n",
+            )
+            for word in ("9000%", "90")
         ),
         (
             ["runs", "--out", "file/below"],
@@ -534,14 +525,10 @@ def test_a_target_may_be_a_percentage() -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_what_cannot_work_is_one_sentence(
-    arguments: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("file").touch()
     write_run(Path("runs"), "a", SGP_1)
@@ -577,34 +564,19 @@ def test_nothing_is_known_of_a_run_that_was_never_evaluated(tmp_path: Path) -> N
 
 
 def test_older_runs_have_the_settings_that_came_later_if_newer_ones_agree(tmp_path: Path) -> None:
-    def settings_with(*later: dict[str, object]) -> list[RunGroup]:
+    def seeds_with(*later: dict[str, object]) -> list[list[int]]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         old = {"data": {"name": "digits", "alpha": 0.1}, "cluster": {"step_seconds": {"mlp": 1.0}}}
         write_run(folder, "run1", [(0.5, 0.5)], seed=1, settings=old)
         for seed, more in enumerate(later, 2):
             new = {group: {**values, **more.pop(group, {})} for group, values in old.items()}  # type: ignore[call-overload]
             write_run(folder, f"run{seed}", [(0.5, 0.5)], seed=seed, settings={**new, **more})
-        return settings_in(read_runs([folder]))
+        return sorted(group.seeds for group in settings_of(folder))
 
-    assert [
-        group.seeds
-        for group in settings_with(
-            {"data": {"holdout": 0.0}, "clip": False, "new": {"name": "new", "a": 1}}
-        )
-    ] == [[1, 2]]
-    assert [
-        group.seeds
-        for group in settings_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}})
-    ] == [[1, 2, 3]]
-    assert sorted(group.seeds for group in settings_with({"clip": False}, {"clip": True})) == [
-        [1],
-        [2],
-        [3],
-    ]  # which was it?
-    assert sorted(
-        group.seeds for group in settings_with({"data": {"alpha": 0.2, "holdout": 0.0}})
-    ) == [[1], [2]]
-    assert sorted(
-        group.seeds
-        for group in settings_with({"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}})
-    ) == [[1], [2]]
+    agreed = {"data": {"holdout": 0.0}, "clip": False, "new": {"name": "new", "a": 1}}
+    assert seeds_with(agreed) == [[1, 2]]
+    assert seeds_with({"clip": False}, {"clip": False, "data": {"holdout": 0.0}}) == [[1, 2, 3]]
+    assert seeds_with({"clip": False}, {"clip": True}) == [[1], [2], [3]]  # which was it?
+    assert seeds_with({"data": {"alpha": 0.2, "holdout": 0.0}}) == [[1], [2]]
+    other_step = {"cluster": {"step_seconds": {"mlp": 1.0, "resnet50": 2.0}}}
+    assert seeds_with(other_step) == [[1], [2]]

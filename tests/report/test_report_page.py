@@ -47,10 +47,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for algorithm in ("SGP", "AR-SGD", "SlowMo(Local SGD)"):
         for nodes in (2, 4, 8):
             for seed in (1, 2):
-                name = f"{algorithm[:2]}-{nodes}-{seed}"
                 write_run(
                     root / "runs",
-                    name,
+                    f"{algorithm[:2]}-{nodes}-{seed}",
                     [[point[0]] * nodes for point in CURVE],
                     algorithm=algorithm,
                     nodes=nodes,

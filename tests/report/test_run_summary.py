@@ -6,23 +6,15 @@ import csv
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import write_run
+from helpers.report_runs import plots_of, settings_of, write_run
 
 from sgp_runner.report.plots.figure import Axis
-from sgp_runner.report.plots.sections import sections
 from sgp_runner.report.plots.style import LOOKS, StyleMap, axis_over, shade, ticks_between
-from sgp_runner.report.rank.ranking import rankings
 from sgp_runner.report.rank.run_summary import differing, run_summary
-from sgp_runner.report.read.run_groups import RunGroup, settings_in
-from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render.pictures import SHAPES
 from sgp_runner.report.render.write import write_report
 
 CURVE = [[0.5], [0.8], [0.95]]
-
-
-def settings_of(root: Path) -> list[RunGroup]:
-    return settings_in(read_runs([root]))
 
 
 def with_settings(
@@ -58,8 +50,8 @@ def test_every_setting_that_differs_is_a_column(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "a", CURVE, settings=with_settings(0.1))
     write_run(tmp_path / "runs", "b", CURVE, settings=with_settings(0.2))
     write_run(tmp_path / "runs", "c", CURVE, algorithm="OSGP", settings=with_settings(tau=1))
-    settings = settings_of(tmp_path / "runs")
-    assert differing(settings) == ["optim.lr"]  # tau is a setting of OSGP alone
+    # tau is a setting of OSGP alone
+    assert differing(settings_of(tmp_path / "runs")) == ["optim.lr"]
     write_run(tmp_path / "runs", "d", CURVE, algorithm="OSGP", settings=with_settings(tau=2))
     assert differing(settings_of(tmp_path / "runs")) == ["optim.lr", "algo.tau"]
     out = write_report([tmp_path / "runs"], tmp_path / "report").page.parent
@@ -102,8 +94,9 @@ def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> No
     settings = settings_of(tmp_path)
     look = StyleMap(settings)
     assert [look.of(group).dash for group in settings] == ["solid", "dash", "dot"]
-    colours = [look.of(group).colour for group in settings]
-    assert colours == [shade("#6ac6a9", number, 3) for number in range(3)]
+    assert [look.of(group).colour for group in settings] == [
+        shade("#6ac6a9", number, 3) for number in range(3)
+    ]
     assert (shade("#ffffff", 0, 2), shade("#000000", 1, 2), shade("#123456", 0, 1)) == (
         *("#999999", "#737373", "#123456"),
     )
@@ -112,17 +105,13 @@ def test_variants_of_an_algorithm_are_shades_of_its_colour(tmp_path: Path) -> No
 def test_a_slow_setting_does_not_squeeze_the_axis_of_time(tmp_path: Path) -> None:
     for name, seconds in (("a", 10.0), ("b", 11.0), ("c", 120.0)):
         write_run(tmp_path, name, CURVE, algorithm=name, seconds=seconds, early=5)
-    settings = settings_of(tmp_path)
-    plots = {
-        plot.name: plot
-        for section in sections(settings, rankings(settings, 0.8), [])
-        for plot in section.plots
-    }
+    plots = plots_of(tmp_path, 0.8)
     time = plots["accuracy-against-time-simulated-mlp_on_digits"]
-    assert (time.x.title, time.x.scale) == ("simulated time in minutes", "log")
-    assert time.x.ticks == [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
+    assert [(axis.title, axis.scale, axis.ticks) for axis in (time.x, time.y)] == [
+        ("simulated time in minutes", "log", [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]),
+        ("error in %", "log", [5, 10, 20, 50, 100]),
+    ]
     assert [series.name for series in time.series] == ["a", "b", "c", "80 % accuracy"]
-    assert (time.y.title, time.y.scale, time.y.ticks) == ("error in %", "log", [5, 10, 20, 50, 100])
     target = plots["time_to_target-mlp_on_digits-simulated"]
     iteration = plots["time_per_iteration-simulated-mlp-digits"]
     assert [(plot.x.scale, plot.bars) for plot in (target, iteration)] == [("linear", True)] * 2
@@ -151,5 +140,6 @@ def test_runs_that_take_no_time_have_a_report_too(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "c", CURVE, seconds=5.0, algorithm="D-PSGD")
     made = write_report([tmp_path / "runs"], tmp_path / "report", 0.8)
     with (made.page.parent / "ranking.csv").open() as file:
-        rows = [(row["algorithm"], row["speed_up"]) for row in csv.DictReader(file)]
-    assert rows == [("SGP", ""), ("AR-SGD", ""), ("D-PSGD", "0.0")]
+        assert [(row["algorithm"], row["speed_up"]) for row in csv.DictReader(file)] == [
+            *(("SGP", ""), ("AR-SGD", ""), ("D-PSGD", "0.0"))
+        ]

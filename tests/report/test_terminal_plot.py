@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.report_runs import write_run
+from helpers.report_runs import settings_of, write_run
 
 from sgp_runner.report.rank.ranking import rankings
-from sgp_runner.report.read.run_groups import settings_in
-from sgp_runner.report.read.runs import read_runs
 from sgp_runner.report.render import terminal as module
 from sgp_runner.report.render.terminal import terminal_plot
 
@@ -24,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn(root: Path, target: float) -> str:
-    (ranking,) = rankings(settings_in(read_runs([root])), target)
+    (ranking,) = rankings(settings_of(root), target)
     return terminal_plot(ranking)
 
 
@@ -61,8 +59,7 @@ def test_a_setting_that_never_reaches_the_target_is_drawn_and_a_measured_clock_i
 ) -> None:
     write_run(tmp_path, "fast", CURVE, clock="wall")
     write_run(tmp_path, "never", [[0.5], [0.6]], algorithm="AR-SGD", clock="wall")
-    lines = drawn(tmp_path, 0.9).splitlines()
-    assert lines == [
+    assert drawn(tmp_path, 0.9).splitlines() == [
         "mlp trained, 2 nodes, measured",
         "    95 % ┤                        1",
         "    90 % ┤······················11·",

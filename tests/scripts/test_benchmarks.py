@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from helpers.paths import ROOT
 
-SCRIPTS = ROOT / "scripts"
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """``scripts/bench.py``, and ``benchmarks`` importable as it imports it."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    before = set(sys.modules)
-    import bench
-
-    yield bench
-    for name in set(sys.modules) - before:
-        if name == "bench" or name.partition(".")[0] == "benchmarks":
-            del sys.modules[name]
+import bench
+from benchmarks import gpu, growth, hosts, memory, processes, start_up, step
+from benchmarks.measure import (
+    Result,
+    Skipped,
+    Table,
+    as_json,
+    from_json,
+    interleaved,
+    ratio,
+)
 
 
-def test_medians_quartiles_and_ratios_within_each_turn(bench: ModuleType) -> None:
-    from benchmarks.measure import Result, ratio
-
+def test_medians_quartiles_and_ratios_within_each_turn() -> None:
     slow = Result("a", "ms", (50.0, 10.0, 20.0, 40.0, 30.0))
     assert (slow.median, slow.quartiles, slow.met) == (30.0, (20.0, 40.0), None)
     assert Result("once", "ms", (7.0,)).quartiles == (7.0, 7.0)
@@ -41,9 +33,7 @@ def test_medians_quartiles_and_ratios_within_each_turn(bench: ModuleType) -> Non
         ratio("one is missing", (1.0,), (1.0, 2.0))
 
 
-def test_turns_are_interleaved_and_the_first_is_thrown_away(bench: ModuleType) -> None:
-    from benchmarks.measure import interleaved
-
+def test_turns_are_interleaved_and_the_first_is_thrown_away() -> None:
     calls: list[str] = []
 
     def counted(name: str) -> int:
@@ -58,14 +48,10 @@ def test_turns_are_interleaved_and_the_first_is_thrown_away(bench: ModuleType) -
 
 
 def test_a_section_is_written_with_every_repeat_and_read_back(
-    bench: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from benchmarks import start_up
-    from benchmarks.measure import Result, Skipped, Table, from_json
-
     table = Table(
         "Times",
         (Result("a", "s", (1.0, 3.0, 2.0), 1.9), Result("b", "x", (1.5,))),
@@ -91,9 +77,7 @@ def test_a_section_is_written_with_every_repeat_and_read_back(
     assert "missed" in shown and max(map(len, shown.splitlines())) <= 80
 
 
-def test_ratios_are_shown_as_a_matrix_of_ours_over_the_others(bench: ModuleType) -> None:
-    from benchmarks.measure import Result, Table
-
+def test_ratios_are_shown_as_a_matrix_of_ours_over_the_others() -> None:
     ratios = Result("a / b", "x", (0.5, 0.7, 0.6)), Result("c / d", "x", (2.0,))
     assert list(bench.lines_of(Table("Ratios", ratios, is_matrix=True))) == [
         "### Ratios",
@@ -104,11 +88,8 @@ def test_ratios_are_shown_as_a_matrix_of_ours_over_the_others(bench: ModuleType)
 
 
 def test_a_picture_has_a_rivals_better_time_and_the_page_begins_with_it(
-    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks import step
-    from benchmarks.measure import Result, Table, as_json
-
     times = dict.fromkeys([*step.OURS, step.AVERAGER], 60.0)
     times |= {"DDP": 107.0, "DDP, fused SGD": 92.0, step.PLAIN: 50.0}
     table = Table("Times", tuple(Result(name, "ms", (value,)) for name, value in times.items()))
@@ -121,9 +102,7 @@ def test_a_picture_has_a_rivals_better_time_and_the_page_begins_with_it(
     assert "\n## step\n\n![Times](step.svg)\n" in (tmp_path / "README.md").read_text()
 
 
-def test_a_process_that_makes_several_runs_is_measured(bench: ModuleType) -> None:
-    from benchmarks import processes
-
+def test_a_process_that_makes_several_runs_is_measured() -> None:
     after = dict.fromkeys(processes.UNITS, 3 * 2**20)
     table = processes.table("Runs", [[after] * 5 + [{**after, "threads": after["threads"] + 1}]])
     assert [
@@ -135,50 +114,37 @@ def test_a_process_that_makes_several_runs_is_measured(bench: ModuleType) -> Non
     ]
 
 
-def test_an_unknown_section_is_refused(
-    bench: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_section_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["stepp"]) == 2
     assert capsys.readouterr().err.startswith(
         "scripts/bench.py: 'stepp' is not a section; choose from "
     )
 
 
-def test_the_images_per_second_of_a_card_are_set_against_its_published_rate(
-    bench: ModuleType,
-) -> None:
-    from benchmarks import gpu
-
+def test_the_images_per_second_of_a_card_are_set_against_its_published_rate() -> None:
     table = gpu.throughput("NVIDIA A100-SXM4-80GB", {"SGP": (1271.3936430317848,)})
     assert [(result.what, round(result.median, 6)) for result in table.results] == [
         ("SGP", 1271.393643),
         ("SGP, of the bound", 10.0),
     ]
-    assert (
-        table.text
-        == "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s."
-    )
-    assert (
-        gpu.throughput("NVIDIA H100 PCIe", {}).text
-        == "NVIDIA H100 PCIe: 756.5 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30827 images/s."
-    )
-    assert (
-        gpu.throughput("another card", {"SGP": (1.0,)}).text
-        == "There is no published rate for the another card here."
-    )
+    other = gpu.throughput("NVIDIA H100 PCIe", {}), gpu.throughput("another card", {"SGP": (1.0,)})
+    assert [made.text for made in (table, *other)] == [
+        "NVIDIA A100-SXM4-80GB: 312 Tflop/s (NVIDIA A100 datasheet), at most 12714 images/s.",
+        "NVIDIA H100 PCIe: 756.5 Tflop/s (NVIDIA H100 datasheet, PCIe), at most 30827 images/s.",
+        "There is no published rate for the another card here.",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(9000)
-def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType) -> None:
-    from benchmarks import step
-
+def test_steps_are_measured_beside_what_one_would_use_instead() -> None:
     tables = {
         table.title: table
         for table in step.measure(repeats=2, steps=2, processes=2, hidden=8, batch_size=4)
     }
-    names = [result.what for result in tables["Time of a step"].results]
-    assert names[:8] == [*step.OURS, "SGP by Averager", "DDP", "DDP, fused SGD"]
+    assert [result.what for result in tables["Time of a step"].results[:8]] == [
+        *(*step.OURS, "SGP by Averager", "DDP", "DDP, fused SGD")
+    ]
     assert [(result.what, result.goal) for result in tables["Goals"].results] == [
         ("SGP / DDP, fused SGD", 0.60),
         ("AR-SGD / DDP, fused SGD", 0.72),
@@ -192,9 +158,7 @@ def test_steps_are_measured_beside_what_one_would_use_instead(bench: ModuleType)
 
 
 @pytest.mark.slow
-def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -> None:
-    from benchmarks import start_up
-
+def test_start_up_is_measured_from_the_start_of_the_process() -> None:
     [table] = start_up.measure(repeats=1)
     assert [result.what for result in table.results] == [
         *start_up.ANSWERS,
@@ -205,29 +169,24 @@ def test_start_up_is_measured_from_the_start_of_the_process(bench: ModuleType) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_the_memory_of_a_worker_with_a_smaller_model(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from benchmarks import memory
-
+def test_the_memory_of_a_worker_with_a_smaller_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "WIDE", ("model=mlp", "model.hidden=[1000,1000]", "batch_size=8"))
     monkeypatch.setattr(memory, "KEPT", {"algo=sgp": 3})
     (table,) = memory.measure(1, (2, 4))
     assert all(value > 0 for result in table.results for value in result.values)
 
 
-def test_exponents_follow_from_increases(bench: ModuleType) -> None:
-    from benchmarks.growth import exponent
-
-    assert exponent([10, 100, 1000], [5.0, 5.9, 14.9]) == pytest.approx(1.0)
-    assert exponent([10, 20, 40], [3.0, 6.0, 18.0]) == pytest.approx(2.0)
-    assert exponent([10, 100, 1000], [3.0, 2.9, 3.0]) == pytest.approx(1.0)  # 10 ms, then 100
+def test_exponents_follow_from_increases() -> None:
+    for sizes, seconds, found in (
+        ([10, 100, 1000], [5.0, 5.9, 14.9], 1.0),
+        ([10, 20, 40], [3.0, 6.0, 18.0], 2.0),
+        ([10, 100, 1000], [3.0, 2.9, 3.0], 1.0),  # 10 ms, then 100
+    ):
+        assert growth.exponent(sizes, seconds) == pytest.approx(found)
 
 
 @pytest.mark.slow
-def test_growth_is_measured_in_processor_time(bench: ModuleType) -> None:
-    from benchmarks import growth
-
+def test_growth_is_measured_in_processor_time() -> None:
     times, exponents = growth.measure(nodes=(4, 8, 16), steps=(5, 10, 20), runs=(2, 4, 8))
     assert len(times.results) == 3 * len(exponents.results) == 15
     assert all(result.median > 0.1 for result in times.results)
@@ -235,9 +194,7 @@ def test_growth_is_measured_in_processor_time(bench: ModuleType) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_loops_of_other_libraries_are_measured_with_few_steps(bench: ModuleType) -> None:
-    from benchmarks import hosts
-
+def test_loops_of_other_libraries_are_measured_with_few_steps() -> None:
     if not all(map(find_spec, ("accelerate", "transformers", "lightning"))):
         pytest.skip("needs the extra hosts")
     times, ratios = hosts.measure(steps=8, repeats=1)

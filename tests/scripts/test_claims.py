@@ -50,8 +50,8 @@ def test_lines_of_the_file_are_timing_studies_with_bands() -> None:
         for case in claim["ratios"].values():
             assert -inf < case.get("least", -inf) or case.get("most", inf) < inf
             for side in ("of", "over"):
-                overrides = f"{claim['settings']} {case[side]}".split()
-                assert experiment_of(overrides).config["model"]["name"] == "timing_only"
+                run = experiment_of(f"{claim['settings']} {case[side]}".split()).run
+                assert run.model.name == "timing_only"
 
 
 @pytest.mark.slow

@@ -26,26 +26,31 @@ def test_every_marker_names_a_part() -> None:
 
 
 def test_links_leave_the_repository_for_the_site() -> None:
-    text = "[a](../SECURITY.md#top) [b](../configs) [c](../docs/faults.md) [d](https://x.org)"
-    on_site = "[a](security.md#top) b [c](faults.md) [d](https://x.org)"
-    assert links.on_site(text, "plugins.md") == on_site
-    text = "[a](docs/plugins.md)\n\n```\n[b](nowhere)\n```\n"
-    assert links.on_site(text, "contributing.md") == text.replace("docs/", "")
-    assert links.on_site("[a](../settings.md)", "algorithms/sgp.md") == "[a](../settings.md)"
+    for page, text, on_site in (
+        (
+            "plugins.md",
+            "[a](../SECURITY.md#top) [b](../configs) [c](../docs/faults.md) [d](https://x.org)",
+            "[a](security.md#top) b [c](faults.md) [d](https://x.org)",
+        ),
+        (
+            "contributing.md",
+            "[a](docs/plugins.md)\n\n```\n[b](nowhere)\n```\n",
+            "[a](plugins.md)\n\n```\n[b](nowhere)\n```\n",
+        ),
+        ("algorithms/sgp.md", "[a](../settings.md)", "[a](../settings.md)"),
+        ("index.md", "[a](course/a.ipynb)", "[a](course/a.md)"),
+    ):
+        assert links.on_site(text, page) == on_site
     with pytest.raises(FileNotFoundError, match="docs/plugins.md: there is no nothing.md"):
         links.on_site("[a](../nothing.md)", "plugins.md")
 
 
 def test_a_choice_has_its_settings_with_type_default_and_description() -> None:
-    lines = settings.of_choice("algo=local_sgd").splitlines()
-    said = (
-        "steps between exact averages, the last one at the end; null: never, as the base of "
-        "SlowMo; algo.period is the same setting"
-    )
-    assert lines == [
+    assert settings.of_choice("algo=local_sgd").splitlines() == [
         "| key | default | description | type |",
         "| --- | --- | --- | --- |",
-        f"| `algo.tau` | `12` | {said} | a whole number or null |",
+        "| `algo.tau` | `12` | steps between exact averages, the last one at the end; null: never, "
+        "as the base of SlowMo; algo.period is the same setting | a whole number or null |",
     ]
 
 
@@ -53,8 +58,7 @@ def test_the_reference_has_every_choice_and_every_key_of_a_run() -> None:
     text = (DOCS / "reference/index.md").read_text(encoding="utf-8")
     for group, choices in groups().items():
         section = text[text.index(f"## `{settings.key_of(group)}=`") :]
-        labels = [settings.label(group, choice) for choice in choices]
-        assert all(f"| {label} |" in section for label in labels)
+        assert all(f"| {settings.label(group, choice)} |" in section for choice in choices)
     for key in ("nodes", "checkpoint.keep", "timed_as.model", "data.alpha", "cluster.links.duplex"):
         assert f"| `{key}` | " in text, key
 
@@ -62,8 +66,7 @@ def test_the_reference_has_every_choice_and_every_key_of_a_run() -> None:
 def test_published_figures_stand_beside_simulated_times() -> None:
     text = algorithms.published_figures("osgp")
     assert "| `sgp_osgp_270` | hours | 2.7 h | 2.699 (-0.0 %, fitted to it) |" in text
-    assert "| `slowmo_cifar10_osgp` | val top1 | 93.17 % |  |" in text
-    assert "_slowmo`" not in text  # those run slowmo
+    assert "| `slowmo_cifar10_osgp` | val top1 | 93.17 % |  |" in text and "_slowmo`" not in text
 
 
 def test_tests_are_told_as_sentences() -> None:
@@ -72,18 +75,16 @@ def test_tests_are_told_as_sentences() -> None:
 
 
 def test_the_features_of_an_algorithm_are_what_the_checks_say() -> None:
-    polls = (
-        "`--retime`: the run cannot be re-timed: OSGP with these settings polls for messages, so "
-        "its decisions depend on time; train it on that cluster."
-    )
-    needs_all = (
-        "`on_failure`: AR-SGD needs all of its ranks in its all-reduce: use on_failure=stop and "
-        "resume with the same command, or use a gossip algorithm."
-    )
     told = {
-        ("osgp", "re-timing"): polls,
+        ("osgp", "re-timing"): (
+            "`--retime`: the run cannot be re-timed: OSGP with these settings polls for messages, "
+            "so its decisions depend on time; train it on that cluster."
+        ),
         ("osgp", "`on_failure=continue`"): "yes",
-        ("ar_sgd", "`on_failure=continue`"): needs_all,
+        ("ar_sgd", "`on_failure=continue`"): (
+            "`on_failure`: AR-SGD needs all of its ranks in its all-reduce: use on_failure=stop "
+            "and resume with the same command, or use a gossip algorithm."
+        ),
         ("ar_sgd", "re-timing"): "yes",
         ("gap_aware", "MPI"): "yes",
     }
@@ -108,8 +109,9 @@ def test_a_figure_shows_a_simulated_run() -> None:
     """Gradients of 0.23 s, 1.4 times as long on node 3, and a ring of messages of 102.2 MB."""
     trace = figures.traced("sgp", nodes=4)
     assert trace.gradients[:4] == [(0, 0, 0.23), (1, 0, 0.23), (2, 0, 0.23), (3, 0, 0.322)]
-    sent = sorted((i, j, begin, size) for i, j, begin, _, size in trace.messages if begin < 0.4)
-    assert sent == [
+    assert sorted(
+        (i, j, begin, size) for i, j, begin, _, size in trace.messages if begin < 0.4
+    ) == [
         (0, 1, 0.23, 102228132),
         (1, 2, 0.23, 102228132),
         (2, 3, 0.23, 102228132),
@@ -124,16 +126,17 @@ def test_an_animation_moves_each_message_during_its_time() -> None:
     trace = figures.Trace(8, 9, "Test", [(0, 0.0, 0.35)], messages, [(0.7, 1.4), (0.8, 1.0)])
     root = ElementTree.fromstring(animation.draw(trace))
     svg = "{http://www.w3.org/2000/svg}"
-    moves = [
-        (motion.get("keyTimes"), motion.get("path")) for motion in root.iter(f"{svg}animateMotion")
-    ]
     # Node 0 is at the top, the server in the centre; the second message is half way at the end.
-    assert moves == [
+    assert [
+        (motion.get("keyTimes"), motion.get("path")) for motion in root.iter(f"{svg}animateMotion")
+    ] == [
         ("0;0.250;0.500;1", "M210 40L293 75"),
         ("0;0.500;1.000;1", "M293 75L252 116"),
     ]
-    radii = [circle.get("r") for circle in root.iter(f"{svg}circle") if circle.get("cx") is None]
-    assert radii == ["9.0", "4.5"]  # areas 4 to 1
+    circles = root.iter(f"{svg}circle")
+    assert [circle.get("r") for circle in circles if circle.get("cx") is None] == [
+        *("9.0", "4.5")  # areas 4 to 1
+    ]
     shown = [
         (fade.get("values"), fade.get("keyTimes"))
         for fade in root.iter(f"{svg}animate")
@@ -148,8 +151,9 @@ def test_an_unknown_marker_ends_the_build() -> None:
 
 
 def test_generated_parts_are_replaced_and_nothing_else() -> None:
-    page = "# T\n\n<!-- settings: algo=local_sgd -->\n\nText\n\n<!-- commands: run -->\n\n    x\n"
-    once = filled(page)
+    once = filled(
+        "# T\n\n<!-- settings: algo=local_sgd -->\n\nText\n\n<!-- commands: run -->\n\n    x\n"
+    )
     assert "| `algo.tau` |" in once and once.endswith(
         "<!-- end -->\n\nText\n\n<!-- commands: run -->\n\n    x\n"
     )
@@ -178,8 +182,8 @@ def test_annotations_have_no_quotes() -> None:
 
 def test_the_api_has_no_methods_of_the_run() -> None:
     text = (DOCS / "reference/api.md").read_text(encoding="utf-8")
-    assert "**`increment(self, name: str) -> int`**" in text
-    assert "**`side_effects" not in text and "**`next_collective" not in text
+    names = ("increment(self, name: str) -> int`**", "side_effects", "next_collective")
+    assert [f"**`{name}" in text for name in names] == [True, False, False]
 
 
 def test_a_notebook_becomes_a_page_with_pictures(tmp_path: Path) -> None:
@@ -198,10 +202,10 @@ def test_a_notebook_becomes_a_page_with_pictures(tmp_path: Path) -> None:
         "```python\nf()\n```\n\n```text\nbold\n```\n\n<table>\n<tr></tr></table>\n\n"
         "![Figure of the cell above](a-1.png)",
     }
-    page = dict(cells.pages(notebook, "course/a", "us/runner"))["course/a.md"]
     address = "https://colab.research.google.com/github/us/runner/blob/main/docs/course/a.ipynb"
-    assert f"to run it. [Open it in Colab]({address}).\n" in str(page)
-    assert links.on_site("[a](course/a.ipynb)", "index.md") == "[a](course/a.md)"
+    assert f"to run it. [Open it in Colab]({address}).\n" in str(
+        dict(cells.pages(notebook, "course/a", "us/runner"))["course/a.md"]
+    )
 
 
 def test_language_models_get_an_index_and_the_whole_text() -> None:

@@ -26,10 +26,13 @@ needs_fairseq = pytest.mark.skipif(
 
 
 def prepare(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    command = [str(SCRIPTS / script), *arguments]
     return subprocess.run(
-        command, check=False, cwd=folder, env={"PATH": programs}, capture_output=True, text=True
+        [str(SCRIPTS / script), *arguments],
+        check=False,
+        cwd=folder,
+        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
     )
 
 
@@ -171,8 +174,7 @@ def test_imagenet_from_other_files_is_refused(
 def text(tmp_path: Path) -> Path:
     folder = parallel_text(tmp_path / "text", train=100, valid=10)
     with tarfile.open(tmp_path / "wmt16_en_de.tar.gz", "w:gz") as archive:
-        for path in sorted(folder.iterdir()):
-            archive.add(path, path.name)
+        archive.add(folder, "")
     return tmp_path
 
 

@@ -18,10 +18,14 @@ class Run:
 '''
 
 
-def module(folder: Path, text: str) -> Path:
-    path = folder / "module.py"
+def module(folder: Path, text: str, name: str = "module.py") -> Path:
+    path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def page(folder: Path, text: str) -> Path:
+    return module(folder, text, "page.md")
 
 
 def test_a_good_text_passes(tmp_path: Path) -> None:
@@ -40,18 +44,15 @@ def test_phrases_are_found_in_docstrings_comments_strings_and_pages(
     tmp_path: Path, phrase: str
 ) -> None:
     text = f'"""A run\n{phrase.title()}."""\n\nx = 1  # it {phrase}\ny = f"it {{x}} {phrase}"\n'
-    found = [f"{line}: say it without '{phrase}'" for line in (2, 4, 5)]
-    assert check(module(tmp_path, text)) == found
-    page = tmp_path / "page.md"
-    page.write_text(f"A run\n{phrase}.\n", encoding="utf-8")
-    assert check(page) == [f"2: say it without '{phrase}'"]
+    assert check(module(tmp_path, text)) == [
+        f"{line}: say it without '{phrase}'" for line in (2, 4, 5)
+    ]
+    assert check(page(tmp_path, f"A run\n{phrase}.\n")) == [f"2: say it without '{phrase}'"]
 
 
 @pytest.mark.parametrize("phrase", AVOIDED_ON_PAGES)
 def test_more_phrases_are_found_on_pages_only(tmp_path: Path, phrase: str) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"A run\n{phrase}.\n", encoding="utf-8")
-    assert check(page) == [f"2: say it without '{phrase}'"]
+    assert check(page(tmp_path, f"A run\n{phrase}.\n")) == [f"2: say it without '{phrase}'"]
     assert check(module(tmp_path, f'"""A run {phrase}."""\n')) == []
 
 
@@ -64,6 +65,5 @@ def test_phrases_are_found_across_the_ends_of_lines(tmp_path: Path) -> None:
 
 
 def test_generated_parts_of_a_page_are_not_checked(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("<!-- tests: x -->\n\nbeside\n\n<!-- end -->\n\nIt is beside it.\n")
-    assert check(page) == ["7: say it without 'beside'"]
+    text = "<!-- tests: x -->\n\nbeside\n\n<!-- end -->\n\nIt is beside it.\n"
+    assert check(page(tmp_path, text)) == ["7: say it without 'beside'"]

@@ -60,9 +60,10 @@ def add(folder: Path, name: str, text: str) -> None:
 
 def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
     """Exit code, what srun was given with the variables that it has, and stderr."""
-    given = {name: value for name, value in os.environ.items() if name not in SHOWN}
-    given |= {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
-    given |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8"}
+    given = {name: value for name, value in os.environ.items() if name not in SHOWN} | {
+        **{"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "7"},
+        **{"SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8"},
+    }
     done = subprocess.run(
         ["bash", str(ROOT / "slurm/run.sbatch"), *RANK[1:]],
         env=given | variables,
@@ -98,9 +99,7 @@ def submit(programs: Path, **variables: str) -> tuple[int, list[str], str]:
 )
 def test_the_network_is_chosen(programs: Path, variables: dict[str, str], seen: list[str]) -> None:
     add(programs, "ip", IP)
-    code, out, err = submit(programs, **variables)
-    assert (code, err) == (0, "")
-    assert out == [*STEP, *RANK, *seen, "OMP_NUM_THREADS=4"]
+    assert submit(programs, **variables) == (0, [*STEP, *RANK, *seen, "OMP_NUM_THREADS=4"], "")
 
 
 @pytest.mark.parametrize(
@@ -145,24 +144,26 @@ def test_ranks_share_a_machine(
     programs: Path, variables: dict[str, str], step: list[str], hosts: str
 ) -> None:
     add(programs, "scontrol", "#!/usr/bin/env bash\nprintf '%s\\n' a b c\n")
-    code, out, err = submit(programs, **variables)
-    assert (code, err) == (0, hosts)
     cores = step[-1].replace("--cpus-per-task", "OMP_NUM_THREADS")
-    assert out == [*step, "--wait=60", *RANK, cores]
+    assert submit(programs, **variables) == (0, [*step, "--wait=60", *RANK, cores], hosts)
 
 
 def test_every_rank_reads_the_setup(programs: Path) -> None:
     Path("setup.sh").write_text("export LOADED=cuda/$UNSET\n")
-    code, out, err = submit(programs, SGP_SETUP="setup.sh")
-    assert (code, err) == (0, "")
     reading = ["bash", "-c", 'source "$0"; exec "$@"', f"{Path.cwd()}/setup.sh"]
-    assert out == [*STEP, *reading, *RANK, "OMP_NUM_THREADS=4", "LOADED=cuda/"]
+    assert submit(programs, SGP_SETUP="setup.sh") == (
+        0,
+        [*STEP, *reading, *RANK, "OMP_NUM_THREADS=4", "LOADED=cuda/"],
+        "",
+    )
 
 
 def test_a_container_of_pyxis_goes_to_srun(programs: Path) -> None:
     here = Path.cwd()
-    options = ["--container-image=org/sgp-run:1", f"--container-mounts={here}:{here}"]
-    options += [f"--container-workdir={here}"]
+    options = [
+        *("--container-image=org/sgp-run:1", f"--container-mounts={here}:{here}"),
+        f"--container-workdir={here}",
+    ]
     code, out, err = submit(
         programs, SGP_CONTAINER="org/sgp-run:1", SRUN_HELP="  --container-image=..."
     )
@@ -207,6 +208,8 @@ def test_an_environment_elsewhere_is_used(programs: Path) -> None:
     folder = Path("elsewhere/bin")
     folder.mkdir(parents=True)
     (folder / "activate").write_text("export LOADED=elsewhere\n")
-    code, out, err = submit(programs, SGP_ENV="elsewhere")
-    assert (code, err) == (0, "")
-    assert out == [*STEP, *RANK, "OMP_NUM_THREADS=4", "LOADED=elsewhere"]
+    assert submit(programs, SGP_ENV="elsewhere") == (
+        0,
+        [*STEP, *RANK, "OMP_NUM_THREADS=4", "LOADED=elsewhere"],
+        "",
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from helpers.paths import ROOT
 
+import fault_table
 from sgp_runner.config.choices import groups
 
 
@@ -37,10 +37,9 @@ def test_shellcheck_has_no_complaint() -> None:
 
 
 def test_a_job_reads_the_settings_of_its_run() -> None:
-    script = (ROOT / "slurm/run.sbatch").read_text()
     reading = [
         line
-        for line in script.splitlines()
+        for line in (ROOT / "slurm/run.sbatch").read_text().splitlines()
         if line.startswith(("settings=", "setting()", "devices="))
     ]
     assert len(reading) == 3
@@ -51,40 +50,38 @@ def test_a_job_reads_the_settings_of_its_run() -> None:
         'echo "$devices $(setting on_failure) $(setting nodes)"',
     ]
     command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines), "run.sbatch"]
-    overrides = ["algo=sgp", "model=mlp", "network=gloo", "nodes=4", "gpus_per_node=2"]
-    done = subprocess.run([*command, *overrides], check=True, capture_output=True, text=True)
-    assert done.stdout == "2 stop 4\n"
-    overrides = ["experiment=sgp_sgp_90", "on_failure=continue", "gpus_per_node=1", "network=gloo"]
-    done = subprocess.run([*command, *overrides], check=True, capture_output=True, text=True)
-    assert done.stdout == "1 continue 32\n"
+    for overrides, said in (
+        ("algo=sgp model=mlp network=gloo nodes=4 gpus_per_node=2", "2 stop 4\n"),
+        (
+            "experiment=sgp_sgp_90 on_failure=continue gpus_per_node=1 network=gloo",
+            "1 continue 32\n",
+        ),
+    ):
+        done = subprocess.run(
+            [*command, *overrides.split()], check=True, capture_output=True, text=True
+        )
+        assert done.stdout == said
 
 
 def test_the_table_of_faults_says_how_much_was_lost_and_knows_every_algorithm() -> None:
-    spec = importlib.util.spec_from_file_location("fault_table", ROOT / "scripts/fault_table.py")
-    assert spec is not None and spec.loader is not None
-    script = sys.modules["fault_table"] = importlib.util.module_from_spec(
-        spec
-    )  # dataclasses look their module up
-    spec.loader.exec_module(script)
     plain, late = {"time_s": 40.0}, [{"time_s": seconds} for seconds in (40.5, 44.9, 45.0, 100.0)]
-    assert [script.verdict(script.Case(""), plain, run) for run in late] == [
-        "×1.01",
-        "×1.12",
-        "×1.12",
-        "×2.50",
+    assert [fault_table.verdict(fault_table.Case(""), plain, run) for run in late] == [
+        *("×1.01", "×1.12", "×1.12", "×2.50")
     ]
-    ends = [script.verdict(script.Case("", 10.0), plain, run) for run in (*late, None)]
-    assert ends == ["+0.5 s", "+4.9 s", "+5.0 s", "+60.0 s", "stops"]
+    temporary = fault_table.Case("", 10.0)
+    assert [fault_table.verdict(temporary, plain, run) for run in (*late, None)] == [
+        *("+0.5 s", "+4.9 s", "+5.0 s", "+60.0 s", "stops")
+    ]
     rows = [["A", "40.0 s", *["×1.01"] * 11, "stops"], ["B", "9.0 s", *["+1.0 s"] * 11, "stops"]]
-    text = script.page(rows, {})
+    text = fault_table.page(rows, {})
     assert "all algorithms at a permanent loss of messages.\n" in text
     assert "| B | 9.0 s" + " | +1.0 s" * 11 + " |\n" in text
     rows = [
         line.split(" | ")
-        for line in script.OUT.read_text().splitlines()
+        for line in fault_table.OUT.read_text().splitlines()
         if line.count("|") > 5 and not line.startswith("| ---")
     ]
     permanent = ("permanent crash", "permanent partition", "permanent loss of messages")
-    named = [name for name in script.CASES if name not in permanent]
+    named = [name for name in fault_table.CASES if name not in permanent]
     assert [name.strip(" |") for name in rows[0]] == ["algorithm", "undisturbed", *named]
     assert len(rows) == 1 + len(groups()["algo"])

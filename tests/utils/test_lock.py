@@ -14,6 +14,8 @@ from sgp_runner.cli.main import main
 from sgp_runner.utils.errors import ConfigError
 from sgp_runner.utils.lock import FILE, locked
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 TINY = [
     "model=quadratic",
     "data.samples=64",
@@ -34,11 +36,6 @@ with locked(Path(sys.argv[1])):
     print(child.pid, flush=True)
     time.sleep(1000)
 """
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_file_system_without_locks_is_a_warning(
@@ -65,11 +62,10 @@ def test_a_second_process_is_refused_and_changes_nothing(capfd: pytest.CaptureFi
         capfd.readouterr()
         for arguments, code in ((TINY, 2), ([*TINY, "resume=never"], 2), (["-m", *TINY], 1)):
             assert main(arguments) == code
-            sentence = (
-                "name: another process is at work in results/runs/mine; wait for it, or choose "
-                "another name.\n"
+            assert capfd.readouterr().err == (
+                "sgp-run: name: another process is at work in results/runs/mine; wait for it, or "
+                "choose another name.\n"
             )
-            assert capfd.readouterr().err == f"sgp-run: {sentence}"
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert not (directory / FILE).exists()
     assert main(TINY) == 0
@@ -96,9 +92,11 @@ def is_locked(directory: Path) -> bool:
 def test_the_lock_is_free_once_the_last_of_its_holders_is_killed() -> None:
     directory = Path("run").absolute()
     for shared in ("shared", "own"):
-        command = [sys.executable, "-c", HOLDER, str(directory), shared]
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOLDER, str(directory), shared],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as holder:
             assert holder.stdout is not None and holder.stdin is not None
             holder.stdout.readline()

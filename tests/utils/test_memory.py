@@ -38,10 +38,9 @@ print(cleared() > 20)
 
 
 def test_what_is_freed_is_not_cleared_again() -> None:
-    done = subprocess.run(
+    assert subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["True", "False"]
+    ).stdout.split() == ["True", "False"]
 
 
 FREEZE, UNFREEZE = gc.freeze, gc.unfreeze

@@ -17,9 +17,10 @@ def test_each_level_has_its_stream_and_prefix(capsys: pytest.CaptureFixture[str]
     logger.info("100 % done")
     logger.warning("a file is missing")
     logger.error("rank 1 failed")
-    out, err = capsys.readouterr()
-    assert out == "100 % done\n"
-    assert err == "warning: a file is missing\nsgp-run: rank 1 failed\n"
+    assert capsys.readouterr() == (
+        "100 % done\n",
+        "warning: a file is missing\nsgp-run: rank 1 failed\n",
+    )
 
 
 def test_secrets_are_masked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,8 +22,10 @@ def test_it_names_versions_and_the_command_as_typed_and_no_secrets(
     monkeypatch.setattr(sys, "argv", ["sgp-run", "algo=osgp", "nodes=4"])
     monkeypatch.setenv("SOME_TOKEN", "do-not-write-me")
     seen = environment()
-    assert seen["sgp_run"] == __version__
-    assert seen["command"] == ["sgp-run", "algo=osgp", "nodes=4"]
+    assert (seen["sgp_run"], seen["command"]) == (
+        __version__,
+        ["sgp-run", "algo=osgp", "nodes=4"],
+    )
     packages = seen["packages"]
     assert isinstance(packages, dict) and list(packages) == [
         "torch",
@@ -66,8 +68,7 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Rele
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PyTorch answer as it does where there is a GPU."""
-    asked = {"cuda:0": H100}
-    monkeypatch.setattr(torch.cuda, "get_device_properties", asked.__getitem__)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {"cuda:0": H100}.__getitem__)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
@@ -109,8 +110,8 @@ def test_an_incompatible_library_is_unknown(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("cuDNN version incompatibility")
 
     monkeypatch.setattr(torch.backends.cudnn, "version", refuse)
-    assert gpu_versions()["cudnn"] is None
-    assert gpu_versions()["cuda"] == "12.8"
+    versions = gpu_versions()
+    assert (versions["cudnn"], versions["cuda"]) == (None, "12.8")
 
 
 RUN = (
@@ -136,8 +137,9 @@ sys.exit(main())
 
 def test_every_rank_records_its_gpu(tmp_path: Path) -> None:
     file = tmp_path / "results/runs/run/environment.json"
-    command = [sys.executable, "-c", RECORDING, *RUN]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", RECORDING, *RUN], cwd=tmp_path, check=True, capture_output=True
+    )
     with_gpus = json.loads(file.read_text())
     assert run_command(*RUN, folder=tmp_path).returncode == 0
     assert with_gpus.pop("gpus") == [{"name": "GPU of rank 0"}, None, {"name": "GPU of rank 2"}]

@@ -84,10 +84,9 @@ class Gun:
         with suppress(subprocess.TimeoutExpired):
             process.wait(dice.random() * self.seconds)
             self.seconds = min(self.seconds, time.monotonic() - started)
-        ranks = offspring(process.pid)
-        victim = dice.choice([process.pid, *ranks])
-        choices = self.launcher if self.launcher and victim == process.pid else EVERY_SIGNAL
-        name = dice.choice(choices)
+        victim = dice.choice([process.pid, *offspring(process.pid)])
+        to_launcher = self.launcher and victim == process.pid
+        name = dice.choice(self.launcher if to_launcher else EVERY_SIGNAL)
         with suppress(ProcessLookupError):
             os.kill(victim, name)
         _, error = process.communicate(timeout=1000)

@@ -77,8 +77,7 @@ def test_json_is_of_bounded_depth_and_finite() -> None:
 
 
 def test_yaml_with_aliases_is_data() -> None:
-    text = "a: &one [1, 2]\nb: *one\nc: {<<: {x: 1}, y: 2026}\nd: &two {e: *one}\n"
-    assert parse_yaml(text) == {
+    assert parse_yaml("a: &one [1, 2]\nb: *one\nc: {<<: {x: 1}, y: 2026}\nd: &two {e: *one}\n") == {
         "a": [1, 2],
         "b": [1, 2],
         "c": {"x": 1, "y": 2026},

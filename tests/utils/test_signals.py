@@ -57,8 +57,10 @@ def test_a_simulation_ends_at_once_where_it_does_not_train(
     where: str, name: str, tmp_path: Path
 ) -> None:
     # A library that makes another error of Ctrl-C, or loses it, does not get it.
-    outcome = run(tmp_path, *SIM, shots=[shot(where, name)], wrapped="swallowed")
-    assert outcome == (CODES[name], sentence(name))
+    assert run(tmp_path, *SIM, shots=[shot(where, name)], wrapped="swallowed") == (
+        CODES[name],
+        sentence(name),
+    )
     assert not (tmp_path / "results/runs/run/summary.json").exists()
 
 
@@ -69,27 +71,24 @@ def test_user_code_that_closes_all_descriptors_gets_no_traceback_of_another_thre
     os.close(received)
 
 
-def test_the_second_ctrl_c_is_130_though_a_library_makes_another_error_of_it(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("epochs", "wrapped"),
+    [("2", "error"), pytest.param("100000", "swallowed", marks=pytest.mark.slow)],
+)
+def test_the_second_ctrl_c_is_130_though_a_library_makes_another_error_of_it_or_loses_it(
+    epochs: str, wrapped: str, tmp_path: Path
 ) -> None:
-    outcome = run(tmp_path, *SIM, shots=TWICE, wrapped="error")
-    assert outcome == (130, f"\n{STOPPING}\nsgp-run: interrupted\n")
-
-
-@pytest.mark.slow
-def test_the_second_ctrl_c_that_a_library_loses_ends_the_command_after_a_while(
-    tmp_path: Path,
-) -> None:
-    outcome = run(tmp_path, *SIM, "epochs=100000", shots=TWICE, wrapped="swallowed")
-    assert outcome == (130, f"\n{STOPPING}\nsgp-run: interrupted\n")
+    assert run(tmp_path, *SIM, f"epochs={epochs}", shots=TWICE, wrapped=wrapped) == (
+        130,
+        f"\n{STOPPING}\nsgp-run: interrupted\n",
+    )
 
 
 @pytest.mark.slow
 def test_the_second_ctrl_c_ends_a_command_that_is_inside_a_library(tmp_path: Path) -> None:
     """Python handles neither while one call of a library lasts."""
-    where = "sgp_runner.simulator.engine:Vmap.compute"
-    outcome = run(tmp_path, *RUN, shots=[shot(where, "SIGINT", to="stuck")])
-    assert outcome == (130, "sgp-run: interrupted\n")
+    shots = [shot("sgp_runner.simulator.engine:Vmap.compute", "SIGINT", to="stuck")]
+    assert run(tmp_path, *RUN, shots=shots) == (130, "sgp-run: interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +101,7 @@ def test_the_second_ctrl_c_ends_a_command_that_is_inside_a_library(tmp_path: Pat
 def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     name: str, says: str, tmp_path: Path
 ) -> None:
-    in_training = shot(STEP, name, count=9)
-    code, error = run(tmp_path, *SIM, shots=[in_training])
+    code, error = run(tmp_path, *SIM, shots=[shot(STEP, name, count=9)])
     saved = tmp_path / "results/runs/run/checkpoints/step-5"
     assert (code, error) == (
         CODES[name],
@@ -111,10 +109,9 @@ def test_a_signal_in_training_saves_and_one_after_the_summary_comes_too_late(
     )
     assert saved.exists()
     late = shot("sgp_runner.console.summary:summary_table", "SIGUSR1")
-    code, _ = run(tmp_path, *SIM, shots=[late])
-    assert code == 75 and (tmp_path / "results/runs/run/summary.json").exists()
-    code, error = run(tmp_path, *SIM, shots=[])
-    assert (code, error) == (0, "")
+    assert run(tmp_path, *SIM, shots=[late])[0] == 75
+    assert (tmp_path / "results/runs/run/summary.json").exists()
+    assert run(tmp_path, *SIM, shots=[]) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -153,10 +150,11 @@ def test_a_signal_after_training_waits_for_the_summary(
     arguments: tuple[str, ...], where: str, name: str, rank: str, to: str, tmp_path: Path
 ) -> None:
     code, error = run(tmp_path, *arguments, shots=[shot(where, name, rank, to)])
-    what = "interrupted" if name == "SIGINT" else f"stopped by {name}"
-    promise = f"\n{STOPPING}\n" if name == "SIGINT" else ""
+    what = (
+        f"\n{STOPPING}\nsgp-run: interrupted" if name == "SIGINT" else f"sgp-run: stopped by {name}"
+    )
     ended = "but the run has ended; its results are in results/runs/run"
-    assert (code, error) == (CODES[name], f"{promise}sgp-run: {what}, {ended}\n")
+    assert (code, error) == (CODES[name], f"{what}, {ended}\n")
     assert (tmp_path / "results/runs/run/summary.json").exists()
 
 
@@ -231,8 +229,10 @@ def test_the_second_ctrl_c_ends_real_ranks_at_once(tmp_path: Path) -> None:
         shot(f"{where}start_of_step", "SIGINT", "1", "launcher", 5),
         shot(f"{where}save", "SIGINT", "1", "launcher"),
     ]
-    outcome = run(tmp_path, *GLOO, "epochs=1000", shots=shots)
-    assert outcome == (130, f"\n{STOPPING}\nsgp-run: {INTERRUPTED}\n")
+    assert run(tmp_path, *GLOO, "epochs=1000", shots=shots) == (
+        130,
+        f"\n{STOPPING}\nsgp-run: {INTERRUPTED}\n",
+    )
     check_no_rank_is_left(tmp_path)
 
 

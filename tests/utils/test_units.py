@@ -100,8 +100,9 @@ def test_counts() -> None:
         "1 epoch",
         "8 epochs",
     ]
-    assert counted(1, "process", "processes") == "1 process"
-    assert counted(2, "process", "processes") == "2 processes"
+    assert [counted(count, "process", "processes") for count in (1, 2)] == [
+        *("1 process", "2 processes")
+    ]
 
 
 @pytest.mark.parametrize(

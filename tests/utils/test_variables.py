@@ -144,15 +144,14 @@ def test_variables_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         ("WANDB_BASE_URL", "wandb.ai", "'wandb.ai' is no address: write https://HOST."),
     ],
 )
+@pytest.mark.usefixtures("in_an_empty_folder")
 def test_values_that_cannot_work_are_refused_before_a_run(
     name: str,
     value: str,
     sentence: str,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(name, value)
     assert main([*TINY, "logger=wandb"]) == 2
     assert capsys.readouterr().err == f"sgp-run: {name}: {sentence}\n"
