@@ -148,12 +148,12 @@ REFUSED: list[tuple[Callable[[], object], str, str]] = [
     (
         lambda: OneBitAdam(Int8()),
         "algo.codec",
-        "means in two phases are of signs, not of int8: use codec=sign, sign_l2 or none.",
+        "averaging in two phases sends signs, not int8: use codec=sign, sign_l2 or none.",
     ),
     (
         lambda: OneBitAdam().check(4, OPTIM),
         "optim",
-        "1-bit Adam takes the steps of Adam itself: use optim=adam or optim=adamw, not sgd.",
+        "1-bit Adam computes Adam's steps itself: use optim=adam or optim=adamw, not sgd.",
     ),
     (lambda: OSGP(SHIFTS, tau=-1), "algo.tau", ""),
     (lambda: OSGP(SHIFTS, interval=0), "algo.interval", ""),

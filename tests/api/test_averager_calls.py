@@ -75,7 +75,7 @@ def test_models_and_optimizers_that_cannot_work_are_refused(alone: None) -> None
         "model: its parameters span several devices (cpu, meta): use one."
     )
     assert said("accum_adam", model, torch.optim.Adam(model.parameters())) == (
-        "optim: AccumAdam takes the steps of Adam itself, not those of an optimizer of PyTorch: "
+        "optim: AccumAdam computes Adam's steps itself and cannot use a PyTorch optimizer: "
         "use sgp-run."
     )
     frozen = net().requires_grad_(False)

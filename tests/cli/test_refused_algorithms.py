@@ -92,7 +92,7 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "optim.schedule=steps optim.schedule.milestones=[-5]",
         "optim.schedule.milestones",
-        "[-5.0] must be zero or positive epochs.",
+        "[-5.0] must be non-negative epochs.",
     ),
     (
         "optim.schedule=steps optim.schedule.decay=nan",

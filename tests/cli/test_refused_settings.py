@@ -282,7 +282,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "model=timing_only model.sample_steps=null data=text data.path=x",
         "model.sample_steps",
-        "the length of an epoch of text is unknown: set it.",
+        "text has no known epoch length: set it.",
     ),
     ("data=hf", "data.path", "name a data set or a folder: data=hf:roneneldan/TinyStories"),
     ("data=hf:x data.tokens=1", "data.tokens", "1 do not make a block of 64."),

@@ -270,7 +270,7 @@ async def awaits_no_all_reduce(worker: Worker) -> None:
             writes_while_a_message_travels,
             machines(latency=1.0),
             Exception,
-            "a message from rank 0 to rank 1 .*was written to after it had been given away",
+            "a message from rank 0 to rank 1 .*was written to after it had been sent",
         ),
         (
             writes_while_a_message_lies_unread,
