@@ -131,10 +131,10 @@ class Mailbox:
 
 
 class WrittenAfterSend(RuntimeError):
-    """Raised when the tensor ``what`` is written to after it has been sent."""
+    """Raised when the tensor ``what`` is written to after being handed over."""
 
     def __init__(self, what: str) -> None:
-        RuntimeError.__init__(self, f"{what} was written to after it had been sent; send a clone.")
+        RuntimeError.__init__(self, f"{what} was written to after being handed over; pass a clone.")
 
 
 def check_unwritten(tensor: Tensor, version: int, what: str) -> None:
