@@ -41,4 +41,4 @@ def check_ranks(key: str, values: Mapping[int, float], ranks: int) -> None:
     """Raise ConfigError if ``values`` has a rank outside 0 to ``ranks - 1``."""
     for rank in values:
         if not 0 <= rank < ranks:
-            raise ConfigError(f"{key}.{rank}", f"there is no such rank here; use 0 to {ranks - 1}.")
+            raise ConfigError(f"{key}.{rank}", f"the run has no such rank; use 0 to {ranks - 1}.")

@@ -134,7 +134,7 @@ class Faults:
         elif self.drop_probability:
             raise ConfigError(
                 "faults.resend_seconds",
-                "no algorithm here survives a message that is lost permanently: each waits for it, "
+                "no algorithm tolerates a message that is lost permanently: all wait for it, "
                 "and push-sum would lose mass; use a time, such as 0.2.",
             )
 
@@ -171,7 +171,7 @@ class Faults:
         if trace is not None and trace.most != nodes:
             raise ConfigError(
                 "faults.trace",
-                f"{trace.line}: {trace.most} nodes are present, the most of the trace, and the run "
+                f"{trace.line}: {trace.most} nodes are present, the most in the trace, and the run "
                 f"has {nodes}: use nodes={trace.most}.",
             )
         check_ranks("faults.slow_nodes", self.slow_nodes, nodes)
@@ -179,9 +179,9 @@ class Faults:
         for i, event in enumerate(self.events):
             key, most = f"faults.events[{i}].ranks", nodes if event.what == "slow_node" else ranks
             if strangers := [rank for rank in event.ranks if not 0 <= rank < most]:
-                raise ConfigError(key, f"{strangers[0]} is no rank here; use 0 to {most - 1}.")
+                raise ConfigError(key, f"the run has no rank {strangers[0]}; use 0 to {most - 1}.")
             if event.what == "partition" and len(set(event.ranks)) == ranks:
-                raise ConfigError(key, "a partition has two sides; name the ranks of only one.")
+                raise ConfigError(key, "a partition has two sides; list the ranks of only one.")
 
     def check_real(self, nodes: int) -> None:
         """Raise ConfigError for faults that only the simulator supports."""
@@ -197,15 +197,15 @@ class Faults:
         if names:
             raise ConfigError(
                 "faults",
-                f"only the simulator has {names[0]}: use network=sim; "
-                "real runs have slow_node and pause.",
+                f"only the simulator supports {names[0]}: use network=sim; "
+                "real runs support slow_node and pause.",
             )
         for i, event in enumerate(self.events):
             if event.what == "pause" and (event.end is None or max(event.ranks) >= nodes):
                 what = "of a server" if event.end is not None else "that never ends"
                 raise ConfigError(
                     f"faults.events[{i}]",
-                    f"only the simulator has a pause {what}: use network=sim.",
+                    f"only the simulator supports a pause {what}: use network=sim.",
                 )
 
     @property

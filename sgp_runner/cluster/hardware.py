@@ -61,20 +61,20 @@ class Cluster:
         if self.links.regions and not self.collectives.has_ring:
             raise ConfigError(
                 "cluster.collectives.algorithm",
-                "of all-reduces between regions only rings are modelled, not "
+                "only ring all-reduces are modelled between regions, not "
                 f"{self.collectives.algorithm}: use cluster.collectives.algorithm=ring or "
                 "hierarchical.",
             )
         if self.hosts.cores_per_host is not None and self.compute.input_seconds:
             raise ConfigError(
                 "cluster.compute.input_seconds",
-                "loading beside a gradient is not modelled on processors that ranks share: use "
+                "loading during a gradient is not modelled on processors that ranks share: use "
                 "cluster.compute.input_seconds=0, or cluster.hosts.cores_per_host=null.",
             )
         if self.hosts.cores_per_host is not None and self.codecs.overlap:
             raise ConfigError(
                 "cluster.codecs.overlap",
-                "encoding beside a gradient is not modelled on processors that ranks share: use "
+                "encoding during a gradient is not modelled on processors that ranks share: use "
                 "cluster.codecs.overlap=false, or cluster.hosts.cores_per_host=null.",
             )
 

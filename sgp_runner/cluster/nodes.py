@@ -91,8 +91,8 @@ class Hosts:
             if getattr(self, key):
                 raise ConfigError(
                     f"cluster.hosts.{key}",
-                    "cores are shared only if cluster.hosts.cores_per_host says how many a host "
-                    "has: set that too.",
+                    "it has no effect unless ranks share cores: also set "
+                    "cluster.hosts.cores_per_host.",
                 )
         for key in ("cores_per_host", "ranks_per_host"):
             if (number := getattr(self, key)) is not None:

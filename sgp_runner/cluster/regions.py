@@ -92,13 +92,12 @@ def check_regions(regions: Sequence[Region], nodes: int) -> None:
             if count not in (1, len(regions)):
                 raise ConfigError(
                     f"{key}[{number}].{name}",
-                    f"it has {count} values; write one, or one for each of the "
-                    f"{len(regions)} regions.",
+                    f"{count} values for {len(regions)} regions: give one, or one per region.",
                 )
     if sizes and sum(sizes) != nodes:
         raise ConfigError(
             key,
-            f"they have {' + '.join(map(str, sizes))} = {sum(sizes)} nodes, but the run has "
+            f"the regions have {' + '.join(map(str, sizes))} = {sum(sizes)} nodes, but the run has "
             f"{nodes}: use nodes={sum(sizes)}, or other regions.",
         )
 

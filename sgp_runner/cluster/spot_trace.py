@@ -48,7 +48,7 @@ def read_trace(path: str, checksum: str | None = None) -> SpotTrace:
     actual = sha256(content).hexdigest()
     if checksum not in (None, actual):
         raise ConfigError(
-            "faults.trace_sha256", f"{path} has other contents, whose checksum is {actual}."
+            "faults.trace_sha256", f"{path} has different contents, with the checksum {actual}."
         )
     changes = changes_of(content.decode("utf-8", errors="replace"), path)
     first: dict[str, bool] = {}
@@ -90,8 +90,8 @@ def changes_of(text: str, path: str) -> list[tuple[str, float, bool, str]]:
         if node in last and last[node][0] == joins:
             raise ConfigError(
                 KEY,
-                f"{where}: {node} is {'added' if joins else 'removed'} twice; line "
-                f"{last[node][1]} did so already.",
+                f"{where}: {node} is {'added' if joins else 'removed'} twice, first in line "
+                f"{last[node][1]}.",
             )
         if changes and moment < changes[-1][1]:
             raise ConfigError(KEY, f"{where}: {match[1]} ms is before the line above.")

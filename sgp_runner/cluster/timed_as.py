@@ -124,8 +124,8 @@ class TimedAs:
         if self.model not in names:
             raise ConfigError(
                 "timed_as.model",
-                f"there is no model '{self.model}'.{nearest(self.model, sorted(names))} One of "
-                "your own needs its time, for example "
+                f"there is no model '{self.model}'.{nearest(self.model, sorted(names))} Your "
+                "own model needs a time, for example "
                 f"cluster.compute.step_seconds.{self.model}=1s.",
             )
         if self.num_parameters is None and self.model != trained:

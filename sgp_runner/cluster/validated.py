@@ -74,6 +74,6 @@ class Validated:
             sizes = dict.fromkeys((num_bytes(least), num_bytes(most)))
             there.append(f"models of {' to '.join(sizes)}")
         return (
-            f"Outside what the times of cluster={name} were validated for "
+            f"Outside the validated range of cluster={name} "
             f"({', '.join(there)}): {', '.join(here)}."
         )

@@ -266,7 +266,8 @@ SETTINGS: list[tuple[str, str, str]] = [
     (
         "algo.topology=edges algo.topology.path=graph.txt",
         "algo.topology.path",
-        "graph.txt, line 1: in step 0 node 0 sends to itself; it keeps its own share anyway.",
+        "graph.txt, line 1: in step 0 node 0 sends to itself; remove the edge, "
+        "as a node always keeps its own share.",
     ),
 ]
 

@@ -217,7 +217,7 @@ def test_weights_that_are_missing_or_not_finite_are_refused(tmp_path: Path) -> N
     del weights[key]
     tensors.save_file(weights, file, {"format": "pt"})
     assert refusal(*overrides) == (
-        f"model.path: '{path}' misses the weights {name}: get the model again."
+        f"model.path: '{path}' lacks the weights {name}: get the model again."
     )
 
 
@@ -232,9 +232,7 @@ def test_only_the_last_layer_of_a_classifier_may_be_new(tmp_path: Path) -> None:
     assert problem(*overrides).flat.module(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     config.patch_size = 2
     config.save_pretrained(path)
-    assert refusal(*overrides).startswith(
-        f"model.path: '{path}' misses the weights vit.embeddings."
-    )
+    assert refusal(*overrides).startswith(f"model.path: '{path}' lacks the weights vit.embeddings.")
 
 
 # Refusals
