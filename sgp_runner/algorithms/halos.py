@@ -4,8 +4,8 @@ A worker takes inner steps from ``theta`` of its regional server, sends the serv
 continues from its current ``theta``, as in Async DiLoCo. The regional server applies each change by
 Delayed Nesterov. After K = ``arrivals`` changes, unless an update is in flight:
 
-    send ref - theta to the global server, and continue at its reply Theta:  theta <- (1 - alpha)
-    theta + alpha Theta;  ref <- theta
+    send ref - theta to the global server, and continue
+    at its reply Theta:  theta <- (1 - alpha) theta + alpha Theta;  ref <- theta
 
 ``ref`` is theta at the last reply. The global server applies each update by Delayed Nesterov and
 replies with its parameters. Changes that arrive while an update is in flight change theta but are

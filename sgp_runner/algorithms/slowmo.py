@@ -31,7 +31,7 @@ from sgp_runner.utils.errors import ConfigError, inside
 class SlowMo(Algorithm):
     """Slow momentum on top of a synchronous algorithm.
 
-    base: the fast algorithm; all its messages are received before each slow step
+    base: the fast algorithm; it drains its messages before each slow step
     tau: fast steps between slow steps; null: 12 over local SGD and 48 over other algorithms, as in
         the paper; algo.period is the same setting
     alpha: slow learning rate

@@ -1,8 +1,8 @@
 """Times of collectives, as functions of plain numbers.
 
 In every round of a ring, a rank sends a chunk of the data to its neighbour. An all-reduce of n
-ranks has 2 (n - 1) rounds and chunks of 1 / n of the data. All arguments are seconds if nothing
-else is stated: ``whole``, ``chunk``, ``part`` and ``segment`` are transfer times of bytes, and
+ranks has 2 (n - 1) rounds and chunks of 1 / n of the data. All arguments are in seconds unless
+stated otherwise: ``whole``, ``chunk``, ``part`` and ``segment`` are transfer times of bytes, and
 ``latency`` is the time of a byte from sender to receiver. docs/validation.md lists the errors of
 these formulas on third-party clusters.
 """

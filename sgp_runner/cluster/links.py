@@ -140,7 +140,7 @@ class Links:
         return list(pairwise([*inhabited, inhabited[0]])) if len(inhabited) > 1 else []
 
     def crossings(self) -> list[tuple[float, float, float]]:
-        """Return each `hop` of a ring of all ranks between regions; latency includes the overhead."""
+        """Return each `hop` between regions in a ring of all ranks, its latency with overhead."""
         hops = (self.hop(*pair) for pair in self.ring())
         return [
             (latency + self.message_overhead_seconds, link, rate) for latency, link, rate in hops

@@ -72,8 +72,8 @@ def draw(seed: int, size: int, step: int) -> tuple[int, int]:
 def pairs(size: int, shift: int, start: int) -> tuple[Peers, ...]:
     """Return the partner of each node; partners are ``shift`` apart.
 
-    Nodes are visited in order from ``start``; each is paired if it and its partner are still
-    free."""
+    Nodes are visited in order from ``start``; each is paired if it and its partner are free.
+    """
     partners: list[Peers] = [()] * size
     for node in (*range(start, size), *range(start)):
         other = (node + shift) % size

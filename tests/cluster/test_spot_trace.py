@@ -45,7 +45,7 @@ def test_a_trace_is_crashes_of_ranks(tmp_path: Path) -> None:
     assert smaller.trace is None and [event.ranks for event in smaller.timed] == [[1], [0], [1]]
     assert Faults(trace=faults.trace, trace_sha256=faults.trace_sha256) == faults
     trace(tmp_path, "0,add,a")
-    with pytest.raises(ConfigError, match=r"^faults\.trace_sha256: .* has other contents"):
+    with pytest.raises(ConfigError, match=r"^faults\.trace_sha256: .* has different contents"):
         Faults(trace=faults.trace, trace_sha256=faults.trace_sha256)
 
 

@@ -258,7 +258,7 @@ def test_folders_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
         ),
         (
             [f"model=hf:{model}"],
-            f"model.path: '{model}' has no weights: with model.pretrained=false they are drawn "
+            f"model.path: '{model}' has no weights: use model.pretrained=false to draw them "
             "from the seed.",
         ),
         (

@@ -11,8 +11,7 @@ into n chunks of ceil(D / 8 n) bytes, one per worker; each worker averages its c
 error ``e'`` for it. In each phase it sends n - 1 chunks, each with the scales. In the second phase,
 the scales are computed per chunk. All workers end up with the same bytes, and the sum of all means
 plus mean e and e' is the sum of all mean z. A worker encodes a vector and a chunk, and decodes
-three vectors and a
-chunk: those that it encodes, to get their errors, and those that it receives.
+three vectors and a chunk: those that it encodes, to get their errors, and those that it receives.
 """
 
 from __future__ import annotations
