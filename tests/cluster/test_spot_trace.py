@@ -52,7 +52,7 @@ def test_a_trace_is_crashes_of_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["0,add,a", "1,remove,a", "2,remove,a"], "line 3: a is removed twice; line 2 did so"),
+        (["0,add,a", "1,remove,a", "2,remove,a"], "line 3: a is removed twice, first in line 2"),
         (["0,add,a", "1,add,a"], "line 2: a is added twice, first in line 1."),
         (["0,jump,a"], "line 1: '0,jump,a' is not 'milliseconds,add|remove,node'"),
         (["-5,add,a"], "line 1: '-5,add,a' is not 'milliseconds,add|remove,node' with a time of"),

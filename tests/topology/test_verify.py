@@ -350,7 +350,7 @@ class HeavyHops(EvenHops):
             {"weighted": True},
             "in step 0 the weights of node 0 must be positive and",
         ),
-        (HeavyHops(share=0.4), 9, {}, "in step 0 the graph gives node 0 others"),
+        (HeavyHops(share=0.4), 9, {}, "in step 0 the graph gives node 0 unequal ones"),
         (Ring(), 5, {"needs": "odd with even"}, "edges between odd and even ranks only: in step 0"),
     ],
 )
